@@ -1,0 +1,81 @@
+# A few lines that call real tools. `make demo` and `make test` need Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+VENV ?= .venv
+# The plain name brings gigabytes of CUDA on Linux; another build: make TORCH='torch==2.12.1+cpu' PIP_ARGS='--extra-index-url …'
+TORCH ?= torch==2.13.0
+PIP_ARGS ?=
+PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
+BIN = $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow bench lint format types crds manifests charts images kind-up kind-test kind-down clean
+
+help: ## Say what there is to make
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trainmaster needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/.python
+	@echo "Installing Trainmaster into $(VENV) (once; PyTorch is the large part) ..."
+	$(PIP) '$(TORCH)'
+	$(PIP) --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.python
+	@echo "Installing Trainmaster and its development tools into $(VENV) (once) ..."
+	$(PIP) '$(TORCH)'
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo ## Train a real model on a cluster on this machine, and watch it
+	$(BIN)/trainmaster demo
+
+test: $(VENV)/.dev ## Everything: lint, types, layers, generated files, all tests but the soaks
+	$(MAKE) --no-print-directory lint types generated
+	bash tests/run.sh
+
+test-slow: $(VENV)/.dev ## The soaks that `make test` leaves out
+	TRAINMASTER_SLOW=1 $(BIN)/pytest -m slow
+
+bench: $(VENV)/.dev ## Measure, and print tables
+	$(BIN)/python -m bench
+
+lint: $(VENV)/.dev ## ruff, import layers, hadolint, shellcheck
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/hadolint images/operator/Dockerfile images/trainer/Dockerfile
+	$(BIN)/shellcheck .ci/run tests/run.sh tests/e2e/kind.sh
+
+format: $(VENV)/.dev ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev ## mypy --strict
+	$(BIN)/mypy --strict operator images/trainer/trainloop
+
+.PHONY: generated
+generated: $(VENV)/.dev ## Fail when a generated file isn't what its source makes
+	$(BIN)/python -m tests.generated --check
+
+crds manifests charts: $(VENV)/.dev ## Make the generated files: CRD, manifests, chart's copies, reference pages
+	$(BIN)/python -m tests.generated
+
+images: ## Build the images (needs a container engine)
+	docker build -t ghcr.io/trainmaster/operator:0.1.0 -f images/operator/Dockerfile .
+	docker build -t ghcr.io/trainmaster/trainer:0.1.0 -f images/trainer/Dockerfile .
+
+kind-up: ## A kind cluster with Trainmaster in it (needs Docker and kind)
+	bash tests/e2e/kind.sh up
+
+kind-test: $(VENV)/.dev ## The cluster tests against the kind cluster
+	bash tests/e2e/kind.sh test
+
+kind-down: ## Delete the kind cluster
+	bash tests/e2e/kind.sh down
+
+clean: ## Remove what was made
+	rm -rf $(VENV) build dist .trainmaster .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
