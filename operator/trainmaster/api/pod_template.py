@@ -1,0 +1,176 @@
+"""What a podTemplate may not change: the parts of the pods that attempts rely on.
+
+The API server can't look into podTemplate (it takes any PodSpec), so the operator and the command line check it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainmaster.api.merge import MergeError, merge
+from trainmaster.api.problems import Problem
+from trainmaster.api.v1alpha1 import PodTemplate
+from trainmaster.api.values import show
+
+WORKER_CONTAINER = "worker"
+AGENT_CONTAINER = "trainmaster-agent"
+RESERVED_PREFIX = "trainmaster-"
+RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
+RESERVED_VARIABLES = frozenset(
+    {
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NNODES",
+        "NODE_RANK",
+        "NPROC_PER_NODE",
+        "WORLD_SIZE",
+        "RANK",
+        "LOCAL_RANK",
+        "LOCAL_WORLD_SIZE",
+        "TORCHELASTIC_ERROR_FILE",
+    }
+)
+RESERVED_VARIABLE_PREFIXES = ("PET_", "TRAINMASTER_")
+RESERVED_LABELS = frozenset(
+    {
+        "app.kubernetes.io/managed-by",
+        "apps.kubernetes.io/pod-index",
+        "controller-revision-hash",
+        "statefulset.kubernetes.io/pod-name",
+    }
+)
+RESERVED_DOMAIN = "trainmaster.dev/"
+
+# Fields of the PodSpec, and what to do instead.
+_POD_FIELDS = {
+    "restartPolicy": "a StatefulSet's pods always have Always; remove it",
+    "hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "subdomain": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "hostNetwork": "set spec.interconnect.hostNetwork",
+    "setHostnameAsFQDN": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "ephemeralContainers": "only kubectl debug adds these; remove it",
+    "activeDeadlineSeconds": "set spec.runPolicy.activeDeadlineSeconds",
+    "priorityClassName": "set spec.scheduling.priorityClassName",
+}
+# Fields of the worker's container, and what to do instead.
+_WORKER_FIELDS = {
+    "image": "set spec.image",
+    "imagePullPolicy": "set spec.imagePullPolicy",
+    "command": "the agent is the container's command; set spec.command",
+    "args": "set spec.command and spec.args",
+    "terminationMessagePath": "the agent reports there; remove it",
+    "terminationMessagePolicy": "the agent reports there; remove it",
+}
+_LISTS = ("containers", "initContainers", "volumes")
+_WORKER_LISTS = ("env", "ports", "volumeMounts")
+
+
+def check_pod_template(template: PodTemplate, devices: frozenset[str]) -> Iterator[Problem]:
+    """What is wrong with a podTemplate. `devices` are the extended resources that the job's own fields ask for."""
+    path = "spec.podTemplate"
+    if template.metadata is not None:
+        for field in ("labels", "annotations"):
+            for name in getattr(template.metadata, field) or {}:
+                if name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
+                    yield Problem(f"{path}.metadata.{field}", name, f"{show(name)} is set by the system; remove it")
+    if template.spec is not None:
+        problems = list(_check_pod(f"{path}.spec", template.spec, devices))
+        try:
+            merge({}, template.spec, f"{path}.spec")
+        except MergeError as error:
+            problems = problems or [Problem(error.path, None, error.message)]
+        yield from problems
+
+
+def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
+    if "$patch" in pod:
+        yield Problem(
+            f"{path}.$patch",
+            pod["$patch"],
+            f"{show(pod['$patch'])} would drop what is rendered; give only the fields to change",
+        )
+    yield from _refused(path, pod, _POD_FIELDS)
+    grace = pod.get("terminationGracePeriodSeconds")
+    if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
+        yield Problem(
+            f"{path}.terminationGracePeriodSeconds",
+            grace,
+            f"{show(grace)} is not a whole number of seconds from 1 to 86400; ranks save a checkpoint in that time",
+        )
+    for field in _LISTS:
+        yield from _check_list(f"{path}.{field}", pod.get(field, []))
+    if "containers" in pod and pod["containers"] is None:
+        yield Problem(f"{path}.containers", None, "null would delete the worker; remove it")
+    for position, container in _items(pod.get("containers")):
+        if container.get("name") == WORKER_CONTAINER:
+            yield from _check_worker(f"{path}.containers[{position}]", container, devices)
+    for position, container in _items(pod.get("initContainers")):
+        here = f"{path}.initContainers[{position}]"
+        if container.get("name") == AGENT_CONTAINER and set(container) - {"name", "resources", "securityContext"}:
+            yield Problem(
+                here, AGENT_CONTAINER, "installs the agent; only its resources and securityContext can change"
+            )
+    for position, volume in _items(pod.get("volumes")):
+        name = volume.get("name")
+        if isinstance(name, str) and name.startswith(RESERVED_PREFIX):
+            yield Problem(
+                f"{path}.volumes[{position}].name", name, f"{show(name)} is Trainmaster's own; use another name"
+            )
+
+
+def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
+    if "$patch" in worker:
+        yield Problem(
+            f"{path}.$patch",
+            worker["$patch"],
+            f"{show(worker['$patch'])} would drop the worker; give only the fields to change",
+        )
+    yield from _refused(path, worker, _WORKER_FIELDS)
+    for field in _WORKER_LISTS:
+        if field in worker and worker[field] is None:
+            yield Problem(f"{path}.{field}", None, "null would delete what the agent needs; remove it")
+        yield from _check_list(f"{path}.{field}", worker.get(field))
+    for position, variable in _items(worker.get("env")):
+        name = variable.get("name")
+        if isinstance(name, str) and (name in RESERVED_VARIABLES or name.startswith(RESERVED_VARIABLE_PREFIXES)):
+            yield Problem(f"{path}.env[{position}].name", name, f"{name} is set by Trainmaster; remove it")
+    for position, mount in _items(worker.get("volumeMounts")):
+        mount_path = str(mount.get("mountPath", ""))
+        if mount_path.startswith(RESERVED_PATHS):
+            yield Problem(
+                f"{path}.volumeMounts[{position}].mountPath",
+                mount_path,
+                f"{show(mount_path)} is Trainmaster's own; mount it elsewhere",
+            )
+    resources = worker.get("resources")
+    if isinstance(resources, Mapping):
+        for kind in ("requests", "limits"):
+            for name in set(resources.get(kind) or {}) & devices:
+                yield Problem(
+                    f"{path}.resources.{kind}", name, f"{name} decides the number of ranks; set spec.resources"
+                )
+
+
+def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[Problem]:
+    for field, remedy in fields.items():
+        if field in value and not (field == "restartPolicy" and value[field] == "Always"):
+            yield Problem(f"{path}.{field}", value[field], f"{show(value[field])} can't be set here; {remedy}")
+
+
+def _check_list(path: str, value: Any) -> Iterator[Problem]:
+    """The list is one, and doesn't replace the rendered list; `merge` checks the items' form."""
+    if value is None:
+        return
+    if not isinstance(value, list):
+        yield Problem(path, value, f"{show(value)} is not a list; give a list of mappings")
+        return
+    for position, item in _items(value):
+        if dict(item) == {"$patch": "replace"}:
+            message = "would drop what is rendered; give only the items to add or change"
+            yield Problem(f"{path}[{position}]", "replace", message)
+
+
+def _items(value: Any) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if isinstance(value, list):
+        yield from ((position, item) for position, item in enumerate(value) if isinstance(item, Mapping))

@@ -1,0 +1,28 @@
+"""What is wrong with a job: one sentence each, with the field, the value and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `message` says why the value can't be and what to do."""
+
+    # As Kubernetes writes it: spec.workerGroups[1].name
+    field: str
+    value: Any
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+class InvalidJob(ValueError):
+    """A job that can't run, with everything that is wrong with it, in the order of the spec's fields."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)

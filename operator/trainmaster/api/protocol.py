@@ -1,0 +1,200 @@
+"""The operator's half of docs/protocol.md as typed values: names of labels and annotations, assignments, reports.
+
+What agents say comes from pods that run users' code, so it is user input: `Report.parse` and `parse_progress` bound
+every string, refuse what isn't finite or of the right type, and never raise anything but `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast, get_args
+
+JOB_NAME_LABEL = "trainmaster.dev/job-name"
+JOB_UID_LABEL = "trainmaster.dev/job-uid"
+GROUP_LABEL = "trainmaster.dev/worker-group"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
+ASSIGNMENT_ANNOTATION = "trainmaster.dev/assignment"
+TOUCHED_ANNOTATION = "trainmaster.dev/touched"
+HASH_ANNOTATION = "trainmaster.dev/rendered-hash"
+FIELD_MANAGER = "trainmaster"
+
+AGENT_PORT = 8472
+TOKEN_HEADER = "Trainmaster-Token"
+# Below the ephemeral ports (32768) and apart from torchrun's own default rendezvous (29400).
+FIRST_MASTER_PORT = 29500
+MASTER_PORTS = 400
+
+MAX_LINE_BYTES = 65_536
+MAX_ERROR_CHARACTERS = 2_000
+MAX_RESULTS = 16
+
+WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
+SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
+
+
+class ProtocolError(ValueError):
+    """A message of an agent that doesn't fit docs/protocol.md; the text names the field and what is wrong."""
+
+
+def job_token(job_uid: str) -> str:
+    """The token of a job's agents: hex, unguessable without the job's uid, the same after an operator's restart."""
+    return hashlib.sha256(f"trainmaster/{job_uid}".encode()).hexdigest()[:32]
+
+
+def master_port(job_uid: str, attempt: int) -> int:
+    """The port of an attempt's rendezvous: each attempt's own, so that a rank left over can't join a new one."""
+    return FIRST_MASTER_PORT + (zlib.crc32(job_uid.encode()) + attempt) % MASTER_PORTS
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One attempt as the agents are told of it. `workers`, `uids` and `hosts` are in rank order."""
+
+    attempt: int
+    workers: tuple[int, ...]
+    uids: tuple[str, ...] | None
+    hosts: tuple[str, ...]
+    port: int
+    token: str
+    state: Literal["Run", "Hold"] = "Run"
+    grace_seconds: float = 0.4
+
+    def to_json(self) -> str:
+        """The annotation's value: compact, with a fixed order of keys, so that equal assignments are equal strings."""
+        return json.dumps(
+            {
+                "attempt": self.attempt,
+                "workers": list(self.workers),
+                "uids": None if self.uids is None else list(self.uids),
+                "hosts": list(self.hosts),
+                "master": self.hosts[0],
+                "port": self.port,
+                "token": self.token,
+                "state": self.state,
+                "graceSeconds": self.grace_seconds,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Assignment:
+        """Read an annotation back. Raises ProtocolError when it isn't an assignment (a user may have edited it)."""
+        try:
+            data = json.loads(text)
+            return cls(
+                attempt=int(data["attempt"]),
+                workers=tuple(int(worker) for worker in data["workers"]),
+                uids=None if data.get("uids") is None else tuple(str(uid) for uid in data["uids"]),
+                hosts=tuple(str(host) for host in data["hosts"]),
+                port=int(data["port"]),
+                token=str(data["token"]),
+                state="Hold" if data.get("state") == "Hold" else "Run",
+                grace_seconds=float(data.get("graceSeconds", 0.4)),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not an assignment: {error!r}") from error
+
+    def held(self) -> Assignment:
+        """The same attempt, told to stop and wait."""
+        return replace(self, state="Hold")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an agent says of its worker in one attempt. `at` is the agent's clock, in seconds since the epoch."""
+
+    attempt: int
+    worker: int
+    uid: str
+    state: WorkerState
+    rank: int | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    error: str = ""
+    at: float = 0.0
+    culprit: bool = True
+    node: str = ""
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Report:
+        """Check a report and bound it. Raises ProtocolError with the field that is wrong."""
+        state = data.get("state")
+        if state not in get_args(WorkerState):
+            raise ProtocolError(f"report.state: {str(state)[:40]!r} is none of {', '.join(get_args(WorkerState))}")
+        return cls(
+            attempt=_integer(data, "attempt", required=True) or 0,
+            worker=_integer(data, "worker", required=True) or 0,
+            uid=str(data.get("uid") or "")[:64],
+            state=cast(WorkerState, state),
+            rank=_integer(data, "rank"),
+            exit_code=_integer(data, "exitCode"),
+            signal=_integer(data, "signal"),
+            reason=str(data.get("reason") or "")[:64],
+            error=str(data.get("error") or "")[-MAX_ERROR_CHARACTERS:],
+            at=_number(data, "at") or 0.0,
+            culprit=data.get("culprit") is not False,
+            node=str(data.get("node") or "")[:253],
+        )
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """What one rank wrote to its progress file."""
+
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    step_seconds: float | None = None
+    eta_seconds: float | None = None
+    section: str | None = None
+    message: str = ""
+    result: tuple[tuple[str, float], ...] = ()
+
+
+def parse_progress(data: Mapping[str, Any]) -> RankProgress:
+    """Check one rank's progress and bound it. Raises ProtocolError with the field that is wrong."""
+    section = data.get("section")
+    raw_result = data.get("result")
+    result: tuple[tuple[str, float], ...] = ()
+    if isinstance(raw_result, Mapping):
+        pairs = ((str(name)[:64], _number(raw_result, name)) for name in list(raw_result)[:MAX_RESULTS])
+        result = tuple((name, value) for name, value in pairs if value is not None)
+    return RankProgress(
+        step=_integer(data, "step"),
+        total_steps=_integer(data, "totalSteps"),
+        epoch=_number(data, "epoch"),
+        loss=_number(data, "loss"),
+        samples_per_second=_number(data, "samplesPerSecond"),
+        step_seconds=_number(data, "stepSeconds"),
+        eta_seconds=_number(data, "etaSeconds"),
+        section=section if section in SECTIONS else None,
+        message=str(data.get("message") or "")[:200],
+        result=result,
+    )
+
+
+def _integer(data: Mapping[str, Any], name: str, *, required: bool = False) -> int | None:
+    value = data.get(name)
+    if value is None and not required:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not a whole number of at least 0")
+    return value
+
+
+def _number(data: Mapping[str, Any], name: str) -> float | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not a finite number")
+    return float(value)

@@ -1,0 +1,402 @@
+"""The rules between fields, each written once for Python and once for the API server, with one sentence for both.
+
+A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema: `holds` sees the parsed model,
+`cel` is the same over `self`. Values that the sentence shows are read on either side by `shown`.
+
+CEL's cost is estimated from the schema before a CRD is accepted (k8s.io/apiserver/pkg/apis/cel: 10,000,000 a rule), so
+lists and strings that rules walk over have limits, and no rule compares a list's items with each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel
+
+from trainmaster.api.problems import Problem
+from trainmaster.api.v1alpha1 import (
+    BUNDLED_IMAGE,
+    Accelerator,
+    Backoff,
+    Checkpoint,
+    CheckpointVolume,
+    Elastic,
+    FailureRule,
+    JobSpec,
+    SpecModel,
+    WorkerGroup,
+    is_bundled,
+)
+from trainmaster.api.values import JOB_NAME_PATTERN, MAX_GROUPS, MAX_WORKERS, show
+
+# A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
+# value has at most 63 (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.
+MAX_SET_NAME = 52
+
+
+@dataclass(frozen=True)
+class NamedSpec:
+    """What the rules on the job's name see; in CEL it is the whole object."""
+
+    name: str
+    spec: JobSpec
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A value in a sentence: as a CEL expression of type string, and from the parsed model."""
+
+    cel: str
+    get: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule of a model."""
+
+    model: type[Any]
+    # The field at fault, relative to the model; "" is the model itself.
+    field: str
+    cel: str
+    holds: Callable[[Any], bool]
+    # One sentence, with {names} of `shown` in it.
+    message: str
+    shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
+    # The API server's reason: Required for a field that must be there, Forbidden for one that may not be.
+    reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
+
+    def problem(self, path: str, value: Any) -> Problem | None:
+        """What the rule says against a parsed model at a path."""
+        if self.holds(value):
+            return None
+        values = {name: shown.get(value) for name, shown in self.shown.items()}
+        at = f"{path}.{self.field}" if path and self.field else path or self.field
+        return Problem(at, next(iter(values.values()), None), self.message.format(**values))
+
+    def message_expression(self) -> str | None:
+        """The sentence as a CEL expression, where it shows values."""
+        if not self.shown:
+            return None
+        parts = re.split(r"\{(\w+)\}", self.message)
+        return " + ".join(
+            self.shown[part].cel if position % 2 else json.dumps(part) for position, part in enumerate(parts) if part
+        )
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A field of the spec that can't change once the job exists; only the API server sees both."""
+
+    field: str
+    message: str
+    # Whether the field may be absent in a stored object.
+    optional: bool
+    # A condition in CEL under which the field may change after all.
+    unless: str = ""
+
+    @property
+    def cel(self) -> str:
+        """Written so that neither adding nor removing the field gets past it."""
+        same = f"self.{self.field} == oldSelf.{self.field}"
+        if not self.optional:
+            return same
+        has, had = f"has(self.{self.field})", f"has(oldSelf.{self.field})"
+        same = f"({self.unless} || {same})" if self.unless else same
+        return f"{has} == {had} && (!{has} || {same})"
+
+
+# Fields whose behaviour comes later: by path, the only value that is accepted (None: the field must be absent). A field
+# that does nothing would be ignored silently, so it is refused. Remove the entry when the field works.
+UNSUPPORTED: Mapping[str, Any] = {
+    "spec.scheduling.gang": None,
+    "spec.scheduling.queue": None,
+    "spec.scheduling.topology": None,
+}
+
+_FIXED = "can't be changed once the job exists; delete the job and apply it again"
+_ALWAYS_SET = ("image", "launcher", "backend", "processesPerWorker", "successPolicy")
+_MAY_BE_ABSENT = (
+    "imagePullPolicy",
+    "command",
+    "args",
+    "training",
+    "setup",
+    "workerGroups",
+    "resources",
+    "accelerator",
+    "interconnect",
+    "elastic",
+    "scheduling",
+    "checkpoint",
+    "podTemplate",
+)
+TRANSITIONS: tuple[Transition, ...] = (
+    *(Transition(name, _FIXED, optional=False) for name in _ALWAYS_SET),
+    *(Transition(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    Transition(
+        "workers",
+        "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
+        optional=True,
+        unless="has(self.elastic)",
+    ),
+    Transition(
+        "failurePolicy.hang",
+        "can't be changed once the job exists, because agents keep the limits they were started with; delete the job "
+        "and apply it again",
+        optional=False,
+    ),
+)
+
+# Written out, because the API server can't bound the cost of map().sum(): it doesn't know how long map()'s list is.
+_SUM_OF_GROUPS = " + ".join(
+    f"(size(self.workerGroups) > {position} ? self.workerGroups[{position}].workers : 0)"
+    for position in range(MAX_GROUPS)
+)
+
+_NAME = {"name": Shown("self.metadata.name", lambda job: job.name)}
+
+NAME_RULES: tuple[Rule, ...] = (
+    Rule(
+        NamedSpec,
+        "metadata.name",
+        cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
+        # fullmatch, because Python's $ also matches before a line's end.
+        holds=lambda job: re.fullmatch(JOB_NAME_PATTERN.strip("^$"), job.name) is not None,
+        message="'{name}' is not a name that a Service can have; use lower case letters, digits and '-', beginning "
+        "with a letter and ending with a letter or digit",
+        shown=_NAME,
+    ),
+    Rule(
+        NamedSpec,
+        "metadata.name",
+        cel=f"size(self.metadata.name) <= {MAX_SET_NAME}",
+        holds=lambda job: len(job.name) <= MAX_SET_NAME,
+        message="'{name}' has {size} characters, and the labels of its pods leave room for "
+        f"{MAX_SET_NAME}; use at most {MAX_SET_NAME}",
+        shown={**_NAME, "size": Shown("string(size(self.metadata.name))", lambda job: len(job.name))},
+    ),
+    Rule(
+        NamedSpec,
+        "metadata.name",
+        cel=f"size(self.metadata.name) > {MAX_SET_NAME} || !has(self.spec.workerGroups) || "
+        "size(self.spec.workerGroups) == 1 || "
+        f"self.spec.workerGroups.all(g, size(self.metadata.name) + 1 + size(g.name) <= {MAX_SET_NAME})",
+        holds=lambda job: (
+            len(job.name) > MAX_SET_NAME
+            or len(job.spec.worker_groups or []) < 2
+            or all(len(job.name) + 1 + len(group.name) <= MAX_SET_NAME for group in job.spec.worker_groups)
+        ),
+        message="'{name}', joined with a group's name by '-', has more than "
+        f"{MAX_SET_NAME} characters, for which the labels of the pods leave no room; shorten one of the two",
+        shown=_NAME,
+    ),
+)
+
+SPEC_RULES: tuple[Rule, ...] = (
+    Rule(
+        JobSpec,
+        "",
+        cel="has(self.workers) || has(self.workerGroups)",
+        holds=lambda spec: spec.workers is not None or spec.worker_groups is not None,
+        message="says nothing of workers; set spec.workers to the number of pods, or give spec.workerGroups",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        JobSpec,
+        "workers",
+        cel="!(has(self.workers) && has(self.workerGroups))",
+        holds=lambda spec: spec.workers is None or spec.worker_groups is None,
+        message="{workers} is given beside spec.workerGroups; remove spec.workers, or make it a group",
+        shown={"workers": Shown("string(self.workers)", lambda spec: spec.workers)},
+    ),
+    Rule(
+        JobSpec,
+        "resources",
+        cel="!(has(self.resources) && has(self.workerGroups))",
+        holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
+        message="is given beside spec.workerGroups; move it into the groups",
+    ),
+    Rule(
+        JobSpec,
+        "workerGroups",
+        cel=f"!has(self.workerGroups) || {_SUM_OF_GROUPS} <= {MAX_WORKERS}",
+        holds=lambda spec: sum(group.workers for group in spec.worker_groups or []) <= MAX_WORKERS,
+        message=f"has more than {MAX_WORKERS} workers in all, which an assignment can't name; use fewer",
+    ),
+    Rule(
+        JobSpec,
+        "command",
+        cel=f"has(self.command) || self.image.matches('^{BUNDLED_IMAGE.replace('.', '[.]')}([:@].*)?$')",
+        holds=lambda spec: spec.command is not None or is_bundled(spec.image),
+        message="is missing, and the image '{image}' has no program that Trainmaster knows; set it to what trains, "
+        "such as [python, train.py]",
+        shown={"image": Shown("self.image", lambda spec: spec.image)},
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        Accelerator,
+        "resourceName",
+        cel="self.kind != 'custom' || has(self.resourceName)",
+        holds=lambda accelerator: accelerator.kind != "custom" or accelerator.resource_name is not None,
+        message="is missing, and kind custom has no resource of its own; set it, such as example.com/npu",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        Backoff,
+        "maxSeconds",
+        cel="self.maxSeconds >= self.initialSeconds",
+        holds=lambda backoff: backoff.max_seconds >= backoff.initial_seconds,
+        message="is less than initialSeconds; use at least that",
+    ),
+    Rule(
+        FailureRule,
+        "",
+        cel="has(self.exitCodes) || has(self.reasons)",
+        holds=lambda rule: rule.exit_codes is not None or rule.reasons is not None,
+        message="matches nothing; give exitCodes, reasons or both",
+    ),
+    Rule(
+        CheckpointVolume,
+        "",
+        cel="(has(self.claimName) ? 1 : 0) + (has(self.hostPath) ? 1 : 0) + "
+        "(has(self.emptyDir) && self.emptyDir ? 1 : 0) == 1",
+        holds=lambda volume: (
+            (volume.claim_name is not None) + (volume.host_path is not None) + (volume.empty_dir is True) == 1
+        ),
+        message="names none or several volumes; give exactly one of claimName, hostPath and emptyDir: true",
+    ),
+    Rule(
+        CheckpointVolume,
+        "hostPath",
+        cel="!has(self.hostPath) || !self.hostPath.matches('(^|/)[.][.](/|$)')",
+        holds=lambda volume: volume.host_path is None or ".." not in volume.host_path.split("/"),
+        message="'{path}' goes up with '..'; use the path itself",
+        shown={"path": Shown("self.hostPath", lambda volume: volume.host_path)},
+    ),
+    Rule(
+        Checkpoint,
+        "path",
+        cel="!self.path.matches('^/((run|etc|opt)/trainmaster|dev|proc|sys)(/|$)')",
+        holds=lambda checkpoint: not re.match(r"/((run|etc|opt)/trainmaster|dev|proc|sys)(/|\Z)", checkpoint.path),
+        message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
+        shown={"path": Shown("self.path", lambda checkpoint: checkpoint.path)},
+    ),
+    Rule(
+        Elastic,
+        "minWorkers",
+        cel="self.minWorkers <= self.maxWorkers",
+        holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
+        message="{min} is more than maxWorkers, which is {max}; use at most {max}",
+        shown={
+            "min": Shown("string(self.minWorkers)", lambda elastic: elastic.min_workers),
+            "max": Shown("string(self.maxWorkers)", lambda elastic: elastic.max_workers),
+        },
+    ),
+    Rule(
+        JobSpec,
+        "workers",
+        cel="!has(self.elastic) || !has(self.workers) || self.elastic.minWorkers > self.elastic.maxWorkers || "
+        "(self.elastic.minWorkers <= self.workers && self.workers <= self.elastic.maxWorkers)",
+        holds=lambda spec: (
+            spec.elastic is None
+            or spec.workers is None
+            or spec.elastic.min_workers > spec.elastic.max_workers
+            or spec.elastic.min_workers <= spec.workers <= spec.elastic.max_workers
+        ),
+        message="{workers} is outside of spec.elastic; use {min} to {max}",
+        shown={
+            "workers": Shown("string(self.workers)", lambda spec: spec.workers),
+            "min": Shown("string(self.elastic.minWorkers)", lambda spec: spec.elastic.min_workers),
+            "max": Shown("string(self.elastic.maxWorkers)", lambda spec: spec.elastic.max_workers),
+        },
+    ),
+    Rule(
+        JobSpec,
+        "elastic",
+        cel="!(has(self.elastic) && has(self.workerGroups))",
+        holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
+        message="can't be given with spec.workerGroups; use spec.workers, or remove it",
+    ),
+)
+
+
+def _unsupported_rule(path: str, only: Any) -> Rule:
+    """An entry of UNSUPPORTED as a rule of the model that holds the field."""
+    model: type[SpecModel] = JobSpec
+    *parents, name = path.removeprefix("spec.").split(".")
+    for parent in parents:
+        model = _model_of(model, parent)
+    attribute = next(key for key, info in model.model_fields.items() if (info.alias or key) == name)
+    if only is None:
+        return Rule(
+            model,
+            name,
+            cel=f"!has(self.{name})",
+            holds=lambda value: getattr(value, attribute) is None,
+            message="not supported yet; remove it",
+            reason="FieldValueForbidden",
+        )
+    # CEL doesn't compare a double with an int.
+    literal = float(only) if model.model_fields[attribute].annotation is float else only
+    return Rule(
+        model,
+        name,
+        cel=f"self.{name} == {literal}",
+        holds=lambda value: getattr(value, attribute) == only,
+        message=f"a value other than {only} is not supported yet; remove it",
+        reason="FieldValueForbidden",
+    )
+
+
+def _model_of(model: type[SpecModel], alias: str) -> type[SpecModel]:
+    annotation = next(info.annotation for key, info in model.model_fields.items() if (info.alias or key) == alias)
+    candidates = (annotation, *get_args(annotation))
+    return next(part for part in candidates if isinstance(part, type) and issubclass(part, SpecModel))
+
+
+RULES: tuple[Rule, ...] = (*SPEC_RULES, *(_unsupported_rule(path, only) for path, only in UNSUPPORTED.items()))
+
+
+def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
+    """What the rules say against a spec whose fields are right by themselves."""
+    for rule in NAME_RULES:
+        problem = rule.problem("", NamedSpec(name, spec))
+        if problem is not None:
+            yield problem
+    yield from _repeated_groups(spec.worker_groups or [])
+    yield from _check_model("spec", spec)
+
+
+def _check_model(path: str, model: BaseModel) -> Iterator[Problem]:
+    for rule in RULES:
+        if type(model) is rule.model:
+            problem = rule.problem(path, model)
+            if problem is not None:
+                yield problem
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        here = f"{path}.{info.alias or name}"
+        items = [(here, value)]
+        if isinstance(value, list):
+            items = [(f"{here}[{position}]", item) for position, item in enumerate(value)]
+        for place, item in items:
+            if isinstance(item, BaseModel):
+                yield from _check_model(place, item)
+
+
+def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
+    """The API server checks this by itself: the list is a map by name (x-kubernetes-list-map-keys)."""
+    seen: set[str] = set()
+    for position, group in enumerate(groups):
+        if group.name in seen:
+            yield Problem(
+                f"spec.workerGroups[{position}].name",
+                group.name,
+                f"{show(group.name)} is the name of another group; give each group its own",
+            )
+        seen.add(group.name)

@@ -1,0 +1,543 @@
+"""The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
+
+These models are the one source. The CRD is generated from them (`api.crd`), the controller and the command line parse
+with them (`api.parsing` turns what pydantic finds into one sentence), the reference page is made from their
+descriptions. Attribute names are Python's, names on the wire are camelCase; `model_dump(by_alias=True)` gives the wire.
+
+Spec models refuse unknown fields. Status models ignore them: an older operator must be able to read the status that a
+newer one wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    StrictInt,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from trainmaster.api.values import (
+    MAX_GROUPS,
+    MAX_QUANTITY_LENGTH,
+    QUANTITY_PATTERN,
+    AbsolutePath,
+    Backend,
+    Count,
+    Devices,
+    DNSLabel,
+    ExtendedResource,
+    Factor,
+    Image,
+    Interface,
+    PositiveSeconds,
+    PositiveWholeSeconds,
+    ProcessesPerWorker,
+    Quantity,
+    Seconds,
+    Subdomain,
+    WholeSeconds,
+    WorkerCount,
+)
+
+GROUP = "trainmaster.dev"
+VERSION = "v1alpha1"
+KIND = "DistributedTrainingJob"
+PLURAL = "distributedtrainingjobs"
+SINGULAR = "distributedtrainingjob"
+SHORT_NAME = "dtj"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+# The image whose entry point is the bundled loop, so that `command` may be left out (with any tag or digest).
+BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
+
+
+def is_bundled(image: str) -> bool:
+    """Whether an image is the bundled trainer, with any tag or digest: it has the agent and a default command."""
+    rest = image.removeprefix(BUNDLED_IMAGE)
+    return rest != image and (rest == "" or rest[0] in ":@")
+
+
+# What a rule of failurePolicy can name; `reconciling.reasons` says what each means, and a test holds the two together.
+FailureReason = Literal[
+    "Error",
+    "Signal",
+    "OOMKilled",
+    "Hung",
+    "PreflightMismatch",
+    "MasterUnreachable",
+    "LaunchError",
+    "Usage",
+    "AgentLost",
+    "PeerLost",
+    "Stopped",
+    "PodDeleted",
+    "Evicted",
+    "Preempted",
+    "NodeLost",
+    "LimitExceeded",
+    "ImagePull",
+    "InvalidImageName",
+    "CreateContainer",
+    "InitFailed",
+    "Unschedulable",
+    "QuotaExceeded",
+    "Refused",
+    "NameTaken",
+    "StartupDeadlineExceeded",
+    "DeadlineExceeded",
+    "MaxRestartsExceeded",
+]
+
+Phase = Literal["Pending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]
+TERMINAL_PHASES: frozenset[str] = frozenset({"Succeeded", "Failed"})
+
+
+class SpecModel(BaseModel):
+    """A part of the spec: frozen, camelCase on the wire, unknown fields refused."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """A field that is null is one that isn't given: so the API server reads it too (KEP-1523, defaulting)."""
+        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+
+
+class StatusModel(BaseModel):
+    """A part of the status: frozen, camelCase on the wire, unknown fields ignored."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+
+
+class CPU(SpecModel):
+    """CPU request and limit, in cores. The limit may exceed what the node has left: CPU may be oversubscribed."""
+
+    request: Quantity | None = Field(None, description="Cores that the scheduler reserves for each worker.")
+    limit: Quantity | None = Field(None, description="Cores that each worker may use at most.")
+
+
+# No structural schema says "a quantity or an object": the API server checks what fits both, the operator all of it.
+CPUOrQuantity = Annotated[
+    Annotated[CPU, Tag("object")] | Annotated[Quantity, Tag("quantity")],
+    Discriminator(lambda value: "object" if isinstance(value, CPU | Mapping) else "quantity"),
+    WithJsonSchema(
+        {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "minimum": 0,
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": MAX_QUANTITY_LENGTH,
+        }
+    ),
+]
+
+
+class Resources(SpecModel):
+    """What each worker gets."""
+
+    gpus: Devices = Field(
+        0, description="Accelerators for each worker, rendered as limits and equal requests. A whole number."
+    )
+    cpu: CPUOrQuantity | None = Field(
+        None, description="CPU for each worker: one quantity for request and limit, or {request, limit}."
+    )
+    memory: Quantity | None = Field(
+        None, description="Memory for each worker, as request and limit (128Gi). What is in /dev/shm counts too."
+    )
+    shared_memory: Quantity | None = Field(
+        None,
+        description="Size of /dev/shm, a memory emptyDir. Default: 8Gi when gpus > 0 (NCCL and data loaders "
+        "need more than the runtime's 64Mi), otherwise the runtime's default.",
+    )
+
+
+class Accelerator(SpecModel):
+    """Which kind of accelerator `resources.gpus` counts."""
+
+    kind: Literal["nvidia", "amd", "intel", "ascend", "custom"] = Field(
+        "nvidia", description="Vendor: decides the extended resource's name and the backend that `auto` means."
+    )
+    resource_name: ExtendedResource | None = Field(
+        None,
+        description="Extended resource in place of the kind's own, such as a MIG profile "
+        "(nvidia.com/mig-3g.20gb). Required for kind custom.",
+    )
+
+
+class RDMA(SpecModel):
+    """An RDMA device plugin's resource."""
+
+    resource_name: ExtendedResource = Field(..., description="Extended resource of the device plugin (rdma/hca).")
+    count: Annotated[StrictInt, Field(ge=1, le=1024)] = Field(1, description="Devices for each worker.")
+
+
+class Interconnect(SpecModel):
+    """How the workers' collectives travel."""
+
+    nvlink: StrictBool | None = Field(
+        None,
+        description="false turns NVLink (NCCL's P2P and NVLS) off; true turns it on where the GPUs have it, whatever "
+        "the image's nccl.conf says; unset leaves it to NCCL.",
+    )
+    rdma: RDMA | None = Field(
+        None,
+        description="RDMA devices for each worker. Its containers get the capability IPC_LOCK, to pin memory, so the "
+        "namespace must allow more than the baseline Pod Security Standard.",
+    )
+    host_network: StrictBool = Field(
+        False, description="Run the pods in the node's network: one worker on a node, and a privileged namespace."
+    )
+    interface: Interface | None = Field(None, description="Network interface for NCCL, GLOO and HCCL (eth0).")
+    debug: Literal["VERSION", "WARN", "INFO", "TRACE"] | None = Field(
+        None, description="NCCL_DEBUG and the other backends' equivalent."
+    )
+
+
+class WorkerGroup(SpecModel):
+    """Workers of one kind of machine; each group becomes a StatefulSet."""
+
+    name: DNSLabel = Field(..., description="Name of the group, unique in the job.")
+    workers: WorkerCount = Field(..., description="Number of workers in the group.")
+    resources: Resources = Field(default_factory=Resources, description="What each worker of the group gets.")
+    accelerator: Accelerator | None = Field(None, description="Accelerator of the group; default: the job's.")
+    node_selector: dict[str, str] | None = Field(
+        None, max_length=64, description="Node labels that the group's pods need."
+    )
+
+
+class Elastic(SpecModel):
+    """How far the number of workers may shrink and grow."""
+
+    min_workers: WorkerCount = Field(..., description="Fewest workers that the job trains with.")
+    max_workers: WorkerCount = Field(..., description="Most workers that the job is scaled to.")
+
+
+class Backoff(SpecModel):
+    """Waiting before a restart that counts: initialSeconds x factor^(n-1), at most maxSeconds."""
+
+    initial_seconds: Seconds = Field(0, description="Seconds before the first restart.")
+    factor: Factor = Field(2, description="Growth from one restart to the next.")
+    max_seconds: Seconds = Field(300, description="Longest wait, in seconds.")
+
+
+class FailureRule(SpecModel):
+    """What to do after a failure with one of these exit codes or reasons. The first rule that matches wins."""
+
+    exit_codes: list[Annotated[StrictInt, Field(ge=1, le=255)]] | None = Field(
+        None, min_length=1, max_length=64, description="Exit codes that the rule matches; 128 + n for signal n."
+    )
+    reasons: list[FailureReason] | None = Field(
+        None, min_length=1, max_length=32, description="Failure reasons that the rule matches (OOMKilled, Hung, ...)."
+    )
+    action: Literal["Fail", "Restart", "Ignore"] = Field(
+        ..., description="Fail: end the job. Restart: restart and count it. Ignore: restart without counting it."
+    )
+
+
+class Hang(SpecModel):
+    """When missing progress is a hang."""
+
+    progress_seconds: PositiveSeconds = Field(
+        600, description="Seconds without a new step after which a running job hangs."
+    )
+    first_step_seconds: PositiveSeconds = Field(
+        1800, description="Seconds until the first step; compiling and loading take longer than a step."
+    )
+    action: Literal["Restart", "Fail"] = Field("Restart", description="What to do with a job that hangs.")
+
+
+class NodePolicy(SpecModel):
+    """What to do about nodes that fail."""
+
+    lost_after_seconds: PositiveSeconds = Field(
+        40, description="Seconds that a node may be unreachable before its workers are replaced."
+    )
+    quarantine_after: Count = Field(
+        3, description="Failures blamed on a node after which this job avoids it; 0 never does."
+    )
+
+
+class FailurePolicy(SpecModel):
+    """How failures are answered."""
+
+    max_restarts: Count = Field(
+        6, description="Restarts of the whole group that count before the job fails; disruptions don't count."
+    )
+    backoff: Backoff = Field(default_factory=Backoff, description="Waiting before a restart.")
+    rules: list[FailureRule] = Field(
+        default_factory=list, max_length=32, description="Rules by exit code and reason; the first match wins."
+    )
+    hang: Hang = Field(default_factory=Hang, description="When missing progress is a hang, and what follows.")
+    startup_seconds: PositiveSeconds = Field(
+        900, description="Seconds until all ranks must be up; then the job fails with the reason why they aren't."
+    )
+    nodes: NodePolicy = Field(default_factory=NodePolicy, description="What to do about nodes that fail.")
+
+
+class RunPolicy(SpecModel):
+    """The job's life as a whole."""
+
+    suspend: StrictBool = Field(False, description="true stops the job with a checkpoint and frees its resources.")
+    active_deadline_seconds: PositiveWholeSeconds | None = Field(
+        None, description="Seconds that the job may be active, suspended time apart; then it fails."
+    )
+    ttl_seconds_after_finished: WholeSeconds | None = Field(
+        None, description="Seconds after its end when the finished job is deleted; unset keeps it."
+    )
+    keep_pods: Literal["None", "Failed", "All"] = Field(
+        "None", description="Pods to keep when the job has ended: None frees their resources at once."
+    )
+
+
+class Gang(SpecModel):
+    """All workers are scheduled together, or none."""
+
+    scheduler: Literal["volcano", "coscheduling", "kubernetes", "kueue"] = Field(
+        ..., description="Whose PodGroup (or Workload) asks for the gang."
+    )
+    timeout_seconds: PositiveWholeSeconds | None = Field(None, description="Seconds to wait for the whole gang.")
+
+
+class Topology(SpecModel):
+    """Where workers stand to each other."""
+
+    key: str = Field(
+        ..., min_length=1, max_length=316, description="Node label that names the domain (topology.kubernetes.io/rack)."
+    )
+    mode: Literal["Pack", "Spread"] = Field(
+        "Pack", description="Pack: one domain if possible. Spread: evenly over domains."
+    )
+
+
+class Scheduling(SpecModel):
+    """How the pods are scheduled."""
+
+    gang: Gang | None = Field(None, description="Gang scheduling.")
+    queue: Subdomain | None = Field(None, description="Queue of the gang scheduler or of Kueue.")
+    priority_class_name: Subdomain | None = Field(None, description="PriorityClass of the pods.")
+    topology: Topology | None = Field(None, description="Pack or spread workers over a topology.")
+
+
+class CheckpointVolume(SpecModel):
+    """Where checkpoints are kept."""
+
+    claim_name: Subdomain | None = Field(
+        None,
+        description="PersistentVolumeClaim, mounted by every worker (RWX for several nodes).",
+    )
+    host_path: AbsolutePath | None = Field(
+        None,
+        description="Folder of the node, made where it is missing; for one node or a shared mount. Needs a privileged "
+        "namespace.",
+    )
+    empty_dir: StrictBool | None = Field(
+        None, description="true: a folder that lives as long as the pod; for trying things."
+    )
+
+
+class Checkpoint(SpecModel):
+    """The checkpoint volume and where it is mounted."""
+
+    volume: CheckpointVolume = Field(..., description="Exactly one of claimName, hostPath, emptyDir.")
+    path: AbsolutePath = Field("/checkpoints", description="Mount path; TRAINMASTER_CHECKPOINT_DIR in the workers.")
+
+
+class PodTemplateMetadata(SpecModel):
+    """Labels and annotations to add to the pods."""
+
+    labels: dict[str, str] | None = Field(None, description="Labels to add.")
+    annotations: dict[str, str] | None = Field(None, description="Annotations to add.")
+
+
+class PodTemplate(SpecModel):
+    """A partial pod template, merged over the rendered one as kubectl's strategic merge does."""
+
+    metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations to add.")
+    spec: dict[str, Any] | None = Field(
+        None,
+        description="A partial PodSpec. containers, initContainers, volumes, env, ports and volumeMounts merge by "
+        "their keys, null deletes, other lists are replaced; the worker's container is called worker. What Trainmaster "
+        "relies on (command, restartPolicy, its variables and volumes) can't be changed; the operator says so.",
+    )
+
+
+class JobSpec(SpecModel):
+    """What the user asks for."""
+
+    image: Image = Field(
+        f"{BUNDLED_IMAGE}:0.1.0", description="Image of the workers; any that has Python 3.9 or newer."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, description="As a container's.")
+    command: list[str] | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="Program that each worker's launcher starts ([python, train.py]); in it and in args, $(NAME) is "
+        "the container's variable. Required unless the image is the bundled one, which trains as `training` says.",
+    )
+    args: list[str] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
+    training: dict[str, Any] | None = Field(
+        None, description="Configuration of the bundled loop, mounted as /etc/trainmaster/training.yaml."
+    )
+    setup: str | None = Field(
+        None,
+        min_length=1,
+        max_length=8192,
+        description="Shell line run before the launcher; the environment that it leaves is kept "
+        "(source /opt/toolkit/set_env.sh).",
+    )
+    launcher: Literal["torchrun", "exec"] = Field(
+        "torchrun",
+        description="torchrun starts processesPerWorker ranks in each worker; exec starts the command once, the "
+        "environment is enough.",
+    )
+    backend: Backend = Field(
+        "auto",
+        description="Backend of torch.distributed (nccl, gloo, hccl, xccl, ...); auto chooses by the accelerator.",
+    )
+    workers: WorkerCount | None = Field(
+        None, description="Number of workers (pods), one group. Not together with workerGroups."
+    )
+    worker_groups: list[WorkerGroup] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_GROUPS,
+        description="Several kinds of machine in one job. Not together with workers and resources.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    processes_per_worker: ProcessesPerWorker = Field(
+        "auto",
+        description="Ranks in each worker; auto is the number of accelerators or 1, and under the exec launcher 1.",
+    )
+    resources: Resources = Field(default_factory=Resources, description="What each worker gets.")
+    accelerator: Accelerator = Field(
+        default_factory=Accelerator, description="Which accelerator resources.gpus counts."
+    )
+    interconnect: Interconnect = Field(default_factory=Interconnect, description="How collectives travel.")
+    elastic: Elastic | None = Field(None, description="How far the number of workers may shrink and grow.")
+    failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, description="How failures are answered.")
+    run_policy: RunPolicy = Field(default_factory=RunPolicy, description="The job's life as a whole.")
+    success_policy: Literal["AllWorkers", "RankZero"] = Field(
+        "AllWorkers", description="When the job has succeeded: all workers exited with 0, or the one with rank 0."
+    )
+    scheduling: Scheduling = Field(default_factory=Scheduling, description="How the pods are scheduled.")
+    checkpoint: Checkpoint | None = Field(None, description="Volume for checkpoints.")
+    pod_template: PodTemplate | None = Field(
+        None, description="Anything else that a pod can have, merged over what is rendered as Kubernetes merges."
+    )
+
+
+class Condition(StatusModel):
+    """A condition as in metav1.Condition."""
+
+    type: str = Field(..., description="What the condition is about, such as Running or Failed.")
+    status: Literal["True", "False", "Unknown"] = Field(..., description="Whether it holds.")
+    reason: str
+    message: str = ""
+    last_transition_time: str
+    observed_generation: int | None = None
+
+
+class WorkerCounts(StatusModel):
+    """How many workers there are."""
+
+    desired: int = Field(0, description="Workers of the current attempt's full group.")
+    created: int = Field(0, description="Pods that exist.")
+    running: int = Field(0, description="Workers whose ranks are up.")
+    finished: int = Field(0, description="Workers that ended with 0.")
+
+
+class Progress(StatusModel):
+    """How far training is, as the ranks report it."""
+
+    step: int | None = Field(None, description="Optimizer steps done.")
+    total_steps: int | None = Field(None, description="Steps in all.")
+    epoch: float | None = Field(None, description="Epochs done, with a fraction.")
+    loss: float | None = Field(None, description="Last training loss of rank 0.")
+    samples_per_second: float | None = Field(None, description="Samples a second of all ranks together.")
+    eta_seconds: float | None = Field(None, description="Seconds until the end, at the present speed.")
+    section: str | None = Field(
+        None, description="What the ranks do: setup, data, train, evaluate, checkpoint, finish."
+    )
+    # Share of the active time that brought training further than it had ever been, from 0 to 1.
+    goodput: float | None = Field(
+        None, description="Share of the time since the start that went into new steps, 0 to 1."
+    )
+    # What goodput is computed from: the furthest step of any attempt, and the seconds that it took to get there.
+    furthest_step: int | None = None
+    productive_seconds: float | None = None
+    result: dict[str, float] | None = Field(None, description="Figures that the script reported, such as accuracy.")
+    reported_at: str | None = Field(None, description="When this was reported.")
+
+
+class Failure(StatusModel):
+    """One failure of an attempt: who failed first, and how."""
+
+    attempt: int
+    reason: str
+    message: str = ""
+    worker: int | None = None
+    rank: int | None = None
+    pod: str | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    # Whether it took one of `maxRestarts`.
+    counted: bool = True
+    # True while the operator waits a moment to learn who was at fault before it gives the job up.
+    settling: bool | None = None
+    at: str
+
+
+class JobStatus(StatusModel):
+    """What the operator observed and decided; it is the operator's only memory."""
+
+    phase: Phase | None = Field(None, description="Where the job is in its life; conditions say more.")
+    conditions: list[Condition] = Field(default_factory=list)
+    observed_generation: int | None = None
+    attempt: int = Field(0, description="The current go of the whole group, from 1.")
+    restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
+    disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
+    workers: WorkerCounts = Field(default_factory=WorkerCounts)
+    replicas: int = Field(0, description="Pods that exist, for the scale subresource.")
+    selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
+    ranks: list[int] = Field(
+        default_factory=list, description="Workers of the current attempt of an elastic job, in rank order."
+    )
+    resizing: bool | None = Field(
+        None, description="true while the ranks save a checkpoint and stop, because the group changes."
+    )
+    given_back: bool | None = Field(
+        None, description="true while the job waits without pods, because it couldn't get nodes for all of them."
+    )
+    give_backs: int = Field(0, description="How often the job has given its nodes back since it last ran.")
+    node_blames: dict[str, int] = Field(
+        default_factory=dict, description="Failures held against nodes, by the node's name."
+    )
+    avoided_nodes: list[str] = Field(
+        default_factory=list, description="Nodes that the job's pods avoid (failurePolicy.nodes.quarantineAfter)."
+    )
+    members: list[str | None] = Field(
+        default_factory=list,
+        description="Uids of the attempt's pods in rank order; null for a worker whose pod isn't known yet.",
+    )
+    # How often each member's container had ended when the attempt was opened: only later ends are its own.
+    member_ends: list[int] = Field(default_factory=list)
+    start_time: str | None = None
+    attempt_start_time: str | None = None
+    # Seconds spent suspended, which the active deadline leaves out.
+    suspended_seconds: float = 0
+    completion_time: str | None = None
+    # When a waiting restart (back-off) may begin.
+    restart_time: str | None = None
+    progress: Progress | None = None
+    failures: list[Failure] = Field(default_factory=list)

@@ -1,0 +1,33 @@
+"""From a job to the manifests of its children. Pure: the same job gives the same bytes.
+
+`layout` says who the workers are, `context` computes what the templates get, `engine` renders and reads back,
+`api.merge` lays the user's podTemplate over it, `rendering` puts them together.
+"""
+
+from trainmaster.rendering.context import Settings, pod_grace_seconds, rank_grace_seconds
+from trainmaster.rendering.layout import (
+    GroupLayout,
+    JobIdentity,
+    first_assignment,
+    stable_hosts,
+    worker_count,
+    worker_layout,
+    world_size,
+)
+from trainmaster.rendering.manifest import Manifest
+from trainmaster.rendering.rendering import render
+
+__all__ = [
+    "GroupLayout",
+    "JobIdentity",
+    "Manifest",
+    "Settings",
+    "first_assignment",
+    "pod_grace_seconds",
+    "rank_grace_seconds",
+    "render",
+    "stable_hosts",
+    "worker_count",
+    "worker_layout",
+    "world_size",
+]

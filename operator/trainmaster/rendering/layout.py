@@ -1,0 +1,114 @@
+"""Who the workers of a job are: groups, names, ranks, and the first assignment. Pure functions of the spec.
+
+Worker indexes are global: the first group has 0 to n-1, the next goes on from n. The index is the StatefulSet's ordinal
+(`ordinals.start`), so pod names, the pod-index label and the rank order all say the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmaster.api.protocol import Assignment, job_token, master_port
+from trainmaster.api.v1alpha1 import Accelerator, JobSpec, Resources
+
+# The group of a job that gives `workers` and no groups.
+DEFAULT_GROUP = "worker"
+
+
+@dataclass(frozen=True)
+class JobIdentity:
+    """Which job something is rendered for."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class GroupLayout:
+    """One worker group: `count` workers from the global index `first_index` on, `processes` ranks in each."""
+
+    name: str
+    set_name: str
+    first_index: int
+    count: int
+    processes: int
+    resources: Resources
+    accelerator: Accelerator
+    node_selector: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def indexes(self) -> range:
+        return range(self.first_index, self.first_index + self.count)
+
+
+def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
+    """The job's groups in the order of their indexes; each becomes one StatefulSet."""
+    if not spec.worker_groups:
+        return (
+            GroupLayout(
+                name=DEFAULT_GROUP,
+                set_name=job.name,
+                first_index=0,
+                count=spec.workers or 0,
+                processes=_processes(spec, spec.resources),
+                resources=spec.resources,
+                accelerator=spec.accelerator,
+            ),
+        )
+    layouts: list[GroupLayout] = []
+    first = 0
+    for group in spec.worker_groups:
+        layouts.append(
+            GroupLayout(
+                name=group.name,
+                set_name=job.name if len(spec.worker_groups) == 1 else f"{job.name}-{group.name}",
+                first_index=first,
+                count=group.workers,
+                processes=_processes(spec, group.resources),
+                resources=group.resources,
+                accelerator=group.accelerator or spec.accelerator,
+                node_selector=tuple(sorted((group.node_selector or {}).items())),
+            )
+        )
+        first += group.workers
+    return tuple(layouts)
+
+
+def _processes(spec: JobSpec, resources: Resources) -> int:
+    """Ranks in a worker. Under the exec launcher a worker is one process, whatever devices it holds."""
+    if spec.processes_per_worker != "auto":
+        return spec.processes_per_worker
+    return 1 if spec.launcher == "exec" else max(resources.gpus, 1)
+
+
+def world_size(layout: tuple[GroupLayout, ...]) -> int:
+    """Ranks of the whole job."""
+    return sum(group.count * group.processes for group in layout)
+
+
+def worker_count(layout: tuple[GroupLayout, ...]) -> int:
+    """Workers (pods) of the whole job."""
+    return sum(group.count for group in layout)
+
+
+def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
+    """Each worker's stable DNS name, by global index."""
+    return tuple(
+        f"{group.set_name}-{index}.{job.name}.{job.namespace}.svc"
+        for group in worker_layout(job, spec)
+        for index in group.indexes
+    )
+
+
+def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
+    """Attempt 1: all workers, no uids, because the pods don't exist yet."""
+    hosts = stable_hosts(job, spec)
+    return Assignment(
+        attempt=1,
+        workers=tuple(range(len(hosts))),
+        uids=None,
+        hosts=hosts,
+        port=master_port(job.uid, 1),
+        token=job_token(job.uid),
+    )

@@ -1,0 +1,35 @@
+"""A rendered child as it goes to the API server, with the hash that says whether it has to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.api.protocol import HASH_ANNOTATION
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """An object to apply. `rendered_hash` stands in its annotations too: an equal one there needs no write."""
+
+    kind: str
+    name: str
+    rendered_hash: str
+    body: Mapping[str, Any]
+
+
+def finish(body: dict[str, Any]) -> Manifest:
+    """Hash the body (without the hash annotation) and put the annotation in."""
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    rendered_hash = hashlib.sha256(canonical.encode()).hexdigest()
+    metadata = body["metadata"]
+    annotations = {**metadata.get("annotations", {}), HASH_ANNOTATION: rendered_hash}
+    return Manifest(
+        kind=body["kind"],
+        name=metadata["name"],
+        rendered_hash=rendered_hash,
+        body={**body, "metadata": {**metadata, "annotations": annotations}},
+    )

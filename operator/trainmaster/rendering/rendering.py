@@ -1,0 +1,98 @@
+"""From a job to its children, in the order in which they are applied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from trainmaster.api.merge import merge
+from trainmaster.api.protocol import AGENT_PORT, JOB_UID_LABEL, Assignment
+from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
+from trainmaster.rendering.context import Settings, child_context, set_context, training_name
+from trainmaster.rendering.engine import render_template
+from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
+from trainmaster.rendering.manifest import Manifest, finish
+
+# PyYAML writes these as they are and reads them back as spaces.
+_LINE_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
+
+
+def render(
+    job: JobIdentity,
+    spec: JobSpec,
+    assignment: Assignment,
+    *,
+    replicas: Mapping[str, int] | None = None,
+    avoid_nodes: Sequence[str] = (),
+    settings: Settings | None = None,
+) -> tuple[Manifest, ...]:
+    """Service, ConfigMap (when there is a training config), then a StatefulSet for each group.
+
+    `assignment` goes into the pods' template. `replicas` overrides the number of workers by StatefulSet name: 0 for a
+    job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. `spec` must have
+    been checked by `api.parsing`.
+    """
+    settings = settings or Settings()
+    manifests = [_service(job)]
+    if spec.training is not None:
+        manifests.append(_training(job, spec.training))
+    for group in worker_layout(job, spec):
+        count = (replicas or {}).get(group.set_name, group.count)
+        manifests.append(_stateful_set(job, spec, group, assignment, count, avoid_nodes, settings))
+    return tuple(manifests)
+
+
+def _service(job: JobIdentity) -> Manifest:
+    child = child_context(job, job.name)
+    return finish(
+        render_template("service.yaml.j2", child=child, selector={JOB_UID_LABEL: job.uid}, agent_port=AGENT_PORT)
+    )
+
+
+def _training(job: JobIdentity, training: Mapping[str, Any]) -> Manifest:
+    text = yaml.safe_dump(dict(training), sort_keys=False, allow_unicode=True, width=120)
+    if _LINE_BREAKS.search(text):
+        text = yaml.safe_dump(dict(training), sort_keys=False, allow_unicode=False, width=120)
+    return finish(render_template("configmap.yaml.j2", child=child_context(job, training_name(job)), training=text))
+
+
+def _stateful_set(
+    job: JobIdentity,
+    spec: JobSpec,
+    group: GroupLayout,
+    assignment: Assignment,
+    replicas: int,
+    avoid_nodes: Sequence[str],
+    settings: Settings,
+) -> Manifest:
+    context = set_context(job, spec, group, assignment, replicas, settings)
+    body = render_template("statefulset.yaml.j2", child=context.child, set=context)
+    if spec.pod_template is not None:
+        body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))
+    if avoid_nodes:
+        _avoid(body["spec"]["template"]["spec"], avoid_nodes)
+    return finish(body)
+
+
+def _avoid(pod: dict[str, Any], nodes: Sequence[str]) -> None:
+    """Add a preference for other nodes to whatever affinity the pods have. A field's list takes one name each."""
+    names = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    affinity = pod.get("affinity") or {}
+    of_nodes = affinity.get("nodeAffinity") or {}
+    preferred = of_nodes.get("preferredDuringSchedulingIgnoredDuringExecution") or []
+    preferred = [*preferred, {"weight": 100, "preference": {"matchFields": names}}]
+    of_nodes = {**of_nodes, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    pod["affinity"] = {**affinity, "nodeAffinity": of_nodes}
+
+
+def _patch(template: PodTemplate) -> dict[str, Any]:
+    """The user's part as it was written: its nulls delete, so only absent parts may be left out."""
+    patch: dict[str, Any] = {}
+    if template.metadata is not None:
+        patch["metadata"] = template.metadata.model_dump(exclude_none=True)
+    if template.spec is not None:
+        patch["spec"] = template.spec
+    return patch
