@@ -1,0 +1,263 @@
+"""The operator, assembled. Nothing here is global: tests run several in one process, each with its own stop event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+from trainmaster.controller.connection import Connection, connect
+from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
+from trainmaster.controller.events import EventRecorder
+from trainmaster.controller.executor import Executor
+from trainmaster.controller.health import HealthServer
+from trainmaster.controller.kubernetes_cluster import KubernetesCluster
+from trainmaster.controller.lease import LeaderLease, LeaseSettings
+from trainmaster.controller.log_keeping import KeptLogs
+from trainmaster.controller.metrics import OperatorMetrics
+from trainmaster.controller.missing_pods import MissingPods
+from trainmaster.controller.queue import WorkQueue
+from trainmaster.controller.reach import DirectReach, ProxyReach, Reach
+from trainmaster.controller.reconciler import Decide, Reconciler
+from trainmaster.controller.resync import Resync
+from trainmaster.controller.settings import OperatorSettings
+from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.streams import LeadStreams
+from trainmaster.controller.watching import Event, Watcher
+from trainmaster.rendering import Settings as RenderingSettings
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two tries to read the cluster at the start.
+START_RETRY = 2.0
+# Seconds without watching after which the liveness probe fails.
+UNWATCHED_SECONDS = 300.0
+# Seconds that workers get to finish their pass when the operator stops.
+STOP_SECONDS = 5.0
+
+
+class OperatorError(Exception):
+    """The operator can't go on; one sentence says why."""
+
+
+class Operator:
+    """`await run(stop)`; `ready` is set once every job is known and the workers run."""
+
+    def __init__(self, settings: OperatorSettings, decide: Decide) -> None:
+        self.settings = settings
+        self.metrics = OperatorMetrics()
+        self.ready = asyncio.Event()
+        # The port of /metrics once it listens.
+        self.port: int | None = None
+        self._decide = decide
+        self._standby = settings.leader_elect
+        self._watcher: Watcher | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't go on."""
+        settings = self.settings
+        connection = await connect(settings.kubeconfig, settings.context)
+        async with AsyncExitStack() as stack:
+            cluster = KubernetesCluster(connection, timeout=settings.request_seconds)
+            stack.push_async_callback(cluster.close)
+            cluster.on_write = lambda verb, kind: self.metrics.writes.labels(verb=verb, kind=kind).inc()
+            store = Store(lambda key: queue.add(key))
+            queue: WorkQueue[JobKey] = WorkQueue()
+            streams = LeadStreams(
+                self._reach(connection, cluster, stack),
+                store,
+                progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
+            )
+            stack.push_async_callback(streams.close)
+            if settings.metrics_port is not None:
+                await self._serve_health(stack, store, queue, streams, settings.metrics_port)
+            if settings.leader_elect:
+                lease = LeaderLease(cluster, self._lease_settings())
+                if not await _unless(stop, lease.acquire()):
+                    return
+                stack.push_async_callback(lease.release)
+                self._standby = False
+            else:
+                lease = None
+            self.metrics.leader.set(1)
+            resync = Resync(cluster, store, settings.namespaces, interval=settings.resync_seconds)
+            if not await _unless(stop, self._fill(resync, connection)):
+                return
+            await self._work(stop, connection, cluster, store, queue, streams, resync, lease)
+
+    async def _work(
+        self,
+        stop: asyncio.Event,
+        connection: Connection,
+        cluster: KubernetesCluster,
+        store: Store,
+        queue: WorkQueue[JobKey],
+        streams: LeadStreams,
+        resync: Resync,
+        lease: LeaderLease | None,
+    ) -> None:
+        settings = self.settings
+        logs = KeptLogs(cluster, limit=settings.kept_log_bytes)
+        executor = Executor(
+            cluster,
+            store,
+            EventRecorder(cluster, time.time),
+            push=streams.push,
+            keep_logs=logs,
+            progress_seconds=settings.progress_seconds,
+        )
+
+        missing = MissingPods(cluster, store)
+
+        def forget(uid: str) -> None:
+            missing.forget(uid)
+            executor.forget(uid)
+            logs.forget(uid)
+
+        reconciler = Reconciler(
+            store,
+            queue,
+            executor,
+            streams,
+            missing,
+            self.metrics,
+            self._decide,
+            RenderingSettings(agent_image=settings.agent_image),
+            forget=forget,
+        )
+
+        def note(event: Event) -> None:
+            kind, resource, raw = event
+            if kind == "DELETED":
+                store.note_deleted(resource, raw)
+                return
+            if kind is None:
+                # A new list: what was deleted before it is missing in it, and only a sweep sees that.
+                resync.soon()
+            store.note(resource, raw)
+
+        self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=resync.soon)
+        background = [
+            asyncio.create_task(self._watcher.run(), name="watcher"),
+            asyncio.create_task(resync.run(), name="resync"),
+        ]
+        if lease is not None:
+            background.append(asyncio.create_task(lease.hold(), name="lease"))
+        workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(settings.workers)]
+        self.ready.set()
+        logger.info("Serving %s: %d jobs.", ", ".join(settings.namespaces) or "all namespaces", len(store))
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({stopped, *background, *workers}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (*background, *workers):
+                if task.done():
+                    error = None if task.cancelled() else task.exception()
+                    if task.get_name() == "lease" and error is None:
+                        raise OperatorError("the lease was lost: another operator may lead now, so this one ends")
+                    raise OperatorError(f"{task.get_name()} ended: {error!r}") from error
+        finally:
+            self.ready.clear()
+            queue.close()
+            stopped.cancel()
+            await asyncio.wait(workers, timeout=STOP_SECONDS)
+            for task in (*background, *workers):
+                task.cancel()
+            await asyncio.gather(*background, *workers, stopped, return_exceptions=True)
+
+    async def _fill(self, resync: Resync, connection: Connection) -> None:
+        """Read everything, trying again until it works; says in one sentence what is missing."""
+        told = ""
+        while True:
+            try:
+                await resync.fill()
+                return
+            except NotFound:
+                text = (
+                    "The custom resource isn't installed; waiting for it. "
+                    "Install it: trainmaster crd | kubectl apply --server-side -f -"
+                )
+            except Forbidden as error:
+                text = f"A permission is missing; waiting for it: {error.message}"
+            except (Unreachable, Unauthorized) as error:
+                if not connection.in_cluster and not told:
+                    raise OperatorError(
+                        f"the cluster at {connection.configuration.host} can't be used: {error}"
+                    ) from error
+                text = f"The API server doesn't answer; trying again: {error}"
+            except ClusterError as error:
+                text = f"The API server can't be read; trying again: {error}"
+            if text != told:
+                logger.warning("%s", text)
+                told = text
+            await asyncio.sleep(START_RETRY)
+
+    def _reach(self, connection: Connection, cluster: KubernetesCluster, stack: AsyncExitStack) -> Reach:
+        direct = self.settings.reach == "direct" or (self.settings.reach == "auto" and connection.in_cluster)
+        port = self.settings.agent_port
+        reach: Reach = DirectReach(port) if direct else ProxyReach(cluster, port)
+        stack.push_async_callback(reach.close)
+        return reach
+
+    def _lease_settings(self) -> LeaseSettings:
+        settings = self.settings
+        # The pod's name tells a person who leads; the rest tells two lives of it apart.
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+        return LeaseSettings(
+            settings.lease_namespace,
+            settings.lease_name,
+            identity,
+            settings.lease_seconds,
+            settings.renew_seconds,
+            settings.retry_seconds,
+        )
+
+    async def _serve_health(
+        self, stack: AsyncExitStack, store: Store, queue: WorkQueue[JobKey], streams: LeadStreams, port: int
+    ) -> None:
+        def refresh() -> None:
+            self.metrics.count_jobs(store.jobs())
+            self.metrics.queue_depth.set(len(queue))
+            self.metrics.streams.set(streams.open)
+            self.metrics.watch_restarts.set(self._watcher.restarts if self._watcher else 0)
+
+        def ready() -> str | None:
+            if self._standby or self.ready.is_set():
+                # A standby is ready: it takes over when the leader goes.
+                return None
+            return "not every job has been read yet"
+
+        def healthy() -> str | None:
+            # That this answers shows that the event loop turns. Watching heals itself; if not, a restart may.
+            dead = self._watcher.dead_seconds() if self._watcher else 0.0
+            return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
+
+        server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=refresh)
+        stack.push_async_callback(server.close)
+        try:
+            self.port = await server.start(self.settings.metrics_host, port)
+        except OSError as error:
+            raise OperatorError(
+                f"--metrics-port: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
+            ) from error
+        logger.info("Metrics and probes on port %d.", self.port)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Await `work` unless `stop` is set first; whether it was done."""
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        await task
+        return True
+    finally:
+        for pending in (task, stopped):
+            pending.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)

@@ -1,0 +1,153 @@
+"""The one narrow door to the API server.
+
+Everything that the operator reads or writes goes through `Cluster`, so tests put a scripted one in its place and no
+other module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from trainmaster.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
+
+RawObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A resource type by group, version and plural; `kind` is for messages and manifests."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL's path, from `/api` on."""
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if namespace:
+            parts += ["namespaces", namespace]
+        parts.append(self.plural)
+        parts += [part for part in (name, subresource) if part]
+        return "/".join(parts)
+
+
+JOBS = Resource(GROUP, VERSION, PLURAL, KIND)
+PODS = Resource("", "v1", "pods", "Pod")
+SERVICES = Resource("", "v1", "services", "Service")
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+EVENTS = Resource("", "v1", "events", "Event")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+
+NODES = Resource("", "v1", "nodes", "Node")
+
+# What a job is made of, by kind.
+CHILDREN: Mapping[str, Resource] = {resource.kind: resource for resource in (SERVICES, CONFIG_MAPS, STATEFUL_SETS)}
+
+
+class PodStream(Protocol):
+    """An open answer of a pod's port."""
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes, until the other side ends it. Raises Unreachable when the connection breaks."""
+        ...
+
+
+class Cluster(Protocol):
+    """The API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        """Read one object. Raises NotFound."""
+        ...
+
+    def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[Sequence[RawObject]]:
+        """A consistent list, of one namespace or of all, page by page: no more than a page is in memory.
+
+        `metadata_only` asks for PartialObjectMetadata. Raises Gone when the list takes longer than the API server keeps
+        its state (5 minutes).
+        """
+        ...
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+        """Create. Raises AlreadyExists."""
+        ...
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        """Update; with a resourceVersion in the body, only that version. Raises Conflict."""
+        ...
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
+    ) -> RawObject:
+        """Server-side apply under our field manager. Without `force`, Conflict when another manager owns a field."""
+        ...
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        subresource: Literal["status"] | None = None,
+    ) -> RawObject:
+        """JSON merge patch; `metadata.uid` and `metadata.resourceVersion` in it are preconditions. Raises Conflict."""
+        ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground"] = "Background",
+    ) -> None:
+        """Delete exactly this object. Raises Conflict when it was replaced or changed, NotFound when it is gone."""
+        ...
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+    ) -> str:
+        """The end of the log of a container, or of the one that ran before it in the pod."""
+        ...
+
+    def pod_proxy(
+        self,
+        method: Literal["GET", "POST"],
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        connect_timeout: float = 2.0,
+    ) -> AbstractAsyncContextManager[PodStream]:
+        """A request to a pod's port through the API server."""
+        ...

@@ -1,0 +1,134 @@
+"""What can go wrong between the operator and the API server: one tree, translated once, at the client's boundary.
+
+    ClusterError            any answer but success, or none at all
+    |-- Unreachable         no connection, or no answer in time; says nothing about the cluster's state
+    |-- Unauthorized        401: the credentials aren't known
+    |-- NotFound            404
+    |-- Conflict            409: somebody else wrote first (resourceVersion, uid, or a field's owner)
+    |   `-- AlreadyExists   409 on create
+    |-- Gone                410: the resourceVersion is too old to watch or list from
+    |-- Refused             the API server understood and says no; the same request will be refused again
+    |   |-- Invalid         400, 413, 415, 422: schema, CEL, or an admission webhook that says so
+    |   `-- Forbidden       403: RBAC, a quota, a terminating namespace, or an admission webhook
+    |-- TooManyRequests     429: wait `retry_after` seconds
+    `-- Unavailable         5xx: wait `retry_after` seconds when given
+
+The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/errors/errors.go`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+class ClusterError(Exception):
+    """An API request that didn't succeed. `str()` is one sentence for a person: what was asked, and the answer."""
+
+    def __init__(
+        self, request: str, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{request}: {message}")
+        self.request = request
+        # The API server's own words.
+        self.message = message
+        # HTTP status, 0 when there was no answer.
+        self.status = status
+        # metav1.Status.reason: AlreadyExists, Forbidden, ...
+        self.reason = reason
+        # Seconds that the server asks to wait.
+        self.retry_after = retry_after
+
+
+class Unreachable(ClusterError):
+    """No connection, or no answer in time."""
+
+
+class Unauthorized(ClusterError):
+    """The credentials aren't known to the API server."""
+
+
+class NotFound(ClusterError):
+    """The object, its namespace, or the whole resource type doesn't exist."""
+
+
+class Conflict(ClusterError):
+    """Somebody else wrote first; read again and decide again."""
+
+
+class AlreadyExists(Conflict):
+    """An object of this name exists."""
+
+
+class Gone(ClusterError):
+    """The resourceVersion is too old."""
+
+
+class Refused(ClusterError):
+    """The API server understood the request and refuses it."""
+
+
+class Invalid(Refused):
+    """The object doesn't fit the schema, a rule or a webhook."""
+
+
+class Forbidden(Refused):
+    """A permission, a quota or a webhook forbids it."""
+
+
+class TooManyRequests(ClusterError):
+    """The API server sheds load; wait `retry_after` seconds."""
+
+
+class Unavailable(ClusterError):
+    """The API server (or what stands before it) failed."""
+
+
+def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
+    """The error that an answer means. The body is a metav1.Status, or whatever a proxy in between wrote."""
+    document = _status_object(body)
+    message = str(document.get("message") or "").strip()
+    if not message:
+        text = body if isinstance(body, str) else body.decode(errors="replace")
+        message = text.strip()[:300] or f"HTTP {status}"
+    reason = str(document.get("reason") or "")
+    kind = _class_of(status, reason)
+    return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
+
+
+def _class_of(status: int, reason: str) -> type[ClusterError]:
+    if status == 409:
+        return AlreadyExists if reason == "AlreadyExists" else Conflict
+    if status in {400, 405, 406, 413, 415, 422}:
+        return Invalid
+    exact: dict[int, type[ClusterError]] = {
+        401: Unauthorized,
+        403: Forbidden,
+        404: NotFound,
+        410: Gone,
+        429: TooManyRequests,
+    }
+    return exact.get(status, Unavailable if status >= 500 else ClusterError)
+
+
+def _status_object(body: bytes | str) -> Mapping[str, Any]:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> float | None:
+    details = document.get("details")
+    candidates = (headers.get("Retry-After"), details.get("retryAfterSeconds") if isinstance(details, dict) else None)
+    for candidate in candidates:
+        try:
+            seconds = float(candidate) if candidate is not None else 0.0
+        except ValueError:
+            # An HTTP date: no Kubernetes component sends one.
+            continue
+        if seconds > 0:
+            return min(seconds, 60.0)
+    return None

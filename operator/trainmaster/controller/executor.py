@@ -1,0 +1,338 @@
+"""Carries out a decision: status first (a finished job's logs before it), then the actions, then the events.
+
+Status is the source of truth, so it is written before anything that follows from it; an operator killed after any
+write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
+
+- The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
+  the job is read anew and decided again). A patch that tells only progress carries none, and waits its turn.
+- An assignment goes all ways at once: pushed to the lead, annotated on each pod, and with the applies of the pass.
+- A child that isn't known is read before it is first applied: a stranger's object of the same name is never adopted.
+- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions.
+- What the API server refuses for good (quota, webhook, permission) becomes a `Problem` in the next snapshot and is
+  tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Cluster
+from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused
+from trainmaster.controller.events import EventRecorder
+from trainmaster.controller.lost_nodes import is_lost
+from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire
+from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.views import owner_uid
+from trainmaster.reconciling.decision import (
+    Action,
+    Apply,
+    Assign,
+    Decision,
+    DeleteJob,
+    DeletePod,
+    PodRef,
+    Touch,
+)
+from trainmaster.reconciling.snapshot import ChildView, Problem
+
+logger = logging.getLogger(__name__)
+
+# Seconds until a refused write is tried again: the first wait, doubled up to the longest. Quotas are freed in minutes.
+FIRST_RETRY, LONGEST_RETRY = 1.0, 60.0
+# Pods that are patched at the same time; a job of thousands of workers must not take the whole connection pool.
+CONCURRENT_PATCHES = 64
+
+
+class Push(Protocol):
+    """Sends an assignment to the lead of a job, if its stream is open; the slower ways don't wait for it."""
+
+    async def __call__(self, key: JobKey, assignment: Assignment) -> bool: ...
+
+
+class LogKeeper(Protocol):
+    """Saves what the workers printed, before their pods go."""
+
+    async def __call__(self, key: JobKey, snapshot: Snapshot) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pass did. `retry_after`: seconds until something that was put off should be tried again."""
+
+    wrote_status: bool = False
+    retry_after: float | None = None
+
+
+class Executor:
+    """See the module. Raises ClusterError when the pass should be tried again."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        events: EventRecorder,
+        *,
+        push: Push,
+        keep_logs: LogKeeper,
+        progress_seconds: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._events = events
+        self._push = push
+        self._keep_logs = keep_logs
+        self._progress_seconds = progress_seconds
+        self._now = now
+        self._status_written: dict[str, float] = {}
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._status_written.pop(uid, None)
+
+    async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
+        """Write the status, carry out the actions, tell the events."""
+        if decision.status.phase in TERMINAL_PHASES and snapshot.job.status.phase not in TERMINAL_PHASES:
+            # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
+            await self._keep_logs(key, snapshot)
+        wrote, waits = await self._write_status(key, snapshot, decision)
+        retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
+        for event in decision.events:
+            await self._events.tell(snapshot.job, event)
+        return Outcome(wrote, min(retries, default=None))
+
+    async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
+        if decision.status == snapshot.job.status:
+            return False, None
+        patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
+        if not patch:
+            return False, None
+        uid = snapshot.job.uid
+        body: dict[str, Any] = {"metadata": {"uid": uid}, "status": patch}
+        if is_only_progress(patch):
+            since = self._now() - self._status_written.get(uid, 0.0)
+            if 0 <= since < self._progress_seconds:
+                return False, self._progress_seconds - since
+        else:
+            body["metadata"]["resourceVersion"] = snapshot.version.resource_version
+        try:
+            answer = await self._cluster.patch(JOBS, key.namespace, key.name, body, subresource="status")
+        except (Conflict, Invalid):
+            # Invalid: the job was replaced by another of the same name (a uid that differs is "immutable" to a patch).
+            await self._read_job_again(key, uid)
+            raise
+        except NotFound:
+            self._store.drop(JOBS, key, key.name, uid)
+            raise
+        self._status_written[uid] = self._now()
+        self._store.note(JOBS, answer)
+        return True, None
+
+    async def _read_job_again(self, key: JobKey, uid: str) -> None:
+        try:
+            self._store.note(JOBS, await self._cluster.get(JOBS, key.namespace, key.name))
+        except NotFound:
+            self._store.drop(JOBS, key, key.name, uid)
+
+    async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
+        """Applies and assignments go together, the sets after what their pods mount; the rest in order."""
+        together = [action for action in actions if isinstance(action, Assign)]
+        applies = [action for action in actions if isinstance(action, Apply)]
+        sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]
+        others = [action for action in applies if action.manifest["kind"] != "StatefulSet"]
+        rest = [action for action in actions if not isinstance(action, Assign | Apply)]
+        waits = await self._all(key, snapshot, [*together, *others, *(sets if together else ())])
+        if not together:
+            waits += await self._all(key, snapshot, sets)
+        for action in rest:
+            waits += await self._all(key, snapshot, [action])
+        return min(waits, default=None)
+
+    async def _all(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> list[float]:
+        """Run actions concurrently to the end, even when one fails; then raise the first failure."""
+        results = await asyncio.gather(
+            *(self._guarded(key, snapshot, action) for action in actions), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return [result for result in results if isinstance(result, float)]
+
+    async def _guarded(self, key: JobKey, snapshot: Snapshot, action: Action) -> float | None:
+        """Carry out an action unless its refusal is young; returns the seconds until it may be tried again."""
+        name = describe(action)
+        clock = asyncio.get_running_loop().time
+        blocked = self._store.blocked(key, name)
+        if blocked is not None and blocked.retry_at > clock():
+            return blocked.retry_at - clock()
+        try:
+            await self._carry_out(key, snapshot, action)
+        except Refused as error:
+            failures = blocked.failures if blocked is not None else 0
+            wait = min(FIRST_RETRY * 2.0**failures, LONGEST_RETRY)
+            logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
+            problem = Problem(name, error.reason or type(error).__name__, error.message[:1_000], self._now())
+            self._store.note_blocked(key, problem, clock() + wait)
+            return wait
+        self._store.clear_blocked(key, name)
+        return None
+
+    async def _carry_out(self, key: JobKey, snapshot: Snapshot, action: Action) -> None:
+        match action:
+            case Apply():
+                await self._apply(key, snapshot, action)
+            case Assign():
+                await self._assign(key, action)
+            case Touch():
+                stamp = {TOUCHED_ANNOTATION: f"{self._now():.3f}"}
+                await self._annotate(key, action.pods, stamp)
+            case DeletePod():
+                await self._delete_pod(key, action)
+            case DeleteJob():
+                await self._delete_job(key, action)
+
+    async def _apply(self, key: JobKey, snapshot: Snapshot, action: Apply) -> None:
+        manifest = action.manifest
+        kind, name = str(manifest["kind"]), str(manifest["metadata"]["name"])
+        resource = CHILDREN[kind]
+        known = self._child(snapshot, kind, name)
+        if known is None:
+            try:
+                found = await self._cluster.get(resource, key.namespace, name)
+            except NotFound:
+                pass
+            else:
+                self._refuse_stranger(key, kind, name, owner_uid(found["metadata"]), snapshot.job.uid)
+                self._store.note(resource, found)
+                # Not what was decided on: an apply made for its absence could start a finished job again.
+                raise Conflict(
+                    f"apply {kind} {key.namespace}/{name}", "the child is there, unlike in what was decided on"
+                )
+        else:
+            self._refuse_stranger(key, kind, name, known.owner_uid, snapshot.job.uid)
+        try:
+            answer = await self._cluster.apply(resource, key.namespace, name, manifest, force=True)
+        except NotFound as error:
+            # The namespace is gone; the job is going with it.
+            raise Refused(error.request, error.message, status=404, reason="NotFound") from error
+        self._store.note(resource, answer)
+
+    def _child(self, snapshot: Snapshot, kind: str, name: str) -> ChildView | None:
+        return next((child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name)), None)
+
+    def _refuse_stranger(self, key: JobKey, kind: str, name: str, owner: str | None, job_uid: str) -> None:
+        if owner != job_uid:
+            raise Refused(
+                f"apply {kind} {key.namespace}/{name}",
+                f"{kind} {name!r} exists and belongs to "
+                + ("nobody" if owner is None else f"another owner ({owner})")
+                + "; delete it or rename the job",
+                reason="NotOurs",
+            )
+
+    async def _assign(self, key: JobKey, action: Assign) -> None:
+        annotation = {ASSIGNMENT_ANNOTATION: action.assignment.to_json()}
+        ways: list[Awaitable[object]] = [self._annotate(key, action.pods, annotation)]
+        if action.push:
+            ways.append(self._push(key, action.assignment))
+        await asyncio.gather(*ways)
+
+    async def _annotate(self, key: JobKey, pods: Sequence[PodRef], annotations: dict[str, str]) -> None:
+        slots = asyncio.Semaphore(CONCURRENT_PATCHES)
+
+        async def annotate(pod: PodRef) -> None:
+            body = {"metadata": {"uid": pod.uid, "annotations": annotations}}
+            async with slots:
+                try:
+                    answer = await self._cluster.patch(PODS, key.namespace, pod.name, body)
+                except NotFound:
+                    # The pod that comes in its place has the assignment from the template.
+                    self._store.drop(PODS, key, pod.name, pod.uid)
+                    return
+                except (Conflict, Invalid):
+                    # Replaced by another pod of the same name? Kubernetes answers a patch with another uid with 422
+                    # (pkg/controller/controller_ref_manager.go, ReleasePod). Its event asks for the next pass.
+                    answer = await self._cluster.get(PODS, key.namespace, pod.name)
+                    if answer["metadata"]["uid"] == pod.uid:
+                        raise
+            self._store.note(PODS, answer)
+
+        results = await asyncio.gather(*(annotate(pod) for pod in pods), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def _delete_pod(self, key: JobKey, action: DeletePod) -> None:
+        try:
+            live = await self._cluster.get(PODS, key.namespace, action.pod.name)
+        except NotFound:
+            self._store.drop(PODS, key, action.pod.name, action.pod.uid)
+            return
+        metadata = live["metadata"]
+        if metadata.get("uid") != action.pod.uid:
+            self._store.drop(PODS, key, action.pod.name, action.pod.uid)
+            self._store.note(PODS, live)
+            return
+        known = self._store.version(key, PODS, action.pod.name)
+        if known is None or known.resource_version != metadata.get("resourceVersion"):
+            # Not what was decided on: look at it again before destroying anything.
+            self._store.note(PODS, live)
+            raise Conflict(
+                f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
+            )
+        if action.force and not await self._is_stranded(live, action):
+            logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, action.pod.name)
+            return
+        logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
+        try:
+            await self._cluster.delete(
+                PODS,
+                key.namespace,
+                action.pod.name,
+                uid=action.pod.uid,
+                resource_version=str(metadata.get("resourceVersion")),
+                grace_seconds=0 if action.force else None,
+            )
+        except NotFound:
+            self._store.drop(PODS, key, action.pod.name, action.pod.uid)
+
+    async def _is_stranded(self, pod: dict[str, Any], action: DeletePod) -> bool:
+        node = str(pod.get("spec", {}).get("nodeName") or "")
+        return not node or await is_lost(self._cluster, node, lost_after=action.lost_after, now=self._now())
+
+    async def _delete_job(self, key: JobKey, action: DeleteJob) -> None:
+        try:
+            live = await self._cluster.get(JOBS, key.namespace, key.name)
+            if live["metadata"].get("uid") != action.uid or live["metadata"].get("deletionTimestamp"):
+                self._store.note(JOBS, live)
+                return
+            phase = (live.get("status") or {}).get("phase")
+            if phase not in TERMINAL_PHASES:
+                raise Conflict(f"delete {JOBS.kind} {key}", f"the job's phase is {phase}, it hasn't ended")
+            await self._cluster.delete(
+                JOBS, key.namespace, key.name, uid=action.uid, resource_version=live["metadata"]["resourceVersion"]
+            )
+        except NotFound:
+            self._store.drop(JOBS, key, key.name, action.uid)
+
+
+def describe(action: Action) -> str:
+    """An action's name in problems and logs; the same for the same thing, so that it can be followed."""
+    match action:
+        case Apply(manifest=manifest):
+            return f"apply {manifest['kind']} {manifest['metadata']['name']}"
+        case Assign(assignment=assignment):
+            return f"assign attempt {assignment.attempt}"
+        case Touch():
+            return "touch pods"
+        case DeletePod(pod=pod):
+            return f"delete Pod {pod.name}"
+        case DeleteJob():
+            return "delete the job"

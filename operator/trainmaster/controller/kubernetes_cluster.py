@@ -1,0 +1,282 @@
+"""`Cluster` over `kubernetes.aio`: its configuration, credentials and connection pool, with raw JSON in and out.
+
+The generated typed API isn't used: it decodes every object into classes (10 times the time of `json.loads`) and drops
+fields that it doesn't know, and server-side apply must not lose any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from trainmaster.api.protocol import FIELD_MANAGER
+from trainmaster.controller.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster.controller.connection import Connection
+from trainmaster.controller.errors import Unreachable, from_response
+
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+# Objects in one page of a list. A pod of 10 kB is ten times that as Python objects: client-go's 500 would cost 50 MB.
+PAGE = 100
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class KubernetesCluster:
+    """The real one. Close it when done. Requests time out after `timeout` seconds; nothing is retried here."""
+
+    def __init__(self, connection: Connection, *, timeout: float = 30.0) -> None:
+        self._client = ApiClient(connection.configuration)
+        self._client.user_agent = f"{FIELD_MANAGER}-operator"
+        self._host = str(connection.configuration.host).rstrip("/")
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+        # (verb, kind) of every write, for the metrics; replaced by the application.
+        self.on_write = _ignore
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        await self._client.close()
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        return await self._json("GET", resource.path(namespace, name))
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[Sequence[RawObject]]:
+        query = {"limit": str(PAGE)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
+        accept = METADATA_LIST if metadata_only else "application/json"
+        while True:
+            page = await self._json("GET", resource.path(namespace), query=query, accept=accept)
+            yield page.get("items") or []
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                return
+            query["continue"] = following
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+        query = {"fieldManager": FIELD_MANAGER}
+        answer = await self._json("POST", resource.path(namespace), query=query, body=body)
+        self.on_write("create", resource.kind)
+        return answer
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        query = {"fieldManager": FIELD_MANAGER}
+        answer = await self._json("PUT", resource.path(namespace, name), query=query, body=body)
+        self.on_write("update", resource.kind)
+        return answer
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
+    ) -> RawObject:
+        answer = await self._json(
+            "PATCH",
+            resource.path(namespace, name),
+            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"},
+            body=body,
+            content_type="application/apply-patch+yaml",
+        )
+        self.on_write("apply", resource.kind)
+        return answer
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        subresource: Literal["status"] | None = None,
+    ) -> RawObject:
+        answer = await self._json(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query={"fieldManager": FIELD_MANAGER},
+            body=body,
+            content_type="application/merge-patch+json",
+        )
+        self.on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
+        return answer
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground"] = "Background",
+    ) -> None:
+        preconditions = {"uid": uid}
+        if resource_version is not None:
+            preconditions["resourceVersion"] = resource_version
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": preconditions,
+            "propagationPolicy": propagation,
+        }
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        await self._json("DELETE", resource.path(namespace, name), body=body)
+        self.on_write("delete", resource.kind)
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+    ) -> str:
+        query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
+        if previous:
+            query["previous"] = "true"
+        raw = await self._bytes("GET", PODS.path(namespace, pod, "log"), query=query, accept="*/*")
+        return raw.decode(errors="replace")
+
+    @asynccontextmanager
+    async def pod_proxy(
+        self,
+        method: Literal["GET", "POST"],
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        connect_timeout: float = 2.0,
+    ) -> AsyncIterator[PodStream]:
+        url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
+        # A stream has no end, so only the connection and the silence between two pings are limited.
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=15.0)
+        response = await self._request(
+            method, url, headers={**headers, "Content-Type": "application/json"}, raw=body, limits=limits
+        )
+        try:
+            if response.status >= 300:
+                raise from_response(f"{method} {url}", response.status, response.headers, await response.read())
+            yield ResponseStream(response, f"{method} {url}")
+        finally:
+            response.close()
+
+    async def _json(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> RawObject:
+        raw = await self._bytes(method, path, query=query, body=body, content_type=content_type, accept=accept)
+        document: RawObject = json.loads(raw)
+        return document
+
+    async def _bytes(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> bytes:
+        url = f"{path}?{urlencode(query)}" if query else path
+        response = await self._request(
+            method, url, headers={"Content-Type": content_type, "Accept": accept}, json_body=body
+        )
+        async with response:
+            try:
+                raw = await response.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise _unreachable(method, url, error) from error
+            if response.status >= 300:
+                raise from_response(f"{method} {path}", response.status, response.headers, raw)
+            return raw
+
+    async def _request(
+        self,
+        method: Method,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        json_body: Mapping[str, Any] | None = None,
+        raw: bytes | None = None,
+        limits: aiohttp.ClientTimeout | None = None,
+    ) -> aiohttp.ClientResponse:
+        all_headers = {**self._client.default_headers, **headers}
+        await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, json_body)
+        config = self._client.configuration
+        if self._session is None:
+            # The client's own factory: TLS, client certificates and the pool as its configuration says.
+            self._session = self._client.rest_client._create_pool_manager()
+        try:
+            return await self._session.request(
+                method,
+                self._host + quote_path(url),
+                headers=all_headers,
+                data=raw if json_body is None else json.dumps(json_body),
+                timeout=limits or aiohttp.ClientTimeout(total=self._timeout),
+                proxy=config.proxy,
+                proxy_headers=config.proxy_headers,
+                server_hostname=config.tls_server_name,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(method, url, error) from error
+
+
+class ResponseStream:
+    """An open HTTP response as `PodStream`."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: str) -> None:
+        self._response = response
+        self._request = request
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._response.content.iter_any():
+                yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unreachable(self._request, describe(error)) from error
+
+
+def quote_path(url: str) -> str:
+    """Quote what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
+    path, mark, query = url.partition("?")
+    return quote(path, safe="/:%") + mark + query
+
+
+def describe(error: BaseException) -> str:
+    """A connection error for a person; aiohttp's timeouts have no text of their own."""
+    return str(error) or type(error).__name__
+
+
+def _unreachable(method: str, url: str, error: BaseException) -> Unreachable:
+    return Unreachable(f"{method} {url.partition('?')[0]}", describe(error))
+
+
+def _ignore(verb: str, kind: str) -> None:
+    del verb, kind

@@ -1,0 +1,150 @@
+"""Leader election on a Lease, with the rules of client-go's `tools/leaderelection`.
+
+`kubernetes.aio.leaderelection` isn't used: in version 37 a connection error ends its loop, a request may hang beyond
+the time in which the lease has to be renewed, times are written in local time as if they were UTC, and the lease
+isn't released on exit. The rules:
+
+- A lease that somebody else holds may be taken when it hasn't changed for `lease_seconds` by *our* clock since we first
+  saw it so; clocks of different nodes are never compared. A released one (no holder) may be taken at once.
+- The leader renews every `retry_seconds`. When it can't for `renew_seconds`, which is less than `lease_seconds`, it has
+  lost: `hold` returns, and the process must end.
+- Writes carry the resourceVersion, so of two that try at a time one gets a Conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from trainmaster.controller.cluster import LEASES, Cluster, RawObject
+from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LeaseSettings:
+    """Where the lease is and how long; seconds. client-go's defaults are 15, 10 and 2."""
+
+    namespace: str
+    name: str
+    identity: str
+    lease_seconds: float = 15.0
+    renew_seconds: float = 10.0
+    retry_seconds: float = 2.0
+
+
+class LeaderLease:
+    """One candidate. `acquire`, then `hold` until it returns; `release` on a planned exit."""
+
+    def __init__(self, cluster: Cluster, settings: LeaseSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._seen: RawObject | None = None
+        self._seen_at = 0.0
+        self.leading = False
+
+    async def acquire(self) -> None:
+        """Returns once this candidate is the leader."""
+        told: str | None = None
+        while True:
+            try:
+                if await self._try():
+                    logger.info("This operator (%s) is the leader.", self._settings.identity)
+                    self.leading = True
+                    return
+                holder = self._holder()
+                if holder != told:
+                    logger.info("Waiting: the leader is %s.", holder)
+                    told = holder
+            except ClusterError as error:
+                logger.warning("The lease can't be taken: %s", error)
+            # Jitter as client-go's (factor 1.2), so that candidates don't try in step.
+            await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
+
+    async def hold(self) -> None:
+        """Renew until that fails for `renew_seconds`; then the lease is lost."""
+        loop = asyncio.get_running_loop()
+        renewed = loop.time()
+        while True:
+            deadline = renewed + self._settings.renew_seconds
+            await asyncio.sleep(self._settings.retry_seconds)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    if not await self._try():
+                        logger.error("The lease was taken by %s.", self._holder())
+                        self.leading = False
+                        return
+                renewed = loop.time()
+            except (ClusterError, TimeoutError) as error:
+                logger.warning("The lease can't be renewed: %s", error or "no answer in time")
+                if loop.time() >= deadline - self._settings.retry_seconds:
+                    self.leading = False
+                    return
+
+    async def release(self) -> None:
+        """Give the lease back, so that another candidate needn't wait for its end."""
+        if not self.leading or self._seen is None:
+            return
+        self.leading = False
+        body = {**self._seen, "spec": {**self._seen["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}}
+        try:
+            await self._cluster.replace(LEASES, self._settings.namespace, self._settings.name, body)
+        except ClusterError as error:
+            logger.warning("The lease wasn't given back: %s", error)
+
+    async def _try(self) -> bool:
+        """Take or renew the lease; False when somebody else has it."""
+        settings = self._settings
+        try:
+            found = await self._cluster.get(LEASES, settings.namespace, settings.name)
+        except NotFound:
+            try:
+                self._note(await self._cluster.create(LEASES, settings.namespace, self._body(None)))
+            except AlreadyExists:
+                return False
+            return True
+        if self._seen is None or found.get("spec") != self._seen.get("spec"):
+            self._note(found)
+        holder = self._holder()
+        expired = asyncio.get_running_loop().time() >= self._seen_at + settings.lease_seconds
+        if holder not in ("", settings.identity) and not expired:
+            return False
+        try:
+            self._note(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
+        except Conflict:
+            # Our own write whose answer was lost, or another candidate's: the next try tells.
+            return holder == settings.identity and self.leading
+        return True
+
+    def _note(self, lease: RawObject) -> None:
+        self._seen = lease
+        self._seen_at = asyncio.get_running_loop().time()
+
+    def _holder(self) -> str:
+        return str(((self._seen or {}).get("spec") or {}).get("holderIdentity") or "")
+
+    def _body(self, found: RawObject | None) -> dict[str, Any]:
+        settings = self._settings
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        before = (found or {}).get("spec") or {}
+        renewing = before.get("holderIdentity") == settings.identity
+        metadata = {"name": settings.name, "namespace": settings.namespace}
+        if found is not None:
+            metadata["resourceVersion"] = found["metadata"]["resourceVersion"]
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": metadata,
+            "spec": {
+                "holderIdentity": settings.identity,
+                "leaseDurationSeconds": max(1, round(settings.lease_seconds)),
+                "acquireTime": before.get("acquireTime") or now if renewing else now,
+                "renewTime": now,
+                "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if renewing or not before else 1),
+            },
+        }

@@ -1,0 +1,79 @@
+"""The operator's Prometheus metrics, in a registry of its own so that several operators can live in one process."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Iterable
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from trainmaster.api.v1alpha1 import JobStatus, Phase
+from trainmaster.reconciling.snapshot import Job
+
+FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
+
+class OperatorMetrics:
+    """All metrics. Names and labels are part of the interface: dashboards and alerts use them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconciles = Counter(
+            "trainmaster_reconciles", "Passes over a job, by outcome.", ["result"], registry=self.registry
+        )
+        self.reconcile_seconds = Histogram(
+            "trainmaster_reconcile_duration_seconds", "Duration of a pass.", buckets=FAST, registry=self.registry
+        )
+        self.queue_depth = Gauge("trainmaster_queue_depth", "Jobs that wait for a pass.", registry=self.registry)
+        self.queue_seconds = Histogram(
+            "trainmaster_queue_wait_seconds",
+            "How long a job waited for its pass.",
+            buckets=FAST,
+            registry=self.registry,
+        )
+        self.writes = Counter(
+            "trainmaster_api_writes",
+            "Writes to the API server that succeeded.",
+            ["verb", "kind"],
+            registry=self.registry,
+        )
+        self.jobs = Gauge("trainmaster_jobs", "Jobs by phase.", ["phase"], registry=self.registry)
+        self.restarts = Counter(
+            "trainmaster_restarts",
+            "New attempts, by what ended the one before: a failure that counts, or a disruption.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self.finished = Counter("trainmaster_jobs_finished", "Jobs that ended.", ["phase"], registry=self.registry)
+        self.recovery_seconds = Histogram(
+            "trainmaster_recovery_seconds",
+            "From the end of an attempt, as the operator learned of it, until the next one runs.",
+            buckets=RECOVERY,
+            registry=self.registry,
+        )
+        self.streams = Gauge("trainmaster_streams_open", "Open streams of leads.", registry=self.registry)
+        self.watch_restarts = Gauge(
+            "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
+        )
+        self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
+
+    def count_jobs(self, jobs: Iterable[Job]) -> None:
+        """Bring the gauge of jobs by phase up to date."""
+        phases = Counts(job.status.phase or "Pending" for job in jobs)
+        for phase in get_args(Phase):
+            self.jobs.labels(phase=phase).set(phases[phase])
+
+    def count_transition(self, old: JobStatus, new: JobStatus) -> None:
+        """What a written status means for the counters."""
+        if new.restarts > old.restarts:
+            self.restarts.labels(cause="failure").inc(new.restarts - old.restarts)
+        if new.disruptions > old.disruptions:
+            self.restarts.labels(cause="disruption").inc(new.disruptions - old.disruptions)
+        if new.phase != old.phase and new.phase in ("Succeeded", "Failed"):
+            self.finished.labels(phase=new.phase).inc()
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,143 @@
+"""The work queue: the rules of client-go's `util/workqueue`, for asyncio.
+
+- A key that is added many times before it is taken is worked on once.
+- A key is never worked on by two workers at a time; one that is added meanwhile is *dirty* and comes again afterwards.
+- A delayed add keeps the earliest time that was asked for. An immediate add takes the delayed one's place: whoever
+  works on the key asks again for the time that it then needs.
+- Failures are delayed by a back-off of the key's own, which `forget` resets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+
+
+class QueueClosed(Exception):
+    """The queue was shut down and is empty."""
+
+
+class WorkQueue(Generic[Key]):
+    """Keys to work on. All methods but `get` are synchronous and belong to the event loop's thread.
+
+    `first_backoff` and `longest_backoff` are seconds; client-go's own defaults are 5 ms and 1,000 s, but a job whose
+    write fails should be tried again within a minute.
+    """
+
+    def __init__(
+        self,
+        *,
+        first_backoff: float = 0.01,
+        longest_backoff: float = 60.0,
+        clock: Callable[[], float] | None = None,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._jitter = jitter
+        self._first_backoff = first_backoff
+        self._longest_backoff = longest_backoff
+        self._ready: deque[Key] = deque()
+        self._dirty: dict[Key, float] = {}
+        self._working: set[Key] = set()
+        self._delayed: dict[Key, float] = {}
+        self._heap: list[tuple[float, int, Key]] = []
+        self._order = itertools.count()
+        self._failures: dict[Key, int] = {}
+        self._wake = asyncio.Event()
+        self._closed = False
+
+    def add(self, key: Key) -> None:
+        """Ask for the key to be worked on as soon as a worker is free."""
+        self._delayed.pop(key, None)
+        if self._closed or key in self._dirty:
+            return
+        self._dirty[key] = self._clock()
+        if key not in self._working:
+            self._ready.append(key)
+            self._wake.set()
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Ask for the key to be worked on in `seconds`, or earlier when that was asked for already."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self._clock() + seconds
+        if self._closed or key in self._dirty or self._delayed.get(key, float("inf")) <= due:
+            return
+        self._delayed[key] = due
+        heapq.heappush(self._heap, (due, next(self._order), key))
+        self._wake.set()
+
+    def add_rate_limited(self, key: Key, *, at_least: float = 0.0) -> float:
+        """Ask for the key again after its back-off; returns the seconds. `at_least` is a server's Retry-After."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        backoff = min(self._first_backoff * 2.0 ** min(failures, 40), self._longest_backoff)
+        # Up to a tenth more, so that many keys that failed together don't come back together.
+        seconds = max(backoff, at_least) * (1.0 + 0.1 * self._jitter())
+        self.add_after(key, seconds)
+        return seconds
+
+    def forget(self, key: Key) -> None:
+        """The key went well: its next failure starts the back-off anew."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> tuple[Key, float]:
+        """The next key and the seconds that it has waited; `done` must follow. Raises QueueClosed."""
+        while True:
+            timeout = self._release_due()
+            if self._ready:
+                key = self._ready.popleft()
+                added = self._dirty.pop(key)
+                self._working.add(key)
+                if self._ready:
+                    # Another waiting worker may have been woken for nothing: the event is shared by all of them.
+                    self._wake.set()
+                return key, max(0.0, self._clock() - added)
+            if self._closed:
+                raise QueueClosed
+            self._wake.clear()
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout)
+            except TimeoutError:
+                continue
+
+    def done(self, key: Key) -> None:
+        """The worker is done with the key; if it was added meanwhile, it is ready again."""
+        self._working.discard(key)
+        if key in self._dirty:
+            self._ready.append(key)
+            self._wake.set()
+
+    def close(self) -> None:
+        """Take no more keys; `get` raises once those that are ready are taken."""
+        self._closed = True
+        self._delayed.clear()
+        self._heap.clear()
+        self._wake.set()
+
+    def __len__(self) -> int:
+        """Keys that are ready or dirty; delayed ones don't count."""
+        return len(self._dirty)
+
+    def _release_due(self) -> float | None:
+        """Move delayed keys that are due to the ready ones; returns the seconds until the next one."""
+        now = self._clock()
+        while self._heap:
+            due, _, key = self._heap[0]
+            if self._delayed.get(key) != due:
+                # Superseded by an earlier or an immediate add.
+                heapq.heappop(self._heap)
+                continue
+            if due > now:
+                return due - now
+            heapq.heappop(self._heap)
+            self.add(key)
+        return None

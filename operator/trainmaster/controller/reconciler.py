@@ -1,0 +1,149 @@
+"""The workers: take a job's key, look at the job, decide, and have the decision carried out."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
+from trainmaster.controller.executor import Executor
+from trainmaster.controller.json_logs import current_attempt, current_job
+from trainmaster.controller.metrics import OperatorMetrics
+from trainmaster.controller.missing_pods import MissingPods
+from trainmaster.controller.queue import QueueClosed, WorkQueue
+from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.streams import LeadStreams, plan
+from trainmaster.reconciling.decision import Decision
+from trainmaster.reconciling.snapshot import Job, Observed
+from trainmaster.rendering import Settings as RenderingSettings
+
+logger = logging.getLogger(__name__)
+
+
+class Decide(Protocol):
+    """`reconciling.decide`."""
+
+    def __call__(self, job: Job, observed: Observed, now: float, settings: RenderingSettings) -> Decision: ...
+
+
+class Reconciler:
+    """Works the queue off. A pass that fails is tried again with the key's own back-off; nothing ends a worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        queue: WorkQueue[JobKey],
+        executor: Executor,
+        streams: LeadStreams,
+        missing: MissingPods,
+        metrics: OperatorMetrics,
+        decide: Decide,
+        rendering: RenderingSettings,
+        *,
+        forget: Callable[[str], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._executor = executor
+        self._streams = streams
+        self._missing = missing
+        self._metrics = metrics
+        self._decide = decide
+        self._rendering = rendering
+        self._forget = forget
+        self._now = now
+        # uid of each job that had a pass, to forget what is kept about it when it goes.
+        self._known: dict[JobKey, str] = {}
+        # When the operator opened the attempt that a job now waits for, on the monotonic clock.
+        self._recovering: dict[str, float] = {}
+
+    async def work(self) -> None:
+        """One worker, until the queue is closed."""
+        while True:
+            try:
+                key, waited = await self._queue.get()
+            except QueueClosed:
+                return
+            self._metrics.queue_seconds.observe(waited)
+            job_token, attempt_token = current_job.set(str(key)), current_attempt.set(0)
+            try:
+                await self._guarded(key)
+            finally:
+                current_job.reset(job_token)
+                current_attempt.reset(attempt_token)
+                self._queue.done(key)
+
+    async def _guarded(self, key: JobKey) -> None:
+        started = time.monotonic()
+        result = "ok"
+        try:
+            wait = await self._pass(key)
+        except Conflict as error:
+            result = "conflict"
+            logger.debug("Somebody wrote first: %s", error)
+            self._queue.add_rate_limited(key)
+        except NotFound as error:
+            result = "gone"
+            logger.debug("Gone meanwhile: %s", error)
+            self._queue.add_rate_limited(key)
+        except (TooManyRequests, Unavailable) as error:
+            result = "busy"
+            wait = self._queue.add_rate_limited(key, at_least=error.retry_after or 0.0)
+            logger.warning("The API server is busy, next try in %.1f s: %s", wait, error)
+        except ClusterError as error:
+            result = "error"
+            wait = self._queue.add_rate_limited(key)
+            logger.warning("A write failed, next try in %.1f s: %s", wait, error)
+        except Exception:
+            # A mistake of ours must not stop the other jobs; it is counted, told, and tried again ever more slowly.
+            result = "bug"
+            wait = self._queue.add_rate_limited(key)
+            logger.exception("The pass failed, next try in %.1f s.", wait)
+        else:
+            self._queue.forget(key)
+            if wait is not None:
+                self._queue.add_after(key, wait)
+        self._metrics.reconciles.labels(result=result).inc()
+        self._metrics.reconcile_seconds.observe(time.monotonic() - started)
+
+    async def _pass(self, key: JobKey) -> float | None:
+        """Decide and carry out; returns the seconds until the job should be looked at again."""
+        snapshot = self._store.snapshot(key)
+        if snapshot is None:
+            self._gone(key)
+            return None
+        job = snapshot.job
+        if self._known.get(key) not in (None, job.uid):
+            self._gone(key)
+        self._known[key] = job.uid
+        current_attempt.set(job.status.attempt)
+        decision = self._decide(job, snapshot.observed, self._now(), self._rendering)
+        outcome = await self._executor.execute(key, snapshot, decision)
+        if outcome.wrote_status:
+            self._tell(job.uid, job.status, decision.status)
+        after = self._store.snapshot(key)
+        self._streams.follow(key, plan(after, decision.status) if after is not None else None)
+        look = await self._missing.look(key, after) if after is not None else None
+        waits = [wait for wait in (decision.requeue_after, outcome.retry_after, look) if wait is not None]
+        return min(waits, default=None)
+
+    def _gone(self, key: JobKey) -> None:
+        self._streams.follow(key, None)
+        uid = self._known.pop(key, None)
+        if uid is not None:
+            self._recovering.pop(uid, None)
+            self._forget(uid)
+
+    def _tell(self, uid: str, old: JobStatus, new: JobStatus) -> None:
+        """Logs and metrics of a change that was written."""
+        self._metrics.count_transition(old, new)
+        if new.attempt > old.attempt > 0:
+            self._recovering.setdefault(uid, time.monotonic())
+        if new.phase != old.phase or new.attempt != old.attempt:
+            logger.info("%s, attempt %d, %d restarts", new.phase, new.attempt, new.restarts)
+        if new.phase == "Running" and (since := self._recovering.pop(uid, None)) is not None:
+            self._metrics.recovery_seconds.observe(time.monotonic() - since)

@@ -1,0 +1,36 @@
+"""The smallest JSON merge patch (RFC 7386) from the status that stands on the server to the one that is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.api.v1alpha1 import JobStatus
+
+# What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
+# haste and no precondition.
+PROGRESS_FIELDS = frozenset({"progress", "workers", "replicas"})
+
+
+def to_wire(status: JobStatus) -> dict[str, Any]:
+    """A status as the API has it: camelCase, without what isn't set."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What to send so that `old` becomes `new`. Lists are replaced whole, as the standard has it."""
+    patch: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            inner = merge_patch(before, value)
+            if inner:
+                patch[name] = inner
+        elif name not in old or before != value:
+            patch[name] = value
+    return patch
+
+
+def is_only_progress(patch: Mapping[str, Any]) -> bool:
+    """Whether a patch tells progress and nothing else."""
+    return bool(patch) and patch.keys() <= PROGRESS_FIELDS

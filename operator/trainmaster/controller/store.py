@@ -1,0 +1,408 @@
+"""What the operator knows, indexed by job: built from watches, lists, its own writes and the agents' streams.
+
+One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
+Everything happens in the event loop's thread, so there are no locks.
+
+**Staleness.** The watch is behind our own writes. Each write's answer is therefore noted here like a watch event, and
+an object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
+1.35 made that official, KEP-5504; etcd's revisions always were). So after `status.attempt = 2` was written, no later
+pass sees 1 again, however late the watch is.
+
+**Deletions.** A uid that was seen deleted never comes back, even if a late event still shows the object. A relist after
+410 loses deletions, so `resync` compares the store with a list now and then (mark and sweep).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster.api.protocol import JOB_UID_LABEL, RankProgress, Report
+from trainmaster.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
+from trainmaster.controller.views import child_view, job_name_of, parse_time, pod_view
+from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+
+logger = logging.getLogger(__name__)
+
+# Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
+TOMBSTONES = 20_000
+ENDED = frozenset({"Finished", "Failed", "Stopped"})
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """A job's place in the store and in the queue."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """An object's identity and version, for staleness and preconditions."""
+
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod, and the job's uid by its label: a pod of an earlier job of the same name isn't this job's."""
+
+    view: PodView
+    version: Versioned
+    job_uid: str
+
+
+@dataclass
+class Blocked:
+    """A write that is refused again and again, and when to try it next (event loop's clock)."""
+
+    problem: Problem
+    retry_at: float
+    failures: int = 1
+
+
+@dataclass
+class Record:
+    """All about one job."""
+
+    job: Job | None = None
+    job_version: Versioned | None = None
+    # The status on the server as it stands on the wire, to write only differences.
+    raw_status: Mapping[str, Any] = field(default_factory=dict)
+    # (uid, generation) that `job.spec` was parsed from.
+    parsed: tuple[str, int] | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
+    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    progress_attempt: int = 0
+    progress_at: float | None = None
+    stream: StreamView = field(default_factory=StreamView)
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+
+    def is_empty(self) -> bool:
+        return self.job is None and not self.pods and not self.children
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`decide`'s input for one job, and what the executor needs to write."""
+
+    job: Job
+    observed: Observed
+    version: Versioned
+    raw_status: Mapping[str, Any]
+
+
+class Store:
+    """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed."""
+
+    def __init__(self, changed: Callable[[JobKey], None]) -> None:
+        self._changed = changed
+        self._records: dict[JobKey, Record] = {}
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def jobs(self) -> Iterator[Job]:
+        """All jobs that exist."""
+        return (record.job for record in list(self._records.values()) if record.job is not None)
+
+    # Objects of the API server.
+
+    def note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        """An object as a watch, a list or the answer to a write shows it."""
+        metadata = raw.get("metadata") or {}
+        version = Versioned(str(metadata.get("uid")), str(metadata.get("resourceVersion") or ""))
+        if version.uid in self._tombstones:
+            return
+        if resource == JOBS:
+            self._note_job(raw, version)
+        elif resource == PODS:
+            self._note_pod(raw, version)
+        else:
+            self._note_child(resource, raw, version)
+
+    def note_deleted(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        """An object that a watch shows to be gone. `raw` needs its metadata only."""
+        metadata = raw.get("metadata") or {}
+        key = self._key(resource, metadata)
+        if key is not None:
+            self.drop(resource, key, str(metadata.get("name")), str(metadata.get("uid")))
+
+    def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
+        """An object that is gone, by name and uid."""
+        self._bury(uid)
+        record = self._records.get(key)
+        known = self.version(key, resource, name)
+        if record is None or known is None or known.uid != uid:
+            return
+        if resource == JOBS:
+            self._forget_job(record)
+        elif resource == PODS:
+            del record.pods[name]
+        else:
+            del record.children[resource.kind, name]
+        if record.is_empty():
+            del self._records[key]
+        self._changed(key)
+
+    def known(self, resource: Resource) -> Iterator[tuple[JobKey, str, Versioned]]:
+        """The job's key, the name and the version of each object of a type, for the sweep."""
+        for key, record in list(self._records.items()):
+            if resource == JOBS:
+                if record.job_version is not None:
+                    yield key, key.name, record.job_version
+            elif resource == PODS:
+                for name, pod in list(record.pods.items()):
+                    yield key, name, pod.version
+            else:
+                for (kind, name), (_, version) in list(record.children.items()):
+                    if kind == resource.kind:
+                        yield key, name, version
+
+    def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
+        """The newest version known of an object of the job."""
+        record = self._records.get(key)
+        if record is None:
+            return None
+        if resource == JOBS:
+            return record.job_version
+        if resource == PODS:
+            pod = record.pods.get(name)
+            return pod.version if pod else None
+        child = record.children.get((resource.kind, name))
+        return child[1] if child else None
+
+    # What agents say.
+
+    def note_report(self, key: JobKey, report: Report) -> None:
+        """A worker's report, from the stream."""
+        record = self._records.get(key)
+        if record is not None and self._merge_report(record, report):
+            self._changed(key)
+
+    def note_progress(
+        self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float
+    ) -> bool | None:
+        """How far a worker's ranks are: whether it is the attempt's first news, None when it is too old.
+
+        Doesn't ask for a pass by itself: progress comes every second and status tells it every few.
+        """
+        record = self._records.get(key)
+        if record is None or attempt < record.progress_attempt:
+            return None
+        first = attempt > record.progress_attempt or not record.progress
+        if attempt > record.progress_attempt:
+            record.progress_attempt = attempt
+            record.progress.clear()
+        record.progress[worker] = {**record.progress.get(worker, {}), **ranks}
+        record.progress_at = now
+        return first
+
+    def note_stream(self, key: JobKey, stream: StreamView) -> None:
+        """The state of the lead's stream and its members."""
+        record = self._records.get(key)
+        if record is not None and record.stream != stream:
+            record.stream = stream
+            self._changed(key)
+
+    # Writes that were refused.
+
+    def blocked(self, key: JobKey, action: str) -> Blocked | None:
+        """The refusal that stands for an action of this job."""
+        record = self._records.get(key)
+        return record.blocked.get(action) if record else None
+
+    def note_blocked(self, key: JobKey, problem: Problem, retry_at: float) -> None:
+        """A write was refused; `decide` is asked again when this is news."""
+        record = self._records.get(key)
+        if record is None:
+            return
+        known = record.blocked.get(problem.action)
+        if known is not None and (known.problem.reason, known.problem.message) == (problem.reason, problem.message):
+            known.retry_at = retry_at
+            known.failures += 1
+            return
+        record.blocked[problem.action] = Blocked(problem, retry_at, known.failures + 1 if known else 1)
+        self._changed(key)
+
+    def clear_blocked(self, key: JobKey, action: str) -> None:
+        """The action went through."""
+        record = self._records.get(key)
+        if record is not None and record.blocked.pop(action, None) is not None:
+            self._changed(key)
+
+    # Reading.
+
+    def snapshot(self, key: JobKey) -> Snapshot | None:
+        """`decide`'s input; None when the job doesn't exist (any more).
+
+        Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
+        shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
+        """
+        record = self._records.get(key)
+        if record is None or record.job is None or record.job_version is None:
+            return None
+        job = record.job
+        pods = [pod.view for pod in record.pods.values() if pod.job_uid == job.uid]
+        observed = Observed(
+            children=tuple(view for _, (view, _) in sorted(record.children.items())),
+            pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
+            reports=tuple(report for _, report in sorted(record.reports.items())),
+            progress={worker: dict(ranks) for worker, ranks in record.progress.items()},
+            progress_attempt=record.progress_attempt,
+            progress_at=record.progress_at,
+            stream=record.stream,
+            problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
+        )
+        return Snapshot(job, observed, record.job_version, record.raw_status)
+
+    def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
+        name = metadata.get("name") if resource == JOBS else job_name_of(metadata)
+        return JobKey(str(metadata.get("namespace")), str(name)) if name else None
+
+    def _record(self, key: JobKey) -> Record:
+        return self._records.setdefault(key, Record())
+
+    def _note_job(self, raw: Mapping[str, Any], version: Versioned) -> None:
+        metadata = raw["metadata"]
+        key = JobKey(str(metadata.get("namespace")), str(metadata.get("name")))
+        record = self._record(key)
+        known = record.job_version
+        if known is not None and known.uid == version.uid and not is_newer(version, known):
+            return
+        if known is not None and known.uid != version.uid:
+            # Deleted and created anew between two events.
+            self._bury(known.uid)
+            self._forget_job(record)
+        generation = int(metadata.get("generation") or 1)
+        spec, invalid = self._spec(record, raw, key, (version.uid, generation))
+        record.job_version = version
+        record.raw_status = raw.get("status") or {}
+        try:
+            status = JobStatus.model_validate(record.raw_status)
+        except ValidationError as error:
+            # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
+            logger.error("%s: the status can't be read, so the job is left alone: %s", key, error)
+            record.job, record.parsed = None, None
+            self._changed(key)
+            return
+        record.job = Job(
+            namespace=key.namespace,
+            name=key.name,
+            uid=version.uid,
+            generation=generation,
+            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+            spec=spec,
+            status=status,
+            deleting=metadata.get("deletionTimestamp") is not None,
+            invalid=invalid,
+            annotations=dict(metadata.get("annotations") or {}),
+        )
+        self._drop_old_reports(record)
+        self._changed(key)
+
+    def _spec(
+        self, record: Record, raw: Mapping[str, Any], key: JobKey, identity: tuple[str, int]
+    ) -> tuple[JobSpec | None, str | None]:
+        if record.parsed == identity and record.job is not None:
+            return record.job.spec, record.job.invalid
+        record.parsed = identity
+        try:
+            return parse_spec(raw.get("spec") or {}, key.name), None
+        except InvalidJob as error:
+            return None, str(error)
+
+    def _note_pod(self, raw: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(PODS, raw["metadata"])
+        view = pod_view(raw)
+        if key is None or view is None:
+            return
+        record = self._record(key)
+        known = record.pods.get(view.name)
+        if known is not None and known.version.uid == version.uid and not is_newer(version, known.version):
+            return
+        labels = raw["metadata"].get("labels") or {}
+        record.pods[view.name] = Pod(view, version, str(labels.get(JOB_UID_LABEL) or ""))
+        for end in _ends(view):
+            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
+            self._merge_report(record, replace(end, uid=end.uid or view.uid))
+        if known is None or known.view != view:
+            self._changed(key)
+
+    def _note_child(self, resource: Resource, raw: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(resource, raw["metadata"])
+        if key is None or resource.kind not in CHILDREN:
+            return
+        record = self._record(key)
+        view = child_view(resource.kind, raw)
+        known = record.children.get((resource.kind, view.name))
+        if known is not None and known[1].uid == version.uid and not is_newer(version, known[1]):
+            return
+        record.children[resource.kind, view.name] = (view, version)
+        if known is None or known[0] != view:
+            self._changed(key)
+
+    def _merge_report(self, record: Record, report: Report) -> bool:
+        """Keep the last word of each worker and attempt: an end isn't taken back by a report from before it."""
+        known = record.reports.get((report.attempt, report.worker))
+        if known == report:
+            return False
+        if known is not None and known.uid == report.uid:
+            if known.state in ENDED and report.state not in ENDED:
+                return False
+            if known.state in ENDED and report.state in ENDED and report.at < known.at:
+                return False
+        record.reports[report.attempt, report.worker] = report
+        return True
+
+    def _bury(self, uid: str) -> None:
+        self._tombstones[uid] = None
+        while len(self._tombstones) > TOMBSTONES:
+            self._tombstones.popitem(last=False)
+
+    def _drop_old_reports(self, record: Record) -> None:
+        if record.job is not None:
+            oldest = record.job.status.attempt - 1
+            for attempt, worker in [place for place in record.reports if place[0] < oldest]:
+                del record.reports[attempt, worker]
+
+    def _forget_job(self, record: Record) -> None:
+        record.job = record.job_version = record.parsed = None
+        record.raw_status = {}
+        record.reports.clear()
+        record.progress.clear()
+        record.progress_attempt, record.progress_at = 0, None
+        record.stream = StreamView()
+        record.blocked.clear()
+
+
+def is_newer(new: Versioned, known: Versioned) -> bool:
+    """Whether `new` is another, later version of the same object. Versions that aren't numbers are taken as later."""
+    if new.resource_version == known.resource_version:
+        return False
+    if new.resource_version.isdecimal() and known.resource_version.isdecimal():
+        return int(new.resource_version) > int(known.resource_version)
+    return True
+
+
+def _ends(view: PodView) -> Iterable[Report]:
+    container = view.worker_container
+    if container is not None:
+        for end in (container.last_end, container.end):
+            if end is not None and end.report is not None:
+                yield end.report

@@ -1,0 +1,139 @@
+"""The lines of a lead's stream (docs/protocol.md, "The agents' port") as typed values: pure, bounded, never trusted.
+
+They come from pods that run users' code. Whatever doesn't fit raises ProtocolError, which ends the connection.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.api.protocol import MAX_LINE_BYTES, ProtocolError, RankProgress, Report, parse_progress
+from trainmaster.reconciling.snapshot import MemberView
+
+# Workers and ranks that a stream may name; a job of this size needs another design anyway.
+MAX_MEMBERS = 10_000
+MAX_RANKS = 1_024
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The first line: who speaks, and whom it knows."""
+
+    lead: int
+    uid: str
+    attempt: int
+    members: tuple[MemberView, ...]
+
+
+@dataclass(frozen=True)
+class ReportLine:
+    """A worker's report and its number in the lead's life."""
+
+    seq: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class ProgressLine:
+    """How far a worker's ranks are."""
+
+    attempt: int
+    worker: int
+    ranks: Mapping[int, RankProgress]
+
+
+@dataclass(frozen=True)
+class Ping:
+    """A sign of life, or a line of a kind that a newer agent knows."""
+
+
+Line = Hello | ReportLine | ProgressLine | MemberView | Ping
+
+
+class LineBuffer:
+    """Cuts a stream's bytes into lines, none longer than the protocol allows."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """The lines that are complete now. Raises ProtocolError when one doesn't end."""
+        self._rest += chunk
+        while (end := self._rest.find(b"\n")) >= 0:
+            line = bytes(self._rest[:end])
+            del self._rest[: end + 1]
+            if len(line) > MAX_LINE_BYTES:
+                raise ProtocolError(f"a line of {len(line)} bytes is longer than {MAX_LINE_BYTES}")
+            if line.strip():
+                yield line
+        if len(self._rest) > MAX_LINE_BYTES:
+            raise ProtocolError(f"a line is longer than {MAX_LINE_BYTES} bytes")
+
+
+def parse_line(line: bytes) -> Line:
+    """One line. Raises ProtocolError with what is wrong."""
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not JSON: {line[:80]!r}") from error
+    if not isinstance(data, dict):
+        raise ProtocolError(f"not an object: {line[:80]!r}")
+    kind = data.get("type")
+    if kind == "hello":
+        members = data.get("members")
+        if not isinstance(members, list) or len(members) > MAX_MEMBERS:
+            raise ProtocolError(f"hello.members: not a list of at most {MAX_MEMBERS}")
+        return Hello(
+            lead=_number(data, "lead"),
+            uid=_text(data, "uid"),
+            attempt=_number(data, "attempt"),
+            members=tuple(_member(_mapping(member, "hello.members")) for member in members),
+        )
+    if kind == "report":
+        return ReportLine(_number(data, "seq"), Report.parse(_mapping(data.get("report"), "report")))
+    if kind == "progress":
+        return _progress(data)
+    if kind == "member":
+        return _member(data)
+    return Ping()
+
+
+def _progress(data: Mapping[str, Any]) -> ProgressLine:
+    raw = _mapping(data.get("ranks"), "progress.ranks")
+    if len(raw) > MAX_RANKS:
+        raise ProtocolError(f"progress.ranks: {len(raw)} are more than {MAX_RANKS}")
+    ranks: dict[int, RankProgress] = {}
+    for rank, value in raw.items():
+        if not (rank.isascii() and rank.isdecimal() and len(rank) < 9):
+            raise ProtocolError(f"progress.ranks: {rank[:40]!r} is not a rank")
+        ranks[int(rank)] = parse_progress(_mapping(value, "progress.ranks"))
+    return ProgressLine(_number(data, "attempt"), _number(data, "worker"), ranks)
+
+
+def _member(data: Mapping[str, Any]) -> MemberView:
+    return MemberView(
+        worker=_number(data, "worker"),
+        uid=_text(data, "uid"),
+        seen=_number(data, "seen"),
+        connected=data.get("connected") is True,
+    )
+
+
+def _mapping(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not an object")
+    return value
+
+
+def _number(data: Mapping[str, Any], name: str) -> int:
+    value = data.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not a whole number of at least 0")
+    return value
+
+
+def _text(data: Mapping[str, Any], name: str) -> str:
+    return str(data.get(name) or "")[:64]

@@ -1,0 +1,317 @@
+"""Attempts: who is in, when one is over, and how the next one opens.
+
+A failure is answered at once: the next attempt opens in the same pass when all pods are there and no back-off stands
+in the way, even if only bystanders have spoken. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
+report, a pod that turns out to be gone) replaces what was recorded, and the accounts with it. Only what can't be taken
+back, giving the job up, waits for that long where nobody has named the culprit.
+
+A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainmaster.api.v1alpha1 import Failure
+from trainmaster.reconciling.attribution import Cause, cause_of
+from trainmaster.reconciling.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
+from trainmaster.reconciling.quarantine import blame, unblame
+from trainmaster.reconciling.reasons import Strength, known_reason
+from trainmaster.reconciling.situation import Situation, count_ends, is_alive
+from trainmaster.reconciling.times import since, to_seconds, to_text
+from trainmaster.reconciling.transition import Transition
+from trainmaster.rendering import rank_grace_seconds
+
+# Until the watch has confirmed what happened (measured: 1 to 2 s).
+SETTLE_SECONDS = 2.0
+# No wait that other policies ask for is longer.
+LONGEST_OTHER_WAIT = 600.0
+MAX_FAILURES = 10
+MAX_MESSAGE_CHARACTERS = 2_000
+
+
+def create(situation: Situation) -> Transition | None:
+    """A new job, or one that was suspended before it ever ran: attempt 1 is in the pods' template from the start."""
+    if situation.status.attempt > 0:
+        return None
+    started = to_text(situation.now)
+    known = _highest_attempt(situation)
+    if known > 0:
+        # The status was lost (a backup without it was restored): agents only follow a higher attempt.
+        message = f"the status was lost; attempt {known} is replaced when all pods are there"
+        changes = {"attempt": known, "start_time": started, "attempt_start_time": started}
+        return Transition("Restarting", "StatusLost", message, changes)
+    return Transition(
+        "Pending",
+        "Created",
+        f"waiting for the pods of {_count(len(situation.everybody))}",
+        {
+            "attempt": 1,
+            "start_time": started,
+            "attempt_start_time": started,
+            "members": [],
+            "member_ends": [],
+            "ranks": _ranks(situation, situation.everybody),
+        },
+    )
+
+
+def over(situation: Situation) -> Transition | None:
+    """The current attempt can't go on: a rank failed, or a member's pod is lost."""
+    if not situation.running:
+        return None
+    cause = cause_of(situation, situation.status.attempt)
+    return None if cause is None else _answer(situation, cause)
+
+
+def settle(situation: Situation) -> Transition | None:
+    """A stronger cause has come to light for an attempt that ended a moment ago: replace the record."""
+    failure = situation.last_failure
+    if failure is None or since(situation.now, failure.at) >= SETTLE_SECONDS:
+        return None
+    held = situation.status.phase == "Restarting"
+    if failure.attempt != situation.status.attempt - (0 if held else 1):
+        return None
+    cause = cause_of(situation, failure.attempt)
+    if cause is None or cause.strength <= known_reason(failure.reason).strength:
+        return None
+    before = _without(situation, failure)
+    if held:
+        return _answer(before, cause, at=failure.at)
+    return _correct(situation, before, cause, failure)
+
+
+def reopen(situation: Situation) -> Transition | None:
+    """The next attempt opens when its time has come and every worker has a living pod."""
+    if (
+        situation.status.phase != "Restarting"
+        or situation.status.resizing
+        or situation.now < (restart_at(situation) or 0.0)
+    ):
+        return None
+    failure = situation.last_failure
+    if failure is not None and failure.settling:
+        cause = _recorded(failure)
+        return _give_up(_without(situation, failure), cause, _judged(situation, cause), at=failure.at)
+    if not situation.complete:
+        return None
+    return open_attempt(situation, situation.everybody, "AttemptOpened")
+
+
+def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
+    """The next attempt, with these workers."""
+    message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
+    return Transition("Starting", reason, message, _opening(situation, workers))
+
+
+def held_since(situation: Situation) -> str | None:
+    """When what the job waits for now began: its attempt, or what broke it."""
+    status = situation.status
+    failure = situation.last_failure
+    if not situation.running and failure is not None and failure.attempt == status.attempt:
+        return failure.at
+    return status.attempt_start_time
+
+
+def restart_at(situation: Situation) -> float | None:
+    """When a waiting restart may begin. After a clock was set back nobody waits longer than was ever meant."""
+    at = to_seconds(situation.status.restart_time)
+    if at is None:
+        return None
+    waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
+    longest = max(situation.spec.failure_policy.backoff.max_seconds, *waits)
+    return at if at - situation.now <= longest else situation.now
+
+
+def advance(situation: Situation) -> Transition:
+    """Nothing decisive: pods come, ranks come up, or the job goes on waiting."""
+    status = situation.status
+    waiting = Transition(status.phase or "Pending", "", "")
+    if not situation.running:
+        return waiting
+    changes: dict[str, Any] = {}
+    if not situation.members and all(_has_node(situation, worker) for worker in situation.workers):
+        # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
+        changes = _members(situation, situation.workers)
+    if situation.up >= set(situation.workers) and (situation.members or changes):
+        return Transition(
+            "Running", "AllRanksUp", f"attempt {status.attempt}: all ranks are up", {**changes, "give_backs": 0}
+        )
+    if status.phase == "Pending" and changes:
+        return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", changes)
+    return replace(waiting, changes=changes)
+
+
+def fail(situation: Situation, reason: str, message: str, changes: Mapping[str, Any] | None = None) -> Transition:
+    """The job is over and has failed."""
+    ended = {"completion_time": to_text(situation.now), "restart_time": None, "resizing": None, "given_back": None}
+    return Transition("Failed", reason, message, {**(changes or {}), **ended})
+
+
+def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transition:
+    """A new attempt, a wait for one, or the end of the job."""
+    judgement = _judged(situation, cause)
+    if judgement.answer == "Fail":
+        if cause.strength is Strength.PEER:
+            return _wait_for_a_name(situation, cause)
+        return _give_up(situation, cause, judgement, at)
+    status = situation.status
+    counted = judgement.answer == "Restart"
+    restarts = status.restarts + (1 if counted else 0)
+    wait = delay(
+        situation.spec,
+        judgement.answer,
+        cause=cause,
+        restarts=restarts,
+        lived=since(situation.now, status.attempt_start_time),
+    )
+    changes: dict[str, Any] = {
+        "restarts": restarts,
+        "disruptions": status.disruptions + (0 if counted else 1),
+        "failures": _recording(situation, cause, counted=counted, at=at),
+        "restart_time": to_text(situation.now + wait) if wait > 0 else None,
+        **blame(situation, cause),
+    }
+    told = f"attempt {cause.attempt} ended: {cause.message}"
+    moving = cause.node is not None and cause.node in changes.get("avoided_nodes", ())
+    if moving:
+        told += f"; node {cause.node} is avoided from now on"
+    if wait <= 0 and situation.complete and not moving:
+        opening = _opening(situation, situation.everybody)
+        return Transition("Starting", "AttemptOpened", told, {**changes, **opening})
+    if wait > 0:
+        return Transition("Restarting", "BackOff", f"{told}; the next attempt waits {wait:g} s", changes)
+    return Transition("Restarting", "WaitingForPods", f"{told}; waiting for the pods of all workers", changes)
+
+
+def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
+    return Transition(
+        "Restarting",
+        "Settling",
+        f"attempt {cause.attempt} ended: {cause.message}; waiting a moment for the cause",
+        {
+            "failures": _recording(situation, cause, counted=False, settling=True),
+            "restart_time": to_text(situation.now + SETTLE_SECONDS),
+        },
+    )
+
+
+def _give_up(situation: Situation, cause: Cause, judgement: Judgement, at: str | None = None) -> Transition:
+    changes = {
+        "restarts": situation.status.restarts,
+        "disruptions": situation.status.disruptions,
+        "failures": _recording(situation, cause, counted=False, at=at),
+    }
+    reason = judgement.reason or cause.reason
+    message = f"attempt {cause.attempt} failed: {judgement.message or cause.message}"
+    return fail(situation, reason, message, changes)
+
+
+def _correct(situation: Situation, before: Situation, cause: Cause, failure: Failure) -> Transition:
+    """The next attempt runs already; only the record and the accounts of the one before change, or the job ends."""
+    judgement = _judged(before, cause)
+    if judgement.answer == "Fail":
+        return _give_up(before, cause, judgement, failure.at)
+    counted = judgement.answer == "Restart"
+    changes = {
+        "restarts": before.status.restarts + (1 if counted else 0),
+        "disruptions": before.status.disruptions + (0 if counted else 1),
+        "failures": _recording(before, cause, counted=counted, at=failure.at),
+        "node_blames": before.status.node_blames,
+        "avoided_nodes": before.status.avoided_nodes,
+        **blame(before, cause),
+    }
+    return Transition(situation.status.phase or "Starting", "", "", changes)
+
+
+def _judged(situation: Situation, cause: Cause) -> Judgement:
+    return judge(situation.spec, cause, situation.status.restarts)
+
+
+def _without(situation: Situation, failure: Failure) -> Situation:
+    """The accounts as they were before the newest failure was recorded."""
+    status = situation.status
+    free = not failure.counted and not failure.settling
+    return situation.with_status(
+        status.model_copy(
+            update={
+                "failures": status.failures[1:],
+                "restarts": max(status.restarts - (1 if failure.counted else 0), 0),
+                "disruptions": max(status.disruptions - (1 if free else 0), 0),
+                **unblame(situation, failure),
+            }
+        )
+    )
+
+
+def _recorded(failure: Failure) -> Cause:
+    return Cause(
+        failure.attempt,
+        failure.reason,
+        failure.message,
+        failure.worker,
+        failure.rank,
+        failure.pod,
+        failure.node,
+        failure.exit_code,
+    )
+
+
+def _recording(
+    situation: Situation, cause: Cause, *, counted: bool, settling: bool = False, at: str | None = None
+) -> list[Failure]:
+    failure = Failure(
+        attempt=cause.attempt,
+        reason=cause.reason,
+        message=cause.message[:MAX_MESSAGE_CHARACTERS],
+        worker=cause.worker,
+        rank=cause.rank,
+        pod=cause.pod,
+        node=cause.node,
+        exit_code=cause.exit_code,
+        counted=counted,
+        settling=settling or None,
+        at=at or to_text(situation.now),
+    )
+    return [failure, *situation.status.failures][:MAX_FAILURES]
+
+
+def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "attempt": situation.status.attempt + 1,
+        "attempt_start_time": to_text(situation.now),
+        "restart_time": None,
+        "resizing": None,
+        "ranks": _ranks(situation, workers),
+        **_members(situation, workers),
+    }
+
+
+def _has_node(situation: Situation, worker: int) -> bool:
+    pod = situation.pods.get(worker)
+    return pod is not None and is_alive(pod) and pod.node is not None
+
+
+def _ranks(situation: Situation, workers: tuple[int, ...]) -> list[int]:
+    """Only elastic jobs remember them: all others always train with everybody."""
+    return list(workers) if situation.spec.elastic is not None else []
+
+
+def _members(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+    pods = [situation.pods[worker] for worker in workers]
+    first = situation.status.attempt == 1 and situation.running and not situation.members
+    ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
+    return {"members": [pod.uid for pod in pods], "member_ends": [0] * len(pods) if first else ends}
+
+
+def _highest_attempt(situation: Situation) -> int:
+    """The highest attempt that any annotation of this job shows."""
+    own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
+    assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
+    return max((item.attempt for item in assignments if item is not None), default=0)
+
+
+def _count(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"

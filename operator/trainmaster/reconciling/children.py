@@ -1,0 +1,120 @@
+"""The job's children: what has to be applied so that they are as rendered, and how many pods they shall have.
+
+An apply is needed where a child is absent, was rendered otherwise (the hash differs), or has been scaled by somebody.
+While a job runs or will run, all children are kept; one that is suspended or finished only has its sets scaled to zero
+and is never repaired. A stranger's object of the same name is left alone: the executor refuses to apply over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from trainmaster.api.protocol import Assignment
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.reconciling.assignments import is_ahead
+from trainmaster.reconciling.decision import Apply
+from trainmaster.reconciling.situation import Situation
+from trainmaster.reconciling.snapshot import ChildView
+from trainmaster.rendering import JobIdentity, Manifest, Settings, render, worker_layout
+
+# 1,000 jobs have one live entry each; an entry is a few hundred bytes.
+REMEMBERED_HASHES = 8192
+
+
+@dataclass(frozen=True)
+class _Rendering:
+    """What a rendering depends on. The spec is the same as long as uid and generation are."""
+
+    job: JobIdentity
+    generation: int
+    assignment: Assignment
+    replicas: tuple[tuple[str, int], ...]
+    avoid_nodes: tuple[str, ...]
+    settings: Settings
+    spec: JobSpec = field(compare=False)
+
+    def manifests(self) -> tuple[Manifest, ...]:
+        return render(
+            self.job,
+            self.spec,
+            self.assignment,
+            replicas=dict(self.replicas),
+            avoid_nodes=self.avoid_nodes,
+            settings=self.settings,
+        )
+
+
+@lru_cache(maxsize=REMEMBERED_HASHES)
+def _hashes(rendering: _Rendering) -> tuple[tuple[str, str, str], ...]:
+    """(kind, name, hash) of each manifest. Rendering takes milliseconds and most passes change nothing."""
+    return tuple((manifest.kind, manifest.name, manifest.rendered_hash) for manifest in rendering.manifests())
+
+
+def scaled_to_zero(situation: Situation) -> bool:
+    """Whether the job shall have no pods: suspended, given back, or finished and none are to be kept."""
+    if situation.status.phase == "Suspended" or situation.status.given_back:
+        return True
+    keep = situation.spec.run_policy.keep_pods
+    return situation.terminal and not (keep == "All" or (keep == "Failed" and situation.status.phase == "Failed"))
+
+
+def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply, ...]:
+    """What has to be applied, in the order of the rendering."""
+    replicas = _replicas(situation)
+    known = {(child.kind, child.name): child for child in situation.observed.children}
+    standing = {child.name: child.assignment for child in _own_sets(situation)}
+    ended = situation.terminal or situation.status.phase == "Suspended"
+    if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
+        return ()
+    rendering = _Rendering(
+        situation.identity,
+        situation.job.generation,
+        assignment,
+        tuple(replicas.items()),
+        tuple(situation.status.avoided_nodes),
+        situation.settings,
+        situation.spec,
+    )
+    needed = {
+        (kind, name)
+        for kind, name, rendered_hash in _hashes(rendering)
+        if _is_needed(known.get((kind, name)), rendered_hash, replicas.get(name), kind=kind, ended=ended)
+        and not is_ahead(standing.get(name), assignment)
+    }
+    if not needed:
+        return ()
+    return tuple(Apply(manifest.body) for manifest in rendering.manifests() if (manifest.kind, manifest.name) in needed)
+
+
+def _replicas(situation: Situation) -> dict[str, int]:
+    none = scaled_to_zero(situation)
+    layout = worker_layout(situation.identity, situation.spec)
+    return {group.set_name: 0 if none else group.count for group in layout}
+
+
+def _own_sets(situation: Situation) -> list[ChildView]:
+    return [
+        child
+        for child in situation.observed.children
+        if child.kind == "StatefulSet" and child.owner_uid == situation.job.uid and not child.deleting
+    ]
+
+
+def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
+    """Whether an ended job's set needs a write: wrong size, or pods to keep that could train again."""
+    wanted = replicas.get(child.name, 0)
+    return child.replicas != wanted or (wanted > 0 and child.assignment != assignment)
+
+
+def _is_needed(child: ChildView | None, rendered_hash: str, replicas: int | None, *, kind: str, ended: bool) -> bool:
+    if ended and (kind != "StatefulSet" or child is None):
+        return False
+    if child is None:
+        return True
+    if child.deleting:
+        # The garbage collector isn't done; the watch asks again when it is.
+        return False
+    scaled = kind == "StatefulSet" and child.replicas != replicas
+    return scaled or child.rendered_hash != rendered_hash

@@ -1,0 +1,93 @@
+"""`decide`: from what was observed of a job to what is done and told about it. Pure and total.
+
+The policies are asked in the order in which they outrank each other, and the first that has something to say decides
+the next status. Actions and events follow from that status, not from how it came about: an operator that was killed
+between any two writes, decides the rest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trainmaster.reconciling import attempts, deadlines, elastic, giving_back, startup
+from trainmaster.reconciling.assignments import assign, desired_assignment, touch
+from trainmaster.reconciling.children import apply_children, scaled_to_zero
+from trainmaster.reconciling.decision import Action, Decision, DeleteJob
+from trainmaster.reconciling.events import events_between
+from trainmaster.reconciling.quarantine import move_workers
+from trainmaster.reconciling.report import rejected, report
+from trainmaster.reconciling.situation import Situation, survey
+from trainmaster.reconciling.snapshot import Job, Observed
+from trainmaster.reconciling.stuck_pods import delete_stuck_pods
+from trainmaster.reconciling.success import success
+from trainmaster.reconciling.suspension import resume, suspend
+from trainmaster.reconciling.timers import requeue_after
+from trainmaster.reconciling.transition import Transition
+from trainmaster.rendering import Settings
+
+POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
+    success,
+    suspend,
+    deadlines.active_deadline,
+    attempts.create,
+    resume,
+    attempts.settle,
+    elastic.resize,
+    attempts.over,
+    startup.hopeless,
+    elastic.reopen_resized,
+    elastic.shrink,
+    startup.deadline,
+    giving_back.try_again,
+    giving_back.give_back,
+    attempts.reopen,
+    attempts.advance,
+)
+
+
+def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Decision:
+    """What to do for a job. `now`: seconds since the epoch; `settings`: the operator's choices for what it renders."""
+    if job.deleting:
+        # Owner references do the rest; agents get SIGTERM from the kubelet.
+        return Decision(job.status)
+    if job.spec is None:
+        status = rejected(job, now)
+        return Decision(status, events=events_between(job.status, status, None))
+
+    before = survey(job, job.spec, observed, now, settings)
+    status = job.status if before.terminal else report(before, _next(before))
+
+    after = before.with_status(status)
+    assignment = desired_assignment(after)
+    return Decision(
+        status,
+        tuple(_actions(after)),
+        events_between(job.status, status, job.spec),
+        requeue_after(after, assignment),
+    )
+
+
+def _next(situation: Situation) -> Transition:
+    """The first policy's answer; `advance`, the last, always has one."""
+    return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
+
+
+def _actions(situation: Situation) -> Iterator[Action]:
+    expires = deadlines.expires_at(situation)
+    if expires is not None and situation.now >= expires:
+        yield DeleteJob(situation.job.uid)
+        return
+    if situation.status.attempt == 0:
+        return
+    yield from delete_stuck_pods(situation)
+    yield from move_workers(situation)
+    assignment = desired_assignment(situation)
+    if not scaled_to_zero(situation):
+        told = assign(situation, assignment)
+        if told is not None:
+            yield told
+    yield from apply_children(situation, assignment)
+    if situation.running:
+        woken = touch(situation, assignment)
+        if woken is not None:
+            yield woken

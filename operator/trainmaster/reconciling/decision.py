@@ -1,0 +1,89 @@
+"""What shall be done for one job: the output of `decide`.
+
+The executor writes `status` first (when it differs), then carries out `actions` in order, then emits `events`. So
+status is always the source of truth: an operator killed after any write finds in it what was meant, and decides the
+rest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainmaster.api.protocol import Assignment
+from trainmaster.api.v1alpha1 import JobStatus
+
+
+@dataclass(frozen=True)
+class PodRef:
+    """A pod by name and uid; every write to it has the uid as precondition."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Server-side apply of a rendered child (hash annotation and replicas included; scaling is an apply too)."""
+
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Assign:
+    """Send an assignment: push it to the lead's stream and patch the annotation of each of `pods`, concurrently."""
+
+    assignment: Assignment
+    pods: tuple[PodRef, ...]
+    push: bool = True
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Patch the touched annotation of pods whose agents haven't seen their assignment, to wake the kubelet."""
+
+    pods: tuple[PodRef, ...]
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """Delete a pod after a live read.
+
+    `force` (grace period 0) only where a live look at the node shows that it is lost; `lost_after`: seconds that the
+    node must have been unreachable for that.
+    """
+
+    pod: PodRef
+    reason: str
+    force: bool = False
+    lost_after: float = 0.0
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """Delete the job itself (its time to live is over)."""
+
+    uid: str
+
+
+Action = Apply | Assign | Touch | DeletePod | DeleteJob
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """A Kubernetes Event about the job, for a person."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Status to report, actions to take after it is written, events to tell, and when to look again at the latest."""
+
+    status: JobStatus
+    actions: tuple[Action, ...] = ()
+    events: tuple[JobEvent, ...] = ()
+    requeue_after: float | None = None

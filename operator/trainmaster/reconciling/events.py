@@ -1,0 +1,79 @@
+"""What a person wants to know once, derived from the change of the status: a repeated decision tells nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster.api.v1alpha1 import Failure, JobSpec, JobStatus
+from trainmaster.reconciling.conditions import condition
+from trainmaster.reconciling.decision import JobEvent
+from trainmaster.reconciling.reasons import REASONS
+
+
+def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
+    """The events of a transition, in the order of what happened."""
+    return tuple(_events(old, new, spec))
+
+
+def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[JobEvent]:
+    yield from _accepted(old, new)
+    if new.failures[:1] != old.failures[:1] and new.failures and new.phase != "Failed":
+        yield _failure(new.failures[0], new, spec)
+    if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
+        yield JobEvent("Normal", "Resumed", "The job goes on")
+    if new.attempt > old.attempt:
+        yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
+    for name, before, after in (("GaveBack", old.given_back, new.given_back), ("Resizing", old.resizing, new.resizing)):
+        running = condition(new.conditions, "Running")
+        if after and not before and running is not None:
+            yield JobEvent("Warning" if name == "GaveBack" else "Normal", name, _sentence(running.message))
+    if new.phase == old.phase:
+        yield from _trouble(old, new)
+        return
+    if new.phase == "Running":
+        yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
+    elif new.phase == "Suspended":
+        yield JobEvent("Normal", "Suspended", "The job is suspended")
+    elif new.phase in ("Succeeded", "Failed"):
+        ended = condition(new.conditions, new.phase)
+        message = ended.message if ended is not None else ""
+        reason = ended.reason if ended is not None else new.phase
+        yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", reason, _sentence(message))
+    yield from _trouble(old, new)
+
+
+def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    before, after = condition(old.conditions, "Accepted"), condition(new.conditions, "Accepted")
+    if after is not None and after.status == "False" and (before is None or before.message != after.message):
+        yield JobEvent("Warning", after.reason, after.message)
+
+
+def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent:
+    if failure.settling:
+        cost = "looking for the cause"
+    elif not failure.counted:
+        cost = "doesn't count as a restart"
+    else:
+        limit = f" of {spec.failure_policy.max_restarts}" if spec is not None else ""
+        cost = f"restart {new.restarts}{limit}"
+    return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}; {cost}")
+
+
+def _trouble(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    """Something began to keep workers from starting."""
+    before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
+    if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
+        return
+    if before is None or before.reason != after.reason:
+        yield JobEvent("Warning", after.reason, _sentence(after.message))
+
+
+def _who(status: JobStatus) -> str:
+    desired = status.workers.desired
+    if status.ranks and len(status.ranks) != desired:
+        return f"{len(status.ranks)} of {desired} workers"
+    return f"{desired} worker{'' if desired == 1 else 's'}"
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:]

@@ -1,0 +1,127 @@
+"""Why a worker or a job ended: every reason that a status can carry, in one table.
+
+The table decides what follows where the job's own rules say nothing, how strongly a reason speaks when several workers
+report at once, and the reference page is made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+Answer = Literal["Restart", "Fail", "Free"]
+
+
+class Strength(IntEnum):
+    """How much a reason says about who is at fault, weakest first."""
+
+    # Only suffered from another worker's end.
+    PEER = 0
+    ERROR = 1
+    # The kernel says it; no peer's end causes it.
+    KILLED = 2
+    # The cluster took a worker away: not the job's fault, whatever its ranks then said.
+    DISRUPTION = 3
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason: what it means, what follows by default, and the agent's exit code where it has one of its own."""
+
+    name: str
+    meaning: str
+    # Restart: a new attempt that counts. Free: a new attempt that doesn't. Fail: a new attempt would end the same way.
+    answer: Answer
+    strength: Strength = Strength.ERROR
+    exit_code: int | None = None
+
+
+_ALL = (
+    Reason("Error", "The program ended with an exit code other than 0.", "Restart"),
+    Reason("Signal", "A rank was killed by a signal (exit code 128 + signal).", "Restart", Strength.KILLED),
+    Reason("OOMKilled", "The kernel killed a rank, or the container, for memory.", "Restart", Strength.KILLED, 137),
+    Reason("Hung", "No progress within failurePolicy.hang; `hang.action` says what follows.", "Restart", exit_code=68),
+    Reason("PreflightMismatch", "The workers' environments differ; the message has the lines.", "Fail", exit_code=67),
+    Reason("MasterUnreachable", "A worker couldn't reach rank 0 in time.", "Restart", Strength.PEER, 66),
+    Reason("LaunchError", "The program couldn't be started: command or interpreter not found.", "Fail", exit_code=65),
+    Reason("Usage", "The agent was started with arguments that it doesn't know.", "Fail", exit_code=64),
+    Reason(
+        "AgentLost",
+        "The agent, or the whole container, was killed in the middle of an attempt.",
+        "Restart",
+        exit_code=69,
+    ),
+    Reason(
+        "PeerLost",
+        "Every worker that reported only lost its connection to another one, and nobody said why.",
+        "Restart",
+        Strength.PEER,
+    ),
+    Reason(
+        "Stopped",
+        "The ranks were stopped from outside (exit code 143), and no pod was taken away.",
+        "Restart",
+        Strength.PEER,
+        143,
+    ),
+    Reason("PodDeleted", "A worker's pod was deleted.", "Free", Strength.DISRUPTION),
+    Reason("Evicted", "A worker's pod was evicted (drain, pressure on the node).", "Free", Strength.DISRUPTION),
+    Reason("Preempted", "A worker's pod made room for one of higher priority.", "Free", Strength.DISRUPTION),
+    Reason("NodeLost", "A worker's node was lost, shut down or tainted.", "Free", Strength.DISRUPTION),
+    Reason(
+        "LimitExceeded",
+        "The kubelet evicted a pod for using more local storage than it may.",
+        "Restart",
+        Strength.KILLED,
+    ),
+    Reason("ImagePull", "An image couldn't be pulled within startupSeconds.", "Fail"),
+    Reason("InvalidImageName", "The image's name isn't one.", "Fail"),
+    Reason("CreateContainer", "The kubelet couldn't create a container within startupSeconds.", "Fail"),
+    Reason("InitFailed", "An init container failed until startupSeconds were over.", "Fail"),
+    Reason("Unschedulable", "No node had room for all workers within startupSeconds.", "Fail"),
+    Reason("QuotaExceeded", "A quota kept children or pods from being made for startupSeconds.", "Fail"),
+    Reason("Refused", "The API server refused a write for startupSeconds: permission, admission rule.", "Fail"),
+    Reason("NameTaken", "A child's name belongs to an object of somebody else.", "Fail"),
+    Reason("StartupDeadlineExceeded", "Not all ranks were up within startupSeconds.", "Fail"),
+    Reason("DeadlineExceeded", "The job was active for longer than activeDeadlineSeconds.", "Fail"),
+    Reason("MaxRestartsExceeded", "A failure that counts, and no restart left.", "Fail"),
+)
+REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
+
+# Codes that the agent ends with for reasons of its own, for the case that its termination message was lost.
+REASON_BY_EXIT_CODE: Mapping[int, str] = {
+    64: "Usage",
+    65: "LaunchError",
+    66: "MasterUnreachable",
+    67: "PreflightMismatch",
+    68: "Hung",
+    69: "AgentLost",
+    143: "Stopped",
+}
+
+
+def known_reason(name: str) -> Reason:
+    """The reason of that name; what a pod says is user input, so anything unknown is an Error."""
+    return REASONS.get(name, REASONS["Error"])
+
+
+_PAGE = """# Reasons
+
+Made from `operator/trainmaster/reconciling/reasons.py` by `make crds`. A reason stands in the job's conditions, in
+`status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says, except for
+disruptions, which never count. A worker's exit code is its program's own (128 + signal for a signal) unless the agent
+has one of its own for the reason.
+
+| reason | exit code | by default | what it means |
+|---|---|---|---|
+"""
+
+
+def markdown() -> str:
+    """The page of reasons."""
+    texts = {"Restart": "restart, counted", "Free": "restart, not counted", "Fail": "the job fails"}
+    return _PAGE + "".join(
+        f"| `{item.name}` | {item.exit_code or ''} | {texts[item.answer]} | {item.meaning} |\n" for item in _ALL
+    )

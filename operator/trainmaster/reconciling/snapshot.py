@@ -1,0 +1,152 @@
+"""What the operator knows of one job at one moment: the input of `decide`.
+
+The controller's store builds these frozen values from the API server's objects (trimmed), from the agents' streams and
+from its own failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trainmaster.api.protocol import Assignment, RankProgress, Report
+from trainmaster.api.v1alpha1 import JobSpec, JobStatus
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The DistributedTrainingJob. `spec` is None when it can't be run; `invalid` then says why in one sentence."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created_at: float
+    spec: JobSpec | None
+    status: JobStatus
+    deleting: bool = False
+    invalid: str | None = None
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ContainerEnd:
+    """How a container ended (state.terminated or lastState.terminated)."""
+
+    exit_code: int
+    reason: str
+    message: str
+    started_at: float | None
+    finished_at: float | None
+    # The agent's report, when the termination message is one of ours.
+    report: Report | None = None
+
+
+@dataclass(frozen=True)
+class ContainerView:
+    """One container's status."""
+
+    name: str
+    state: Literal["waiting", "running", "terminated"]
+    ready: bool
+    restarts: int
+    # Of the waiting state: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, ...
+    reason: str = ""
+    message: str = ""
+    started_at: float | None = None
+    end: ContainerEnd | None = None
+    last_end: ContainerEnd | None = None
+
+
+@dataclass(frozen=True)
+class PodView:
+    """One worker's pod."""
+
+    name: str
+    uid: str
+    worker: int
+    set_name: str
+    phase: PodPhase
+    created_at: float
+    node: str | None = None
+    ip: str | None = None
+    # deletionTimestamp is set; `deadline` is that time, when the grace period is over.
+    deleting: bool = False
+    deadline: float | None = None
+    # status.reason and status.message (Evicted, NodeLost, ...).
+    reason: str = ""
+    message: str = ""
+    # The PodScheduled condition's message while it is False, in the scheduler's words.
+    unschedulable: str | None = None
+    # The DisruptionTarget condition's reason while it is True (EvictionByEvictionAPI, PreemptionByScheduler, ...).
+    disruption: str | None = None
+    ready: bool = False
+    assignment: Assignment | None = None
+    # The touched annotation: when the operator last tried to wake the pod's downward-API files.
+    touched_at: float | None = None
+    worker_container: ContainerView | None = None
+    init_containers: tuple[ContainerView, ...] = ()
+
+
+@dataclass(frozen=True)
+class ChildView:
+    """A Service, ConfigMap or StatefulSet of the job. `replicas` and `assignment` are a StatefulSet's."""
+
+    kind: str
+    name: str
+    uid: str
+    # The hash annotation of what was last applied: an equal hash needs no write.
+    rendered_hash: str
+    # The controller owner's uid, so that a stranger's object of the same name is never adopted.
+    owner_uid: str | None
+    deleting: bool = False
+    replicas: int | None = None
+    assignment: Assignment | None = None
+
+
+@dataclass(frozen=True)
+class MemberView:
+    """An agent as its lead sees it: the pod's uid and the highest attempt that it has seen."""
+
+    worker: int
+    uid: str
+    seen: int
+    connected: bool
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """The stream from the lead. `lead` is the worker index that it comes from."""
+
+    connected: bool = False
+    lead: int | None = None
+    since: float | None = None
+    members: tuple[MemberView, ...] = ()
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A write that the API server refused and that stands in the way (quota, webhook, a stranger's object)."""
+
+    action: str
+    reason: str
+    message: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything around the job. `reports` holds the last one of each worker and attempt, from all ways together."""
+
+    children: tuple[ChildView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    reports: tuple[Report, ...] = ()
+    # By worker, then by global rank.
+    progress: Mapping[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    progress_attempt: int = 0
+    progress_at: float | None = None
+    stream: StreamView = StreamView()
+    problems: tuple[Problem, ...] = ()

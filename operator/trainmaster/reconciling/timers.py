@@ -1,0 +1,62 @@
+"""When a job has to be looked at again although nothing is heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster.api.protocol import Assignment
+from trainmaster.reconciling import attempts, deadlines, elastic, giving_back, startup, stuck_pods
+from trainmaster.reconciling.assignments import next_touch_at
+from trainmaster.reconciling.progress import INTERVAL
+from trainmaster.reconciling.situation import UP_WITHOUT_WORD, Situation
+from trainmaster.reconciling.times import to_seconds
+
+# Never spin: a time that has passed without effect is looked at again after this.
+SHORTEST_WAIT = 0.05
+
+
+def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
+    """Seconds until the earliest time at which a policy could answer otherwise; None while only news can matter."""
+    due = min(_times(situation, assignment), default=None)
+    return None if due is None else max(due - situation.now, SHORTEST_WAIT)
+
+
+def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
+    now, status = situation.now, situation.status
+    candidates = [
+        startup.due_at(situation),
+        deadlines.active_deadline_at(situation),
+        deadlines.expires_at(situation),
+        stuck_pods.next_look_at(situation),
+        next_touch_at(situation, assignment) if not situation.terminal else None,
+        attempts.restart_at(situation) if status.phase == "Restarting" else None,
+        giving_back.give_back_at(situation),
+        elastic.grow_at(situation),
+        elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
+        _unheard_until(situation),
+        _progress_at(situation),
+    ]
+    yield from (at for at in candidates if at is not None and at > now)
+
+
+def _unheard_until(situation: Situation) -> float | None:
+    """When the next worker that nobody hears counts as up."""
+    if situation.status.phase not in ("Pending", "Starting") or situation.observed.stream.connected:
+        return None
+    waits = [situation.unheard_for(worker) for worker in situation.workers]
+    left = [UP_WITHOUT_WORD - wait for wait in waits if 0 < wait < UP_WITHOUT_WORD]
+    return situation.now + min(left) if left else None
+
+
+def _progress_at(situation: Situation) -> float | None:
+    """When young progress may be told."""
+    told, at = situation.status.progress, situation.observed.progress_at
+    if (
+        told is None
+        or at is None
+        or situation.terminal
+        or situation.observed.progress_attempt != situation.status.attempt
+    ):
+        return None
+    reported = to_seconds(told.reported_at)
+    return reported + INTERVAL if reported is not None and 0 < at - reported < INTERVAL else None

@@ -1,0 +1,39 @@
+"""Times: seconds since the epoch inside, RFC 3339 in the status.
+
+Milliseconds are kept, because recoveries take tenths of a second. Clocks jump (another operator's machine, NTP), so an
+interval that comes out negative counts as zero.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+
+def to_text(seconds: float) -> str:
+    """`2026-11-21T04:00:00.123Z`, rounded up, so that a time to wait for is never read as an earlier one."""
+    milliseconds = math.ceil(seconds * 1000 - 1e-6)
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+
+
+def to_whole_text(seconds: float) -> str:
+    """`2026-11-21T04:00:00Z`, as Kubernetes writes the times of conditions (metav1.Time)."""
+    return f"{datetime.fromtimestamp(math.floor(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def to_seconds(text: str | None) -> float | None:
+    """Seconds since the epoch; None for no time, and for what isn't one (somebody edited the status)."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def since(now: float, text: str | None) -> float:
+    """Seconds from a time of the status until now; 0 for no time and for one in the future."""
+    moment = to_seconds(text)
+    return 0.0 if moment is None else max(now - moment, 0.0)
