@@ -1,0 +1,9 @@
+"""`python -m trainmaster.agent`."""
+
+from __future__ import annotations
+
+import sys
+
+from trainmaster.agent.main import main
+
+sys.exit(main())

@@ -1,0 +1,159 @@
+"""The assignment: what this attempt is, who takes part, and whether to run (docs/protocol.md, "The assignment").
+
+It comes three ways (the annotation's file, a push to the lead, the lead's broadcast), in any order and more than once.
+`newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over `Run`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any, NamedTuple, Optional
+
+from trainmaster.agent.errors import InvalidAssignment
+
+MAX_BYTES = 262_144
+"""Kubernetes allows 256 KiB for all annotations of an object."""
+MAX_WORKERS = 4_096
+
+
+class Assignment(NamedTuple):
+    """One attempt; `workers`, `uids` and `hosts` are in rank order, so a position is a NODE_RANK."""
+
+    attempt: int
+    workers: tuple[int, ...]
+    uids: Optional[tuple[str, ...]]
+    hosts: tuple[str, ...]
+    master: str
+    port: int
+    token: str
+    state: str
+    grace_seconds: float
+
+    def node_rank(self, worker: int, uid: str) -> int | None:
+        """The NODE_RANK of a worker's pod, or None where it doesn't take part: its index or its uid isn't listed."""
+        if worker not in self.workers:
+            return None
+        position = self.workers.index(worker)
+        if self.uids is not None and self.uids[position] != uid:
+            return None
+        return position
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object of docs/protocol.md."""
+        return {
+            "attempt": self.attempt,
+            "workers": list(self.workers),
+            "uids": None if self.uids is None else list(self.uids),
+            "hosts": list(self.hosts),
+            "master": self.master,
+            "port": self.port,
+            "token": self.token,
+            "state": self.state,
+            "graceSeconds": self.grace_seconds,
+        }
+
+
+def newer(one: Assignment | None, other: Assignment) -> bool:
+    """Whether `other` replaces `one`."""
+    if one is None or other.attempt != one.attempt:
+        return one is None or other.attempt > one.attempt
+    return other.state == "Hold" and one.state == "Run"
+
+
+def parse(text: str | bytes) -> Assignment:
+    """Read an assignment's JSON; raises InvalidAssignment, whatever the text is."""
+    if len(text) > MAX_BYTES:
+        raise InvalidAssignment(f"assignment: longer than {MAX_BYTES} bytes")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidAssignment(f"assignment: not JSON: {str(error)[:100]}") from None
+    return from_wire(data)
+
+
+def from_wire(data: Any) -> Assignment:
+    """Check a JSON object; raises InvalidAssignment with the field and its value. Unknown fields are passed over."""
+    if not isinstance(data, dict):
+        raise InvalidAssignment(f"assignment: {_short(data)} is not an object")
+    workers = _list(data, "workers")
+    hosts = _list(data, "hosts")
+    uids = None if data.get("uids") is None else _list(data, "uids")
+    for name, values in (("hosts", hosts), ("uids", uids)):
+        if values is not None and len(values) != len(workers):
+            raise InvalidAssignment(f"assignment.{name}: {len(values)} items for {len(workers)} workers")
+    if len(set(map(repr, workers))) != len(workers):
+        raise InvalidAssignment("assignment.workers: an index stands there twice")
+    state = data.get("state", "Run")
+    if state not in ("Run", "Hold"):
+        raise InvalidAssignment(f"assignment.state: {_short(state)} is neither Run nor Hold")
+    return Assignment(
+        attempt=_whole(data.get("attempt"), "attempt", 1, 2**53),
+        workers=tuple(_whole(worker, "workers", 0, 2**31) for worker in workers),
+        uids=None if uids is None else tuple(_text(uid, "uids", 64) for uid in uids),
+        hosts=tuple(_text(host, "hosts", 253) for host in hosts),
+        master=_text(data.get("master", hosts[0]), "master", 253),
+        port=_whole(data.get("port"), "port", 1, 65_535),
+        token=_text(data.get("token"), "token", 256),
+        state=state,
+        grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
+    )
+
+
+class AssignmentFile:
+    """The downward API's file, read again whenever it changes.
+
+    The kubelet replaces such files by swapping the symbolic link `..data`, so the file's own inode changes; `stat`
+    follows the link. Level-triggered: `poll` costs one `stat`, and a file that can't be read is read again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._seen: tuple[int, ...] | None = None
+
+    def poll(self) -> Assignment | None:
+        """The assignment, when the file has changed since the last call and holds one; raises InvalidAssignment."""
+        try:
+            status = os.stat(self.path)
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if seen == self._seen:
+                return None
+            with open(self.path, "rb") as file:
+                text = file.read(MAX_BYTES + 1)
+        except OSError:
+            # Not there yet, or between two versions: the next poll sees it.
+            return None
+        self._seen = seen
+        # The annotation isn't set: the pod was made by hand, or the file is from before the first patch.
+        return parse(text) if text.strip() else None
+
+
+def _list(data: dict[str, Any], name: str) -> list[Any]:
+    value = data.get(name)
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_WORKERS:
+        raise InvalidAssignment(f"assignment.{name}: {_short(value)} is not a list of 1 to {MAX_WORKERS} items")
+    return value
+
+
+def _whole(value: Any, name: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidAssignment(f"assignment.{name}: {_short(value)} is not a whole number from {least} to {most}")
+    return value
+
+
+def _text(value: Any, name: str, most: int) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= most or not value.isprintable():
+        raise InvalidAssignment(f"assignment.{name}: {_short(value)} is not a text of 1 to {most} characters")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise InvalidAssignment(f"assignment.graceSeconds: {_short(value)} is not a number of seconds of at least 0")
+    return float(value)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,207 @@
+"""Processes: starting them, reaping them, and leaving none over.
+
+The agent is PID 1 of its container, so every orphan becomes its child; elsewhere (tests, a pod with a shared process
+namespace) it makes itself the subreaper, see prctl(2), PR_SET_CHILD_SUBREAPER. Everything below it can then be found by
+its ancestry, whatever process groups and sessions it made: torchrun gives each rank a session of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Optional
+
+from trainmaster.agent.errors import LaunchError
+
+_RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
+_SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Ending(NamedTuple):
+    """How a process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
+
+    exit_code: int
+    signal: Optional[int] = None
+
+
+def ending_of(wait_status: int) -> Ending:
+    """Read a status as wait(2) gives it."""
+    if os.WIFSIGNALED(wait_status):
+        number = os.WTERMSIG(wait_status)
+        return Ending(128 + number, number)
+    return Ending(os.WEXITSTATUS(wait_status))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of orphans below, where the agent isn't PID 1."""
+    if os.getpid() == 1:
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str:
+    """The path that executes `name` in this environment, as execvp(3) finds it; raises LaunchError."""
+    if "/" in name:
+        candidates = [name]
+    else:
+        candidates = [os.path.join(folder or ".", name) for folder in environ.get("PATH", os.defpath).split(":")]
+    problem = "is in no folder of PATH" if "/" not in name else "does not exist"
+    for candidate in candidates:
+        try:
+            mode = os.stat(candidate).st_mode
+        except OSError:
+            continue
+        if stat.S_ISDIR(mode):
+            problem = "is a folder"
+        elif not os.access(candidate, os.X_OK):
+            problem = "is not executable"
+        else:
+            return candidate
+    raise LaunchError(f"command not found: {name!r} {problem}; check spec.command and the image")
+
+
+def spawn(program: str, arguments: tuple[str, ...], environ: Mapping[str, str], streams: Mapping[int, int]) -> int:
+    """Start a process in a process group of its own and return its pid. `streams`: descriptor in the child -> ours.
+
+    Raises LaunchError where the kernel refuses (no such interpreter, not executable, out of processes).
+    """
+    actions: list[tuple[int, int, int] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in streams.items()
+    ]
+    if 0 not in streams:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    try:
+        return os.posix_spawn(
+            program, arguments, environ, file_actions=actions, setpgroup=0, setsigdef=_RESET_SIGNALS, setsigmask=[]
+        )
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"cannot execute {program!r}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def reap() -> dict[int, Ending]:
+    """Collect every child that has ended since the last call, orphans included."""
+    ended: dict[int, Ending] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = ending_of(status)
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+class Process(NamedTuple):
+    """A line of the process table."""
+
+    pid: int
+    parent: int
+    name: str
+    state: str
+
+
+def process_table() -> dict[int, Process]:
+    """All processes that can be seen, zombies included, by pid."""
+    table: dict[int, Process] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        text = _read(f"/proc/{entry}/stat")
+        # The name stands in parentheses and may hold any character (proc(5)).
+        head, _, tail = text.rpartition(")")
+        fields = tail.split()
+        if len(fields) > 2:
+            table[int(entry)] = Process(int(entry), int(fields[1]), head.partition("(")[2], fields[0])
+    return table
+
+
+def descendants(root: int) -> list[int]:
+    """The pids of all living processes below `root`, parents before children."""
+    table = process_table()
+    below: dict[int, list[int]] = {}
+    for process in table.values():
+        below.setdefault(process.parent, []).append(process.pid)
+    found: list[int] = []
+    queue = list(below.get(root, []))
+    while queue:
+        pid = queue.pop(0)
+        if table[pid].state != "Z":
+            found.append(pid)
+        queue.extend(below.get(pid, []))
+    return found
+
+
+def signal_target(pid: int) -> int:
+    """Whom SIGTERM should reach where `pid` is a rank's process.
+
+    A shell that waits for one program keeps the signal to itself until the program has ended, and the program would
+    never save its checkpoint: then the program is meant. A shell with a trap for it is meant itself.
+    """
+    table = process_table()
+    while pid in table and table[pid].name in _SHELLS and not catches(pid, signal.SIGTERM):
+        below = [process.pid for process in table.values() if process.parent == pid and process.state != "Z"]
+        if len(below) != 1:
+            break
+        pid = below[0]
+    return pid
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """The lines of /proc/<pid>/status by name; empty where the process is gone."""
+    pairs = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in pairs}
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    return bool(int(status_of(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
+
+
+def zombie_ending(pid: int) -> Ending | None:
+    """How a process that isn't our child ended, while its parent hasn't reaped it; None where that can't be seen."""
+    _, _, tail = _read(f"/proc/{pid}/stat").rpartition(")")
+    fields = tail.split()
+    # Field 52 of proc(5), counted from the third one here.
+    if len(fields) < 50 or fields[0] != "Z":
+        return None
+    return ending_of(int(fields[49]))
+
+
+def leftovers(state_dir: str) -> list[int]:
+    """Processes of attempts of an agent before this one, which was killed: they carry this state folder and an attempt
+    in their environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
+    wanted = f"TRAINMASTER_STATE_DIR={state_dir}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                variables = file.read().split(b"\0")
+        except OSError:
+            continue
+        if wanted in variables and any(variable.startswith(b"TRAINMASTER_ATTEMPT=") for variable in variables):
+            found.append(int(entry))
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,131 @@
+"""What to execute for an attempt, and with which environment. Pure: nothing here starts anything.
+
+torchrun is used with a static rendezvous and no restarts of its own: its in-place restart fails with "connectFullMesh"
+(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that tells the
+agent its pid and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's output and
+end at once, in any version of torch, instead of when torchrun's own polling does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Optional
+
+from trainmaster.agent.assignment import Assignment
+from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.settings import Settings
+
+_PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+
+# $0 is the attempt's folder, "$@" the user's command.
+RANK_WRAPPER = (
+    'printf "%s %s\\n" "$LOCAL_RANK" "$$" >"$0/ranks" && '
+    'exec "$@" >"$0/rank-$LOCAL_RANK.out" 2>"$0/rank-$LOCAL_RANK.err"'
+)
+
+
+class Launch(NamedTuple):
+    """A command line; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
+
+    arguments: tuple[str, ...]
+    wraps_ranks: bool
+
+
+def attempt_dir(settings: Settings, attempt: int) -> str:
+    """Where an attempt's logs, pipes, progress and error files are."""
+    return os.path.join(settings.state_dir, f"attempt-{attempt}")
+
+
+def plan_launch(settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str]) -> Launch:
+    """The command line of one worker's launcher; raises LaunchError for an empty command."""
+    if not command or not command[0]:
+        raise LaunchError("command not found: the command is empty; set spec.command")
+    if settings.launcher == "exec" or starts_torchrun(command):
+        # A command that starts torchrun itself gets what it needs by PET_*: two launchers must not be nested.
+        return Launch(tuple(command), False)
+    folder = attempt_dir(settings, assignment.attempt)
+    python = _python_of(command)
+    torchrun = (python, "-m", "torch.distributed.run") if python else ("torchrun",)
+    return Launch(
+        (
+            *torchrun,
+            f"--nnodes={len(assignment.workers)}",
+            f"--nproc-per-node={settings.processes}",
+            f"--node-rank={node_rank}",
+            "--rdzv-backend=static",
+            f"--rdzv-id=attempt-{assignment.attempt}",
+            f"--master-addr={assignment.master}",
+            f"--master-port={assignment.port}",
+            "--max-restarts=0",
+            "--monitor-interval=0.1",
+            f"--log-dir={os.path.join(folder, 'torchrun')}",
+            "--no-python",
+            "/bin/sh",
+            "-c",
+            RANK_WRAPPER,
+            folder,
+            *command,
+        ),
+        True,
+    )
+
+
+def starts_torchrun(command: Sequence[str]) -> bool:
+    """Whether the user's command is a launcher already."""
+    if os.path.basename(command[0]) == "torchrun":
+        return True
+    return _python_of(command) is not None and any(
+        flag == "-m" and module in _TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])
+    )
+
+
+def rank_environment(
+    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of an attempt's children: `base` with all that the attempt changes set anew."""
+    nodes, processes = len(assignment.workers), settings.processes
+    folder = attempt_dir(settings, assignment.attempt)
+    first_rank = node_rank * processes
+    environ = dict(base)
+    environ.update(
+        {
+            "MASTER_ADDR": assignment.master,
+            "MASTER_PORT": str(assignment.port),
+            "NNODES": str(nodes),
+            "NODE_RANK": str(node_rank),
+            "NPROC_PER_NODE": str(processes),
+            "WORLD_SIZE": str(nodes * processes),
+            "PET_NNODES": str(nodes),
+            "PET_NPROC_PER_NODE": str(processes),
+            "PET_NODE_RANK": str(node_rank),
+            "PET_MASTER_ADDR": assignment.master,
+            "PET_MASTER_PORT": str(assignment.port),
+            "PET_RDZV_BACKEND": "static",
+            "PET_MAX_RESTARTS": "0",
+            "TRAINMASTER_ATTEMPT": str(assignment.attempt),
+            "TRAINMASTER_PROGRESS_FILE": os.path.join(folder, "progress"),
+            "TRAINMASTER_STATE_DIR": settings.state_dir,
+        }
+    )
+    if settings.launcher == "exec":
+        environ.update(
+            {
+                "RANK": str(first_rank),
+                "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": str(processes),
+                "TORCHELASTIC_ERROR_FILE": os.path.join(folder, "error.json"),
+            }
+        )
+    else:
+        # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
+        environ.pop("RANK", None)
+    # Without it a rank's last lines stay in its buffer when it is killed, and those are the ones that matter.
+    environ.setdefault("PYTHONUNBUFFERED", "1")
+    return environ
+
+
+def _python_of(command: Sequence[str]) -> Optional[str]:
+    return command[0] if _PYTHON.fullmatch(os.path.basename(command[0])) else None

@@ -1,0 +1,158 @@
+"""The agent's command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+
+_HELP = """usage: agent run -- <command> [args...]   train: start, watch and report the ranks of this worker
+       agent install <path>             copy this agent to <path>, atomically
+       agent state                      print this worker's state as JSON
+       agent --version | --help
+
+The environment that `run` reads is described in docs/protocol.md.
+"""
+
+_terminated = False
+
+
+def _note_termination(_number: int, _frame: object) -> None:
+    global _terminated
+    _terminated = True
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    # Before anything else: PID 1 has no default action for SIGTERM, so one that comes early would be lost.
+    signal.signal(signal.SIGTERM, _note_termination)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["run"]:
+        return _run(words[1:])
+    if words[:1] == ["install"] and len(words) == 2:
+        return _install(words[1])
+    if words == ["state"]:
+        return _state()
+    if words == ["--version"]:
+        from trainmaster.agent import __version__
+
+        print(f"trainmaster agent {__version__}, Python {sys.version.split()[0]}")
+        return 0
+    if words in (["--help"], ["-h"]):
+        print(_HELP, end="")
+        return 0
+    print(_HELP, end="", file=sys.stderr)
+    return 64
+
+
+def _run(words: list[str]) -> int:
+    from trainmaster.agent.errors import EXIT_USAGE, LaunchError, UsageError
+    from trainmaster.agent.settings import read_settings
+
+    command = words[1:] if words[:1] == ["--"] else words
+    try:
+        if not command:
+            raise UsageError("no command to run: use `agent run -- <command>`, or set spec.command")
+        settings = read_settings(os.environ)
+    except UsageError as error:
+        return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
+    from trainmaster.agent.worker import Worker
+
+    try:
+        return Worker(settings, command, os.environ).run(_terminated)
+    except LaunchError as error:
+        from trainmaster.agent.report import Report
+
+        code = 65
+        report = Report(
+            _assigned_attempt(settings.assignment_file),
+            settings.worker,
+            settings.pod_uid,
+            "Failed",
+            settings.node,
+            None,
+            code,
+            None,
+            "LaunchError",
+            str(error),
+            time.time(),
+        )
+        return _refuse(settings.termination_log, str(error), code, report.termination_message())
+
+
+def _assigned_attempt(path: str) -> int:
+    from trainmaster.agent.assignment import AssignmentFile
+    from trainmaster.agent.errors import InvalidAssignment
+
+    try:
+        assignment = AssignmentFile(path).poll()
+    except InvalidAssignment:
+        return 0
+    return assignment.attempt if assignment else 0
+
+
+def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -> int:
+    print(f"[agent]: {sentence}", file=sys.stderr)
+    if termination_log:
+        try:
+            with open(termination_log, "w", encoding="utf-8") as file:
+                file.write(message or sentence)
+        except OSError as error:
+            print(f"[agent]: cannot write the termination message: {error.strerror}", file=sys.stderr)
+    return code
+
+
+def _install(path: str) -> int:
+    """Copy the zipapp that runs; the init container's part in getting the agent into any image."""
+    source = sys.argv[0]
+    try:
+        if not os.path.isfile(source) or not source.endswith(".pyz"):
+            from trainmaster.agent.build import zipapp_bytes
+
+            data = zipapp_bytes()
+        else:
+            with open(source, "rb") as file:
+                data = file.read()
+        temporary = f"{path}.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o755)
+        os.replace(temporary, path)
+    except OSError as error:
+        print(f"[agent]: cannot install to {path}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _state() -> int:
+    """Ask the agent of this container; what it left on disk where it doesn't answer."""
+    from trainmaster.agent.assignment import AssignmentFile
+    from trainmaster.agent.errors import EXIT_USAGE, AgentError
+    from trainmaster.agent.marks import read_mark
+    from trainmaster.agent.settings import read_settings
+
+    try:
+        settings = read_settings(os.environ)
+        assignment = AssignmentFile(settings.assignment_file).poll()
+    except AgentError as error:
+        print(f"[agent]: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if assignment is not None and settings.port:
+        try:
+            with socket.create_connection((settings.pod_ip or "127.0.0.1", settings.port), timeout=2) as sock:
+                head = f"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: {assignment.token}\r\nConnection: close\r\n\r\n"
+                sock.sendall(head.encode())
+                with sock.makefile("rb") as file:
+                    status, _, body = file.read().partition(b"\r\n\r\n")
+            if b" 200 " in status[:20]:
+                print(body.decode(), end="")
+                return 0
+        except OSError as error:
+            print(f"[agent]: the agent doesn't answer: {error}", file=sys.stderr)
+    mark = read_mark(settings.state_dir)
+    print(json.dumps({"worker": settings.worker, "report": mark.report.to_wire() if mark else None}, indent=1))
+    return 0

@@ -1,0 +1,40 @@
+"""What Prometheus reads at /metrics, in its text format (version 0.0.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from trainmaster.agent.report import STATES, Report
+
+_OF_RANKS = (
+    ("step", "trainmaster_step", "Steps done by a rank."),
+    ("totalSteps", "trainmaster_total_steps", "Steps that a rank is going to do."),
+    ("loss", "trainmaster_loss", "A rank's last loss."),
+    ("samplesPerSecond", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
+    ("stepSeconds", "trainmaster_step_seconds", "A rank's own time for a step."),
+)
+
+
+def render_metrics(job: str, worker: int, report: Optional[Report], ranks: Mapping[str, Mapping[str, Any]]) -> str:
+    """The whole page."""
+    labels = f'job="{_escape(job)}",worker="{worker}"'
+    lines = [
+        "# HELP trainmaster_attempt The newest attempt that this worker took part in.",
+        "# TYPE trainmaster_attempt gauge",
+        f"trainmaster_attempt{{{labels}}} {report.attempt if report else 0}",
+        "# HELP trainmaster_worker_state 1 for the state that the worker is in.",
+        "# TYPE trainmaster_worker_state gauge",
+    ]
+    state = report.state if report else "Waiting"
+    lines += [f'trainmaster_worker_state{{{labels},state="{name}"}} {int(name == state)}' for name in STATES]
+    for field, metric, help_text in _OF_RANKS:
+        values = [(rank, progress[field]) for rank, progress in ranks.items() if field in progress]
+        if values:
+            lines += [f"# HELP {metric} {help_text}", f"# TYPE {metric} gauge"]
+            lines += [f'{metric}{{{labels},rank="{_escape(rank)}"}} {value}' for rank, value in values]
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,64 @@
+"""Names to addresses: the hosts file first, then DNS in a thread, because getaddrinfo(3) can block for many seconds."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import NamedTuple
+
+from trainmaster.agent.loop import Loop
+
+MAX_HOSTS_BYTES = 1_048_576
+
+
+class Resolved(NamedTuple):
+    """An address and its family, or the problem."""
+
+    family: int
+    address: str
+    problem: str = ""
+
+
+def resolve(loop: Loop, name: str, hosts_file: str, done: Callable[[Resolved], None]) -> None:
+    """Look a name up and call back: at once for an address or a name in the hosts file."""
+    address = name if _family(name) else lookup_hosts(hosts_file, name)
+    if address:
+        done(Resolved(_family(address), address))
+        return
+    import threading
+
+    def ask() -> None:
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0]
+            result = Resolved(found[0], str(found[4][0]))
+        except (OSError, UnicodeError) as error:
+            result = Resolved(0, "", str(error))
+        loop.call_from_thread(lambda: done(result))
+
+    threading.Thread(target=ask, name="resolve", daemon=True).start()
+
+
+def lookup_hosts(path: str, name: str) -> str:
+    """The address of a name in a file like /etc/hosts (hosts(5)), or ""."""
+    if not path:
+        return ""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_HOSTS_BYTES)
+    except OSError:
+        return ""
+    for line in text.splitlines():
+        fields = line.partition("#")[0].split()
+        if name in fields[1:] and _family(fields[0]):
+            return fields[0]
+    return ""
+
+
+def _family(address: str) -> int:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, address)
+        except (OSError, ValueError):
+            continue
+        return family
+    return 0

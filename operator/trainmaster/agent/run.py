@@ -1,0 +1,343 @@
+"""One attempt on this worker: its launcher, its ranks, how they end and how they are ended.
+
+A failure is told the moment it is seen (`on_outcome`), long before the last process is gone (`on_gone`). After that
+ranks of the same worker may still show a better cause: a bystander's broken connection is often seen before the exit of
+the rank that caused it (in 15 of 24 kills), so ranks aren't sent SIGTERM for a moment after a mere broken connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from trainmaster.agent import children, launcher
+from trainmaster.agent.assignment import Assignment
+from trainmaster.agent.children import Ending
+from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.loop import READ, Loop, Timer
+from trainmaster.agent.output import KeptLog, Printer, Pump
+from trainmaster.agent.report import MAX_ERROR_CHARACTERS
+from trainmaster.agent.settings import Settings
+from trainmaster.agent.verdict import (
+    FINISHED,
+    Outcome,
+    broken_connection,
+    judge_failure,
+    more_telling,
+    oom_kill_count,
+    read_error_file,
+    stopped,
+)
+
+FAILURE_GRACE = 0.4
+"""Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
+exited, and its code is what matters."""
+SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+PLANNED_GRACE = 2.0
+"""A stop with at least so many seconds lets the launcher live and end with its ranks."""
+
+# torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
+_TORCHRUN_FAILURE = re.compile(r"exitcode: (-?\d+)\) local_rank: (\d+)")
+
+
+class Run:
+    """The processes of one attempt. Everything is called in the loop's thread."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        assignment: Assignment,
+        node_rank: int,
+        printers: tuple[Printer, Printer],
+        on_outcome: Callable[[Outcome], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self.attempt = assignment.attempt
+        self.node_rank = node_rank
+        self.outcome: Outcome | None = None
+        self.started_at = 0.0
+        self.ranks: dict[int, int] = {}
+        """Pids by local rank, as far as known."""
+        self._loop = loop
+        self._settings = settings
+        self._assignment = assignment
+        self._stdout, self._stderr = printers
+        self._on_outcome = on_outcome
+        self._on_gone = on_gone
+        self._folder = launcher.attempt_dir(settings, assignment.attempt)
+        self._launcher_pid = 0
+        self._launcher_ending: Ending | None = None
+        self._wraps_ranks = False
+        self._endings: dict[int, Ending] = {}
+        self._pumps: dict[str, Pump] = {}
+        self._logs: list[KeptLog] = []
+        self._pidfds: dict[int, int] = {}
+        self._announcements = -1
+        self._terminated = False
+        self._terminate_timer: Timer | None = None
+        self._kill_timer: Timer | None = None
+        self._kill_at = float("inf")
+        self._sweeps = 0
+        self._sweeping = False
+        self._gone = False
+        self._oom_kills_before = 0
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the ranks were sent SIGTERM, or are about to be."""
+        return self._terminated or self._terminate_timer is not None
+
+    @property
+    def up(self) -> bool:
+        """Whether all ranks of this worker have been started."""
+        return len(self.ranks) == (self._settings.processes if self._wraps_ranks else 1)
+
+    def first_rank(self) -> int:
+        """The global rank of local rank 0."""
+        return self.node_rank * self._settings.processes
+
+    def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> None:
+        """Start the launcher. Raises LaunchError, or OSError where the state folder can't be written."""
+        plan = launcher.plan_launch(self._settings, self._assignment, self.node_rank, command)
+        environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
+        program = children.find_program(plan.arguments[0], environ)
+        children.find_program(command[0], environ)
+        os.makedirs(self._folder, exist_ok=True)
+        self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
+        self._wraps_ranks = plan.wraps_ranks
+        if plan.wraps_ranks:
+            self._open_rank_pipes()
+            name, prefix = "launcher", f"[worker {self._settings.worker}]: "
+        else:
+            name, prefix = "rank-0", f"[rank {self.first_rank()}]: "
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        self._pump(f"{name}.out", out_read, prefix, self._stdout)
+        self._pump(f"{name}.err", err_read, prefix, self._stderr)
+        try:
+            self._launcher_pid = children.spawn(program, plan.arguments, environ, {1: out_write, 2: err_write})
+        except LaunchError:
+            self._close()
+            raise
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+        self.started_at = time.monotonic()
+        if not plan.wraps_ranks:
+            self.ranks[0] = self._launcher_pid
+
+    def child_ended(self, pid: int, ending: Ending) -> None:
+        """A child of the agent was reaped; it may be an orphan that is none of ours."""
+        if pid == self._launcher_pid:
+            self._launcher_ending = ending
+            if self._wraps_ranks:
+                self._launcher_ended(ending)
+            else:
+                self._rank_ended(0, ending)
+        for local_rank, rank_pid in self.ranks.items():
+            if rank_pid == pid and local_rank not in self._endings:
+                self._rank_ended(local_rank, ending)
+        self._sweep_when_ended()
+
+    def stop(self, grace: float, delay: float = 0.0) -> None:
+        """End the ranks: SIGTERM after `delay`, SIGKILL after `grace` seconds more. The earliest deadline holds."""
+        if delay > 0:
+            if not self.stopping:
+                self._terminate_timer = self._loop.call_later(delay, lambda: self.stop(grace))
+            return
+        if self._terminate_timer is not None:
+            self._terminate_timer.cancel()
+        if not self._terminated:
+            self._terminated = True
+            if self._wraps_ranks and grace < PLANNED_GRACE and self._launcher_ending is None:
+                # torchrun would wait up to 30 s for its ranks; without it they become our own children.
+                children.send([self._launcher_pid], signal.SIGKILL)
+            living = [pid for local_rank, pid in self.ranks.items() if local_rank not in self._endings]
+            # Where no rank has announced itself yet, the launcher is all there is.
+            children.send([children.signal_target(pid) for pid in living or [self._launcher_pid]], signal.SIGTERM)
+        kill_at = time.monotonic() + grace
+        if kill_at < self._kill_at:
+            self._kill_at = kill_at
+            if self._kill_timer is not None:
+                self._kill_timer.cancel()
+            self._kill_timer = self._loop.call_later(grace, self._sweep)
+
+    def fail(self, outcome: Outcome) -> None:
+        """The agent itself says that this attempt has failed here (hung, a mismatch)."""
+        self._settle(outcome)
+        self.stop(FAILURE_GRACE)
+
+    def evidence(self, local_rank: int) -> str:
+        """The last lines of a rank: its exception where torch's error file has it, else what it printed last."""
+        for path in self._error_files(local_rank):
+            text = read_error_file(path)
+            if text:
+                return text
+        return self._last_lines(f"rank-{local_rank}.err", f"rank-{local_rank}.out")
+
+    def _error_files(self, local_rank: int) -> list[str]:
+        if not self._wraps_ranks:
+            return [os.path.join(self._folder, "error.json")]
+        # torchrun puts a folder with a name of its own in between, one in each of its lives.
+        folder = os.path.join(self._folder, "torchrun")
+        lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
+
+    def _last_lines(self, *names: str) -> str:
+        for name in names:
+            pump = self._pumps.get(name)
+            if pump is not None:
+                pump.drain()
+                text = pump.last_lines(MAX_ERROR_CHARACTERS)
+                if text:
+                    return text
+        return ""
+
+    def _open_rank_pipes(self) -> None:
+        # Opened for writing too, so that it never shows an end of file between two ranks.
+        self._announcements = _fifo(os.path.join(self._folder, "ranks"), os.O_RDWR)
+        self._loop.watch(self._announcements, READ, self._announced)
+        for local_rank in range(self._settings.processes):
+            prefix = f"[rank {self.first_rank() + local_rank}]: "
+            for suffix, printer in (("out", self._stdout), ("err", self._stderr)):
+                name = f"rank-{local_rank}.{suffix}"
+                self._pump(name, _fifo(os.path.join(self._folder, name)), prefix, printer)
+
+    def _pump(self, name: str, fd: int, prefix: str, printer: Printer) -> None:
+        log = KeptLog(os.path.join(self._folder, f"{name}.log"))
+        self._logs.append(log)
+        self._pumps[name] = Pump(self._loop, fd, prefix, printer, log)
+
+    def _announced(self, _events: int) -> None:
+        try:
+            data = os.read(self._announcements, 65_536)
+        except BlockingIOError:
+            return
+        # Lines are shorter than PIPE_BUF, so they come whole (pipe(7)).
+        for line in data.decode("ascii", "replace").splitlines():
+            local_rank, _, pid = line.partition(" ")
+            if local_rank.isdigit() and pid.isdigit() and int(local_rank) < self._settings.processes:
+                self._rank_started(int(local_rank), int(pid))
+
+    def _rank_started(self, local_rank: int, pid: int) -> None:
+        self.ranks[local_rank] = pid
+        if self._terminated:
+            children.send([pid], signal.SIGTERM)
+        pidfd_open = getattr(os, "pidfd_open", None)
+        try:
+            fd = -1 if pidfd_open is None else pidfd_open(pid)
+        except OSError:
+            fd = -1
+        if fd < 0:
+            # It has ended already, or this kernel or Python has no pidfd: torchrun's own report comes 0.1 s later.
+            return
+        self._pidfds[local_rank] = fd
+        self._loop.watch(fd, READ, lambda _events: self._rank_exited(local_rank))
+
+    def _rank_exited(self, local_rank: int) -> None:
+        self._close_pidfd(local_rank)
+        ending = children.zombie_ending(self.ranks[local_rank])
+        if ending is not None and local_rank not in self._endings:
+            self._rank_ended(local_rank, ending)
+            self._sweep_when_ended()
+
+    def _rank_ended(self, local_rank: int, ending: Ending) -> None:
+        self._endings[local_rank] = ending
+        if self._terminated or ending.exit_code == 0:
+            return
+        oom_kills = oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
+        outcome = judge_failure(ending, self.first_rank() + local_rank, self.evidence(local_rank), oom_kills)
+        self._settle(outcome)
+        others = any(rank not in self._endings for rank in self.ranks)
+        self.stop(FAILURE_GRACE, FAILURE_GRACE if others and not outcome.culprit else 0.0)
+
+    def _launcher_ended(self, ending: Ending) -> None:
+        if self._terminated or ending.exit_code == 0 or self.outcome is not None:
+            return
+        text = self._last_lines("launcher.err", "launcher.out")
+        match = _TORCHRUN_FAILURE.search(text)
+        if match is not None:
+            # A rank's end that we were too late to see for ourselves.
+            code, local_rank = int(match[1]), int(match[2])
+            self._rank_ended(local_rank, Ending(128 - code, -code) if code < 0 else Ending(code))
+        elif not self.ranks and ending.signal is None and not broken_connection(text):
+            self._settle(Outcome("Failed", None, ending.exit_code, None, "LaunchError", text))
+        else:
+            oom_kills = oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
+            self._settle(judge_failure(ending, None, text, oom_kills))
+
+    def _settle(self, outcome: Outcome) -> None:
+        if self.outcome is None or more_telling(self.outcome, outcome):
+            self.outcome = outcome
+            self._on_outcome(outcome)
+
+    def _sweep_when_ended(self) -> None:
+        """When the launcher and all ranks have ended, whatever else is left is killed."""
+        if self._launcher_ending is None:
+            return
+        living = any(rank not in self._endings for rank in self.ranks)
+        if not living or not self._terminated:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """SIGKILL everything below the agent, until there is nothing."""
+        if self._gone:
+            return
+        if self._sweeping:
+            return
+        rest = children.descendants(os.getpid())
+        if rest:
+            children.send(rest, signal.SIGKILL)
+        elif self._launcher_ending is not None:
+            self._finish()
+            return
+        self._sweeping = True
+        self._loop.call_later(SWEEP_SECONDS[min(self._sweeps, len(SWEEP_SECONDS) - 1)], self._sweep_again)
+        self._sweeps += 1
+
+    def _sweep_again(self) -> None:
+        self._sweeping = False
+        self._sweep()
+
+    def _finish(self) -> None:
+        self._gone = True
+        for timer in (self._terminate_timer, self._kill_timer):
+            if timer is not None:
+                timer.cancel()
+        self._close()
+        if self.outcome is None:
+            failed = [ending for ending in self._endings.values() if ending.exit_code != 0]
+            self._settle(stopped(failed[0] if failed else self._launcher_ending) if self._terminated else FINISHED)
+        self._on_gone()
+
+    def _close(self) -> None:
+        for local_rank in list(self._pidfds):
+            self._close_pidfd(local_rank)
+        if self._announcements >= 0:
+            self._loop.unwatch(self._announcements)
+            os.close(self._announcements)
+            self._announcements = -1
+        for pump in self._pumps.values():
+            pump.close()
+        for log in self._logs:
+            log.close()
+
+    def _close_pidfd(self, local_rank: int) -> None:
+        fd = self._pidfds.pop(local_rank, -1)
+        if fd >= 0:
+            self._loop.unwatch(fd)
+            os.close(fd)
+
+
+def _fifo(path: str, mode: int = os.O_RDONLY) -> int:
+    """Make a named pipe and open it to read, without waiting for a writer (fifo(7))."""
+    try:
+        os.mkfifo(path, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        os.mkfifo(path, 0o600)
+    return os.open(path, mode | os.O_NONBLOCK)

@@ -1,0 +1,99 @@
+"""What the manifest tells the agent through the environment (docs/protocol.md, "Files and environment")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from trainmaster.agent.errors import UsageError
+
+
+class Settings(NamedTuple):
+    """One worker's settings; times are in seconds."""
+
+    worker: int
+    """The worker's global index."""
+    processes: int
+    """Ranks of this worker (NPROC_PER_NODE)."""
+    launcher: str
+    """`torchrun` or `exec`."""
+    setup: str
+    """A shell line run before the launcher, its environment kept; empty: none."""
+    job: str
+    node: str
+    pod_uid: str
+    pod_ip: str
+    """Where the agents' port is bound; empty: on all addresses."""
+    port: int
+    """The agents' port; 0: none, so that outcomes travel by exit alone."""
+    assignment_file: str
+    state_dir: str
+    termination_log: str
+    hosts_file: str
+    """A file like /etc/hosts asked before DNS; empty: none."""
+    grace_seconds: float
+    """What ranks get between SIGTERM and SIGKILL when the pod is stopped."""
+    progress_timeout: float
+    """A step may take this long; 0: no limit."""
+    first_step_timeout: float
+    """The first step may take this long; 0: no limit."""
+    startup_timeout: float
+    """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
+    cgroup_root: str
+    """Where the cgroup file system is mounted."""
+    config_file: str
+    """The training loop's configuration, hashed into the environment that is compared across workers."""
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """Read the settings; raises UsageError with the variable, its value and what it should be."""
+    launcher = environ.get("TRAINMASTER_LAUNCHER") or "torchrun"
+    if launcher not in ("torchrun", "exec"):
+        raise UsageError(f"TRAINMASTER_LAUNCHER: {launcher!r} is no launcher; use torchrun or exec")
+    if not environ.get("TRAINMASTER_WORKER"):
+        raise UsageError("TRAINMASTER_WORKER is not set; it is this worker's global index, from the pod-index label")
+    first_step_timeout = _number(environ, "TRAINMASTER_FIRST_STEP_TIMEOUT", 0.0)
+    return Settings(
+        worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
+        processes=_whole(environ, "NPROC_PER_NODE", 1, 1),
+        launcher=launcher,
+        setup=environ.get("TRAINMASTER_SETUP", "").strip(),
+        job=environ.get("TRAINMASTER_JOB", ""),
+        node=environ.get("TRAINMASTER_NODE_NAME", ""),
+        pod_uid=environ.get("TRAINMASTER_POD_UID", ""),
+        pod_ip=environ.get("TRAINMASTER_POD_IP", ""),
+        port=_whole(environ, "TRAINMASTER_AGENT_PORT", 8472, 0),
+        assignment_file=environ.get("TRAINMASTER_ASSIGNMENT_FILE") or "/run/trainmaster/podinfo/assignment",
+        state_dir=os.path.abspath(environ.get("TRAINMASTER_STATE_DIR") or "/run/trainmaster/state"),
+        termination_log=environ.get("TRAINMASTER_TERMINATION_LOG") or "/dev/termination-log",
+        hosts_file=environ.get("TRAINMASTER_HOSTS_FILE", ""),
+        grace_seconds=_number(environ, "TRAINMASTER_GRACE_SECONDS", 25.0),
+        progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", 0.0),
+        first_step_timeout=first_step_timeout,
+        startup_timeout=first_step_timeout or 900.0,
+        cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
+        config_file="/etc/trainmaster/training.yaml",
+    )
+
+
+def _whole(environ: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < least:
+        raise UsageError(f"{name}: {text[:40]!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise UsageError(f"{name}: {text[:40]!r} is not a number of seconds of at least 0")
+    return value

@@ -1,0 +1,471 @@
+"""The worker: brings its ranks to what the highest assignment asks for, and sees to it that how they ended is known.
+
+`reconcile` is level-triggered: called after every change, it compares the assignment, the mark and what runs. The rules
+of the sure way (docs/protocol.md) are in `_exit_delay`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster.agent import children, environment, marks
+from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer
+from trainmaster.agent.errors import EXIT_BY_REASON, EXIT_TERMINATED, InvalidAssignment, LaunchError
+from trainmaster.agent.lead import Lead
+from trainmaster.agent.link import Link
+from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.metrics import render_metrics
+from trainmaster.agent.observation import Observation
+from trainmaster.agent.output import Printer
+from trainmaster.agent.preparation import Preparation, SetupEnvironment
+from trainmaster.agent.report import Report, whole
+from trainmaster.agent.resolve import lookup_hosts
+from trainmaster.agent.run import Run
+from trainmaster.agent.server import Handlers, Server
+from trainmaster.agent.settings import Settings
+from trainmaster.agent.verdict import Outcome, stopped
+
+FILE_SECONDS = 0.05
+PROGRESS_SECONDS = 0.25
+PATIENCE_SECONDS = 3.0
+FORGOTTEN_SECONDS = 30.0
+"""Without any operator for this long, one that had acknowledged a report may have died before it wrote it down."""
+"""How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
+KEPT_ATTEMPTS = 5
+
+
+class Worker:
+    """The agent's state machine. Everything happens in the loop's thread; `run` returns the exit code."""
+
+    def __init__(self, settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._command = command
+        self._loop = Loop()
+        self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
+        self._file = AssignmentFile(settings.assignment_file)
+        self._setup = SetupEnvironment(settings.setup, environ)
+        self._lead = Lead(self._loop, settings, self._stop_attempt, self._acked, self._changed, self._mismatched)
+        self._link = Link(self._loop, settings, self._hello, self._from_lead, self._changed)
+        self._server = Server(
+            self._loop,
+            settings,
+            Handlers(
+                token=lambda: self._assignment.token if self._assignment else "",
+                offer=self.offer,
+                acknowledge=self._lead.acknowledge,
+                stream=self._lead.open_stream,
+                join=self._lead.join,
+                state=self._state,
+                metrics=lambda: render_metrics(settings.job, settings.worker, self._report, self._ranks()),
+            ),
+        )
+        self._assignment: Assignment | None = None
+        self._preparation: Preparation | None = None
+        self._run: Run | None = None
+        self._observation: Observation | None = None
+        """Of the newest attempt that was launched; it outlives its run."""
+        self._environment: dict[str, str] = {}
+        self._report: Report | None = None
+        """The last report of the newest attempt that was started here, or `Waiting`."""
+        self._previous: Report | None = None
+        """The last report of the attempt before that one: a lead that is joined later hasn't heard it."""
+        self._started_attempt = 0
+        self._exited_before = False
+        self._acked_attempt = 0
+        self._ended_at = 0.0
+        self._unfollowed_at: float | None = None
+        """Since when no operator follows, on the monotonic clock."""
+        self._exit_timer: Timer | None = None
+        self._terminating = False
+        self._exit_code: int | None = None
+        self._complaint = ""
+
+    def run(self, terminated_already: bool) -> int:
+        """Run until it is told to stop or reports by exiting; returns the process's exit code.
+
+        `terminated_already`: SIGTERM came before there was a loop. Raises LaunchError where the port is taken.
+        """
+        children.adopt_orphans()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.on_signal(number, self._terminate)
+        self._loop.on_signal(signal.SIGCHLD, self._reap)
+        os.makedirs(self._settings.state_dir, exist_ok=True)
+        self._read_mark()
+        if self._settings.port:
+            self._server.open()
+        self._poll_file()
+        if terminated_already:
+            self._terminate()
+        self._loop.call_every(FILE_SECONDS, self._poll_file)
+        self._loop.call_every(PROGRESS_SECONDS, self._observe)
+        self._loop.run()
+        for printer in self._printers:
+            printer.drain(1.0)
+        return self._exit_code if self._exit_code is not None else 1
+
+    def offer(self, assignment: Assignment) -> Assignment:
+        """An assignment from any of the three ways: taken if it is higher. Returns the one that then holds."""
+        if self._assignment is not None and (self._exit_code is not None or not newer(self._assignment, assignment)):
+            # On its way out it starts nothing more: the next agent finds the assignment in the file.
+            return self._assignment
+        self._assignment = assignment
+        self._lead.assignment_changed(assignment)
+        self._link.assignment_changed(assignment)
+        self._reconcile()
+        return assignment
+
+    # What has to be done now
+
+    def _reconcile(self) -> None:
+        assignment = self._assignment
+        if assignment is None or self._terminating or self._exit_code is not None:
+            return
+        node_rank = assignment.node_rank(self._settings.worker, self._settings.pod_uid)
+        wanted = assignment.attempt if assignment.state == "Run" and node_rank is not None else None
+        if self._preparation is not None and self._started_attempt != wanted:
+            self._preparation.cancel()
+            self._preparation = None
+            self._take_outcome(stopped(None))
+        if self._run is not None:
+            if self._run.attempt != wanted:
+                self._run.stop(assignment.grace_seconds)
+        elif self._preparation is None and node_rank is not None and wanted is not None:
+            if wanted > self._started_attempt:
+                self._start(assignment, node_rank)
+        elif self._preparation is None and self._started_attempt < assignment.attempt:
+            self._publish(self._new_report(assignment.attempt, "Waiting"))
+        self._consider_exit()
+
+    def _start(self, assignment: Assignment, node_rank: int) -> None:
+        self._started_attempt = assignment.attempt
+        self._exited_before = False
+        starting = self._new_report(assignment.attempt, "Starting")
+        try:
+            marks.write_mark(self._settings.state_dir, starting)
+            marks.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
+        except OSError as error:
+            # Without a mark this attempt could be trained twice.
+            self._take_outcome(_launch_error(f"cannot write {error.filename}: {error.strerror}"))
+            return
+        self._publish(starting)
+        self._link.hurry()
+
+        def launch(environ: Mapping[str, str]) -> None:
+            self._preparation = None
+            self._launch(assignment, node_rank, environ)
+
+        def failed(outcome: Outcome) -> None:
+            self._preparation = None
+            self._take_outcome(outcome)
+
+        self._preparation = Preparation(
+            self._loop, self._settings, self._setup, lambda: self._link.contact, self._printers, launch, failed
+        )
+        self._preparation.begin()
+
+    def _launch(self, assignment: Assignment, node_rank: int, environ: Mapping[str, str]) -> None:
+        address = lookup_hosts(self._settings.hosts_file, assignment.master)
+        if address:
+            assignment = assignment._replace(master=address)
+        run = Run(self._loop, self._settings, assignment, node_rank, self._printers, self._take_outcome, self._run_gone)
+        try:
+            run.start(self._command, environ)
+        except LaunchError as error:
+            self._take_outcome(_launch_error(str(error)))
+        except OSError as error:
+            self._take_outcome(_launch_error(f"cannot write {error.filename}: {error.strerror}"))
+        else:
+            self._run = run
+            self._observation = Observation(self._loop, self._settings, run, self._ranks_are_up, self._send_progress)
+            self._describe_environment(environ)
+
+    def _run_gone(self) -> None:
+        if self._observation is not None:
+            self._observation.finish()
+        self._run = None
+        if self._terminating:
+            self._exit_terminated()
+        else:
+            self._reconcile()
+
+    def _stop_attempt(self, attempt: int, grace: float, delay: float) -> None:
+        """A rank has failed somewhere: this attempt is over."""
+        if self._run is not None and self._run.attempt == attempt:
+            self._run.stop(grace, delay)
+        elif self._preparation is not None and self._started_attempt == attempt:
+            self._preparation.cancel()
+            self._preparation = None
+            self._take_outcome(stopped(None))
+
+    def _mismatched(self, attempt: int, lines: list[str]) -> None:
+        if attempt != self._started_attempt:
+            return
+        error = "the workers' environments differ:\n" + "\n".join(lines)
+        code = EXIT_BY_REASON["PreflightMismatch"]
+        outcome = Outcome("Failed", None, code, None, "PreflightMismatch", error[:2_000])
+        if self._run is not None:
+            self._run.fail(outcome)
+        elif self._preparation is not None:
+            self._preparation.cancel()
+            self._preparation = None
+            self._take_outcome(outcome)
+
+    # Reports
+
+    def _new_report(self, attempt: int, state: str) -> Report:
+        settings = self._settings
+        return Report(attempt, settings.worker, settings.pod_uid, state, settings.node, at=time.time())
+
+    def _take_outcome(self, outcome: Outcome) -> None:
+        """This worker's part of the attempt has ended, or a better cause has been found."""
+        self._ended_at = time.monotonic()
+        report = self._new_report(self._started_attempt, outcome.state)._replace(
+            rank=outcome.rank,
+            exit_code=outcome.exit_code,
+            signal=outcome.signal,
+            reason=outcome.reason,
+            error=outcome.error,
+            culprit=outcome.culprit,
+        )
+        self._acked_attempt = 0
+        self._save_mark(report, exited=False)
+        self._publish(report)
+        self._consider_exit()
+
+    def _publish(self, report: Report) -> None:
+        if self._report is not None and self._report._replace(at=report.at) == report:
+            return
+        if self._report is not None and report.attempt > self._report.attempt:
+            self._previous = self._report
+        self._report = report
+        self._lead.take_report(report)
+        self._link.send({"type": "report", "report": report.to_wire()})
+
+    def _save_mark(self, report: Report, *, exited: bool) -> None:
+        try:
+            marks.write_mark(self._settings.state_dir, report, exited=exited)
+        except OSError as error:
+            self._complain(f"cannot write the mark: {error.strerror}")
+
+    def _read_mark(self) -> None:
+        mark = marks.read_mark(self._settings.state_dir)
+        if mark is None:
+            return
+        self._started_attempt = mark.report.attempt
+        children.send(children.leftovers(self._settings.state_dir), signal.SIGKILL)
+        if mark.report.ended:
+            self._exited_before = mark.exited
+            self._ended_at = time.monotonic()
+            self._publish(mark.report._replace(uid=self._settings.pod_uid))
+        else:
+            error = "the agent of this attempt ended without a word; its container was killed or its node restarted"
+            self._take_outcome(Outcome("Failed", None, EXIT_BY_REASON["AgentLost"], None, "AgentLost", error))
+
+    # The sure way
+
+    def _changed(self) -> None:
+        """Who leads, or whether an operator follows, has changed."""
+        if self._is_followed():
+            self._unfollowed_at = None
+        elif self._unfollowed_at is None:
+            self._unfollowed_at = time.monotonic()
+        self._consider_exit()
+
+    def _acked(self, attempt: int) -> None:
+        self._acked_attempt = max(self._acked_attempt, attempt)
+        self._consider_exit()
+
+    def _consider_exit(self) -> None:
+        if self._exit_timer is not None:
+            self._exit_timer.cancel()
+            self._exit_timer = None
+        delay = self._exit_delay()
+        if delay is None or self._terminating:
+            return
+        remaining = self._ended_at + delay - time.monotonic()
+        if remaining > 0:
+            self._exit_timer = self._loop.call_later(remaining, self._consider_exit)
+        elif self._run is None:
+            self._exit_with_report()
+
+    def _exit_delay(self) -> float | None:
+        """Seconds after its end when the last report has to be made by exiting; None: not at all."""
+        report, assignment = self._report, self._assignment
+        if report is None or report.state not in ("Failed", "Finished") or self._exited_before:
+            return None
+        if assignment is None or assignment.attempt > report.attempt:
+            return None
+        if self._acked_attempt >= report.attempt:
+            # Whoever says Hold has taken it in.
+            if assignment.state == "Hold" or self._unfollowed_at is None:
+                return None
+            return max(self._unfollowed_at - self._ended_at, 0.0) + FORGOTTEN_SECONDS
+        if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
+            # The kubelet has already told of a lost agent's container, and the operator is on its way back to this one.
+            return PATIENCE_SECONDS
+        return PATIENCE_SECONDS if self._is_followed() else 0.0
+
+    def _is_followed(self) -> bool:
+        if self._link.lead == self._settings.worker:
+            return self._lead.followed
+        # While it isn't known who leads, somebody may follow.
+        return self._link.followed or self._link.lead is None
+
+    def _exit_with_report(self) -> None:
+        if self._report is None:
+            return
+        self._save_mark(self._report, exited=True)
+        self._write_termination_message(self._report)
+        self._exit(self._report.process_exit_code())
+
+    def _write_termination_message(self, report: Report) -> None:
+        try:
+            with open(self._settings.termination_log, "w", encoding="utf-8") as file:
+                file.write(report.termination_message())
+        except OSError as error:
+            self._complain(f"cannot write the termination message: {error.strerror}")
+
+    def _terminate(self) -> None:
+        """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
+        if self._terminating:
+            return
+        self._terminating = True
+        if self._preparation is not None:
+            self._preparation.cancel()
+            self._preparation = None
+            self._take_outcome(stopped(None))
+        if self._run is not None:
+            self._run.stop(self._settings.grace_seconds)
+        else:
+            self._exit_terminated()
+
+    def _exit_terminated(self) -> None:
+        report = self._report
+        if report is None or not report.ended:
+            self._exit(EXIT_TERMINATED)
+            return
+        self._write_termination_message(report)
+        self._exit(report.process_exit_code())
+
+    def _exit(self, code: int) -> None:
+        if self._exit_code is None:
+            self._exit_code = code
+            # One more round, so that the report gets onto the wire first.
+            self._loop.call_later(0.01, self._loop.stop)
+
+    # The fast way
+
+    def _hello(self) -> list[dict[str, Any]]:
+        """What a member says first to a lead that it has joined."""
+        settings = self._settings
+        lines: list[dict[str, Any]] = [
+            {
+                "type": "hello",
+                "worker": settings.worker,
+                "uid": settings.pod_uid,
+                "seen": self._assignment.attempt if self._assignment else 0,
+            }
+        ]
+        if self._environment:
+            lines.append(self._environment_line())
+        for report in (self._previous, self._report):
+            if report is not None:
+                lines.append({"type": "report", "report": report.to_wire()})
+        if self._observation is not None and self._observation.ranks:
+            lines.append(self._observation.line())
+        return lines
+
+    def _from_lead(self, line: dict[str, Any]) -> None:
+        kind, attempt = line.get("type"), whole(line.get("attempt"))
+        if kind == "assignment":
+            try:
+                self.offer(from_wire(line))
+            except InvalidAssignment as error:
+                self._complain(str(error))
+        elif attempt is None:
+            return
+        elif kind == "ack":
+            self._acked(attempt)
+        elif kind == "stop":
+            self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
+        elif kind == "mismatch" and isinstance(line.get("lines"), list):
+            self._mismatched(attempt, [str(text)[:500] for text in line["lines"][:32]])
+
+    def _describe_environment(self, environ: Mapping[str, str]) -> None:
+        """Tell the lead what this attempt runs in; after its start, which must not wait for it."""
+        self._environment = environment.describe(self._command, environ, self._settings.config_file)
+        self._lead.take_environment(self._started_attempt, self._environment)
+        self._link.send(self._environment_line())
+
+    def _environment_line(self) -> dict[str, Any]:
+        return {"type": "environment", "attempt": self._started_attempt, "environment": self._environment}
+
+    # Observations
+
+    def _poll_file(self) -> None:
+        try:
+            assignment = self._file.poll()
+        except InvalidAssignment as error:
+            self._complain(f"{self._settings.assignment_file}: {error}")
+            return
+        if assignment is not None:
+            self.offer(assignment)
+
+    def _reap(self) -> None:
+        for pid, ending in children.reap().items():
+            if self._preparation is not None:
+                self._preparation.child_ended(pid, ending)
+            if self._run is not None:
+                self._run.child_ended(pid, ending)
+
+    def _observe(self) -> None:
+        if self._run is not None and self._run.outcome is None and self._observation is not None:
+            self._observation.look()
+
+    def _ranks_are_up(self) -> None:
+        running = self._new_report(self._started_attempt, "Running")
+        self._save_mark(running, exited=False)
+        self._publish(running)
+
+    def _send_progress(self, line: dict[str, Any]) -> None:
+        self._lead.take_progress(self._settings.worker, line)
+        self._link.send(line)
+
+    def _ranks(self) -> dict[str, dict[str, Any]]:
+        return self._observation.ranks if self._observation is not None else {}
+
+    def _state(self) -> dict[str, Any]:
+        assignment = self._assignment
+        shown = None
+        if assignment is not None:
+            shown = assignment.to_wire()
+            del shown["token"]
+        return {
+            "worker": self._settings.worker,
+            "uid": self._settings.pod_uid,
+            "lead": self._link.lead,
+            "assignment": shown,
+            "report": self._report.to_wire() if self._report else None,
+            "progress": self._ranks(),
+            "environment": self._environment,
+            "members": self._lead.state(),
+        }
+
+    def _complain(self, sentence: str) -> None:
+        if sentence != self._complaint:
+            self._complaint = sentence
+            self._printers[1].write(f"[agent]: {sentence}\n".encode())
+
+
+def _launch_error(error: str) -> Outcome:
+    return Outcome("Failed", None, EXIT_BY_REASON["LaunchError"], None, "LaunchError", error[-2_000:])
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 3_600:
+        return 0.4
+    return float(value)
