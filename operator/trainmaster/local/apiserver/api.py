@@ -1,0 +1,390 @@
+"""The API, in process: the one path that every request takes after decoding.
+
+The local cluster's controllers and kubelet call `Api` directly, the HTTP layer calls it for clients. Resources are
+named as in errors, `pods`, `statefulsets.apps`, `widgets.example.dev` (then the stored version is meant), or by their
+`ResourceType`. Every method raises `ApiError`, whose `status` is Kubernetes' answer.
+
+What is returned is shared with the storage and with every other reader: never change it. `copied` makes your own, and
+`modify` does read, change and update in one::
+
+    await api.modify("pods", name, namespace, lambda pod: pod["status"].update(phase="Running"), subresource="status")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.local.apiserver import listing, managed
+from trainmaster.local.apiserver.deleting import DeleteOptions, Deleter
+from trainmaster.local.apiserver.errors import (
+    ApiError,
+    bad_request,
+    invalid,
+    method_not_supported,
+    no_such_resource,
+)
+from trainmaster.local.apiserver.listing import ListResult
+from trainmaster.local.apiserver.patching import json_patch, merge_patch
+from trainmaster.local.apiserver.plans import Plan, Plans
+from trainmaster.local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall
+from trainmaster.local.apiserver.scaling import scale_of, with_scale
+from trainmaster.local.apiserver.storage import Revision, Storage
+from trainmaster.local.apiserver.strategic import strategic_merge_patch
+from trainmaster.local.apiserver.watching import INITIAL_EVENTS_END, Watch, WatchEvent
+from trainmaster.local.apiserver.writing import Options, Writer, check_manager, copied, require
+
+__all__ = ["Api", "ApiError", "DeleteOptions", "ListResult", "Options", "Watch", "WatchEvent", "copied"]
+
+MERGE = "application/merge-patch+json"
+JSON = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+Resource = str | ResourceType
+
+
+class Api:
+    """A cluster's API over a registry of types and a storage in memory."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        storage: Storage | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        random_: random.Random | None = None,
+    ) -> None:
+        self.registry = registry
+        self.storage = storage if storage is not None else Storage()
+        self.clock = clock
+        self.plans = Plans(registry)
+        self._writer = Writer(self, self.storage, clock, random_ or random.Random())
+        self._deleter = Deleter(self.storage, self._writer, clock)
+
+    def plan(self, resource: Resource) -> Plan:
+        """The type, ready for requests. Raises 404 when it isn't served."""
+        if isinstance(resource, ResourceType):
+            return self.plans.of(resource)
+        try:
+            return self.plans.of(self.registry.stored(resource))
+        except KeyError:
+            raise no_such_resource() from None
+
+    def peek(self, resource: str, name: str, namespace: str = "") -> Object | None:
+        """An object as it is now, None when there is none. Synchronous, for hooks and controllers."""
+        found = self.storage.get(resource, namespace, name)
+        return None if found is None else found.object
+
+    def peek_all(self, resource: str, namespace: str = "") -> list[Object]:
+        """All objects as they are now, in the order of namespace and name."""
+        return [revision.object for revision in self.storage.items(resource, namespace)]
+
+    def revision(self, plan: Plan, name: str, namespace: str = "") -> Revision:
+        """What is stored, in the plan's version. Raises 404."""
+        space = namespace if plan.type.namespaced else ""
+        return self._in_version(plan, require(plan, self.storage.get(plan.resource, space, name), name))
+
+    def _in_version(self, plan: Plan, revision: Revision) -> Revision:
+        """The revision as the requested version shows it: versions differ in their name only."""
+        if revision.object["apiVersion"] == plan.type.api_version:
+            return revision
+        return Revision({**revision.object, "apiVersion": plan.type.api_version}, revision.version)
+
+    async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> Object:
+        plan = self.plan(resource)
+        found = self.revision(plan, name, namespace)
+        if subresource == "scale" and plan.type.scale is not None:
+            return scale_of(plan.type, found.object)
+        if subresource in ("", "status"):
+            return found.object
+        return await self._call(plan, subresource, "get", name, namespace, None, Options())
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        limit: int = 0,
+        token: str = "",
+        version: str = "",
+        match: str = "",
+    ) -> ListResult:
+        """A page of objects; all of them without a `limit`. Selectors are in their string forms."""
+        plan = self.plan(resource)
+        matches = listing.matcher(plan, labels, fields)
+        page = listing.list_page(
+            self.storage, plan, namespace, matches, limit=limit, token=token, version=version, match=match
+        )
+        if not plan.type.custom:
+            return page
+        revisions = [self._in_version(plan, revision) for revision in page.revisions]
+        return ListResult(revisions, page.version, page.continue_token, page.remaining)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        version: str = "",
+        initial: bool | None = None,
+        bookmarks: bool = False,
+    ) -> Watch:
+        """Opens a watch after `version`; without one the objects there are come first, as ADDED.
+
+        `initial` is sendInitialEvents. With `bookmarks` a BOOKMARK ends the objects that were there. Raises 410 when
+        the version is compacted.
+        """
+        plan = self.plan(resource)
+        matches = listing.matcher(plan, labels, fields)
+        asked = listing.parse_version(version)
+        with_state = initial if initial is not None else not asked
+        watch = Watch(self.storage, plan.resource, namespace, matches)
+        try:
+            if with_state:
+                for revision in self.storage.items(plan.resource, namespace):
+                    if matches is None or matches(revision.object):
+                        watch.start_with(WatchEvent("ADDED", revision))
+                if bookmarks and (initial or not version):
+                    watch.start_with(self.bookmark(plan, {INITIAL_EVENTS_END: "true"}))
+            else:
+                for change in self.storage.changes_since(plan.resource, asked):
+                    watch.replay(change)
+        except ApiError:
+            watch.close()
+            raise
+        return watch
+
+    def bookmark(self, plan: Plan, annotations: Mapping[str, str] | None = None) -> WatchEvent:
+        """An event that says how far the watch is."""
+        metadata: dict[str, Any] = {"resourceVersion": str(self.storage.version)}
+        if annotations:
+            metadata["annotations"] = dict(annotations)
+        obj = {"kind": plan.type.kind, "apiVersion": plan.type.api_version, "metadata": metadata}
+        return WatchEvent("BOOKMARK", Revision(obj, self.storage.version))
+
+    async def create(
+        self,
+        resource: Resource,
+        body: Object,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        options: Options | None = None,
+    ) -> Object:
+        """Creates an object, or calls a subresource of `name` that takes one (binding, eviction, token)."""
+        plan = self.plan(resource)
+        options = options or Options()
+        if subresource:
+            return await self._call(plan, subresource, "create", name, namespace, body, options)
+        obj = self._writer.decode(plan, copied(body), options)
+        if plan.type.answer is not None:
+            return await self._answer(plan, obj, namespace, options)
+        return self._in_version(plan, self._writer.create(plan, obj, namespace, options)).object
+
+    async def _answer(self, plan: Plan, obj: Object, namespace: str, options: Options) -> Object:
+        """Answers a type that isn't stored; its managedFields are those of a create."""
+        type_ = plan.type
+        assert type_.answer is not None
+        self._writer.defaulted(plan, obj)
+        manager = managed.Manager(options.manager, "Update", type_.api_version)
+        entries = managed.updated(type_.zero, obj, {}, manager, plan.schema, self._writer.now(), plan.reset)
+        errors = type_.validate_create(obj)
+        if errors:
+            raise invalid(type_.group, type_.kind, obj["metadata"].get("name", ""), errors)
+        name = obj["metadata"].get("name", "")
+        call = SubresourceCall(self, type_, "", "create", namespace, name, obj, {}, options.user, options.dry_run)
+        answer = copied(await type_.answer(call))
+        managed.write(answer, entries)
+        return answer
+
+    async def update(
+        self,
+        resource: Resource,
+        body: Object,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        options: Options | None = None,
+    ) -> Object:
+        """Replaces an object. A resourceVersion in it must be the current one; custom resources must have it."""
+        plan = self.plan(resource)
+        options = options or Options()
+        name = name or _metadata_of(body).get("name", "")
+        if subresource and subresource not in ("status", "scale"):
+            return await self._call(plan, subresource, "update", name, namespace, body, options)
+        space = namespace if plan.type.namespaced else ""
+        old = self.storage.get(plan.resource, space, name)
+        if subresource == "scale":
+            return self._write_scale(plan, require(plan, old, name), copied(body), options)
+        obj = self._writer.decode(plan, copied(body), options)
+        _check_name(obj, name)
+        if old is None and plan.type.create_on_update and not subresource:
+            return self._in_version(plan, self._writer.create(plan, obj, namespace, options)).object
+        old = require(plan, old, name)
+        unconditional = plan.type.unconditional_update and not plan.type.custom
+        revision = self._writer.update(plan, old, obj, subresource, options, unconditional=unconditional)
+        return self._in_version(plan, revision).object
+
+    async def modify(
+        self,
+        resource: Resource,
+        name: str,
+        namespace: str,
+        change: Callable[[Object], None],
+        *,
+        subresource: str = "",
+        options: Options | None = None,
+    ) -> Object:
+        """Reads, changes a copy and updates, in one step that nothing can come between. Raises 404."""
+        plan = self.plan(resource)
+        obj = copied(self.revision(plan, name, namespace).object)
+        change(obj)
+        return await self.update(resource, obj, namespace, name=name, subresource=subresource, options=options)
+
+    async def patch(
+        self,
+        resource: Resource,
+        name: str,
+        patch: Any,
+        namespace: str = "",
+        *,
+        kind: str = MERGE,
+        subresource: str = "",
+        options: Options | None = None,
+    ) -> Object:
+        """Patches by `kind`, the patch's media type: MERGE, JSON or STRATEGIC (built-ins only)."""
+        plan = self.plan(resource)
+        options = options or Options()
+        if subresource not in ("", "status", "scale") and subresource not in plan.type.subresources:
+            raise no_such_resource()
+        old = self.revision(plan, name, namespace)
+        if subresource == "scale":
+            scale = _patched(plan, scale_of(plan.type, old.object), patch, kind)
+            return self._write_scale(plan, old, copied(scale), options)
+        patched = copied(_patched(plan, old.object, patch, kind))
+        if _metadata_of(patch).get("resourceVersion") is None and kind != JSON:
+            patched.setdefault("metadata", {})["resourceVersion"] = str(old.version)
+        obj = self._writer.decode(plan, patched, options)
+        if subresource in plan.type.subresources:
+            return await self._call(plan, subresource, "patch", name, namespace, obj, options)
+        _check_name(obj, name)
+        return self._in_version(plan, self._writer.update(plan, old, obj, subresource, options)).object
+
+    async def apply(
+        self,
+        resource: Resource,
+        name: str,
+        config: Object,
+        namespace: str = "",
+        *,
+        force: bool = False,
+        subresource: str = "",
+        options: Options,
+    ) -> Object:
+        """Server-side apply by `options.manager`. Raises 409 with every conflict unless `force`."""
+        plan = self.plan(resource)
+        check_manager(options.manager)
+        metadata = _metadata_of(config)
+        if metadata.get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        space = namespace if plan.type.namespaced else ""
+        old = self.storage.get(plan.resource, space, name)
+        if subresource == "scale":
+            found = require(plan, old, name)
+            return self._write_scale(plan, found, copied(config), options)
+        obj = self._writer.decode(plan, copied(config), options, partial=True)
+        if not metadata.get("name"):
+            obj["metadata"]["name"] = name
+        _check_name(obj, name)
+        if subresource:
+            require(plan, old, name)
+        revision = self._writer.apply(plan, old, obj, namespace, subresource, options, force)
+        return self._in_version(plan, revision).object
+
+    def _write_scale(self, plan: Plan, old: Revision, scale: Object, options: Options) -> Object:
+        new = copied(with_scale(plan.type, old.object, scale))
+        written = self._writer.update(plan, old, new, "scale", options)
+        return scale_of(plan.type, written.object)
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str = "", *, options: DeleteOptions | None = None
+    ) -> Object:
+        """Deletes, or begins to. Answers with the object while it is still there, else as its type does."""
+        plan = self.plan(resource)
+        found = self.revision(plan, name, namespace)
+        return self._deleter.delete(plan, found, options or DeleteOptions())
+
+    async def delete_collection(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        options: DeleteOptions | None = None,
+    ) -> ListResult:
+        """Deletes all that the selectors match; answers with what was there."""
+        plan = self.plan(resource)
+        found = await self.list(resource, namespace, labels=labels, fields=fields)
+        for index, revision in enumerate(found.revisions):
+            self._deleter.delete(plan, revision, options or DeleteOptions())
+            if index % 200 == 199:
+                await asyncio.sleep(0)
+        return ListResult(found.revisions, self.storage.version)
+
+    async def _call(
+        self,
+        plan: Plan,
+        subresource: str,
+        verb: str,
+        name: str,
+        namespace: str,
+        body: Object | None,
+        options: Options,
+    ) -> Object:
+        """A subresource that the type handles itself."""
+        handler: Subresource | None = plan.type.subresources.get(subresource)
+        if handler is None:
+            raise no_such_resource()
+        if handler.handle is None or verb not in handler.verbs:
+            raise method_not_supported(plan.type.group, f"{plan.type.plural}/{subresource}", verb)
+        return await handler.handle(
+            SubresourceCall(
+                self, plan.type, subresource, verb, namespace, name, body, {}, options.user, options.dry_run
+            )
+        )
+
+
+def _patched(plan: Plan, obj: Object, patch: Any, kind: str) -> Object:
+    if kind == JSON:
+        return json_patch(obj, patch)
+    if not isinstance(patch, dict):
+        raise bad_request(
+            f"json: cannot unmarshal {type(patch).__name__} into Go value of type map[string]interface {{}}"
+        )
+    if kind == STRATEGIC:
+        return strategic_merge_patch(obj, patch, plan.schema)
+    merged: Object = merge_patch(obj, patch)
+    return merged
+
+
+def _metadata_of(patch: Any) -> Mapping[str, Any]:
+    metadata = patch.get("metadata") if isinstance(patch, dict) else None
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _check_name(obj: Object, name: str) -> None:
+    given = obj["metadata"].get("name") or ""
+    if given and given != name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+    obj["metadata"]["name"] = name

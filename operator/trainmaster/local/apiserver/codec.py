@@ -1,0 +1,193 @@
+"""Bodies in and out: JSON, YAML and protobuf in, what Go says of bad JSON, and the form an answer is wanted in."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import yaml
+
+from trainmaster.local.apiserver.errors import bad_request, not_acceptable, unsupported_media_type
+from trainmaster.local.kinds import protobuf
+
+_YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "application/x-yaml")
+_ACCEPTED_BODIES = ("application/json", "application/yaml")
+_ACCEPTED_ANSWERS = ("application/json", "application/yaml")
+_DISCOVERY = "APIGroupDiscoveryList"
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML as sigs.k8s.io/yaml reads it: times stay strings."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+@dataclass(frozen=True)
+class Body:
+    """A decoded body, and the fields that are twice in it (`spec.size`)."""
+
+    value: Any
+    duplicates: tuple[str, ...] = ()
+
+
+def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] = _ACCEPTED_BODIES) -> Body:
+    """Decodes a body; `kind` is what it should be, for the error. Raises 400, or 415 for another content type."""
+    media = content_type.partition(";")[0].strip().lower()
+    if media == protobuf.MEDIA_TYPE and accepted == _ACCEPTED_BODIES:
+        try:
+            return Body(protobuf.decode(raw))
+        except protobuf.ProtobufError as error:
+            problem = f"the object provided is unrecognized (must be of type {kind}): {error}"
+            raise bad_request(problem) from error
+    if media and media not in accepted and not (media in _YAML_TYPES and "application/yaml" in accepted):
+        raise unsupported_media_type(accepted)
+    if media in _YAML_TYPES and not raw.lstrip().startswith(b"{"):
+        return Body(_yaml(raw))
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        if media in _YAML_TYPES:
+            return Body(_yaml(raw))
+        text = raw.decode("utf-8", "replace")
+        raise bad_request(
+            f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+            f"json parse error: {go_json_error(text)} ({text[:1024]})"
+        ) from error
+    return Body(value, _duplicates(raw, value))
+
+
+def _yaml(raw: bytes) -> Any:
+    try:
+        return _with_string_keys(yaml.load(raw, _Loader))
+    except yaml.YAMLError as error:
+        raise bad_request(f"error converting YAML to JSON: yaml: {error}") from error
+
+
+def _with_string_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_key_text(key): _with_string_keys(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_with_string_keys(item) for item in value]
+    return value
+
+
+def _key_text(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+def _duplicates(raw: bytes, value: Any) -> tuple[str, ...]:
+    """The paths of keys that an object has twice. Looked for only when there are more keys than the value shows."""
+    if raw.count(b'":') + raw.count(b'" :') <= _keys(value):
+        return ()
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key, child in items:
+            if key in result:
+                repeated.setdefault(id(result), []).append(key)
+            result[key] = child
+        kept.append(result)
+        return result
+
+    repeated: dict[int, list[str]] = {}
+    kept: list[dict[str, Any]] = []
+    tree = json.loads(raw, object_pairs_hook=pairs)
+
+    def walk(node: Any, path: str) -> None:
+        if isinstance(node, dict):
+            for key in repeated.get(id(node), ()):
+                found.append(f"{path}.{key}" if path else key)
+            for key, child in node.items():
+                walk(child, f"{path}.{key}" if path else key)
+        elif isinstance(node, list):
+            for index, child in enumerate(node):
+                walk(child, f"{path}[{index}]")
+
+    walk(tree, "")
+    return tuple(found)
+
+
+def _keys(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(_keys(child) for child in value.values() if isinstance(child, (dict, list)))
+    if isinstance(value, list):
+        return sum(_keys(child) for child in value if isinstance(child, (dict, list)))
+    return 0
+
+
+def go_json_error(text: str) -> str:
+    """What encoding/json says of text that is no JSON."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip()):
+            return "unexpected end of JSON input"
+        character = text[error.pos]
+        if error.msg.startswith("Expecting property name"):
+            place = "looking for beginning of object key string"
+        elif "':'" in error.msg:
+            place = "after object key"
+        elif "','" in error.msg:
+            opened = re.findall(r"[\[{\]}]", text[: error.pos])
+            place = "after array element" if _innermost(opened) == "[" else "after object key:value pair"
+        elif error.msg.startswith("Extra data"):
+            place = "after top-level value"
+        elif "control character" in error.msg:
+            place = "in string literal"
+        else:
+            place = "looking for beginning of value"
+        return f"invalid character '{character}' {place}"
+    return "invalid JSON"
+
+
+def _innermost(brackets: list[str]) -> str:
+    stack: list[str] = []
+    for bracket in brackets:
+        if bracket in "[{":
+            stack.append(bracket)
+        elif stack:
+            stack.pop()
+    return stack[-1] if stack else ""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form an answer is wanted in: `as_` is empty, Table, PartialObjectMetadata(List) or APIGroupDiscoveryList."""
+
+    as_: str = ""
+    yaml: bool = False
+
+
+def negotiate(
+    accept: str, allowed: tuple[str, ...] = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
+) -> Form:
+    """The first form in an Accept header that this server can give. Raises 406 when there is none."""
+    if not accept:
+        return Form()
+    for clause in accept.split(","):
+        media, *parameters = (part.strip() for part in clause.split(";"))
+        values = dict(part.split("=", 1) for part in parameters if "=" in part)
+        if media == "application/yaml":
+            return Form(yaml=True)
+        if media not in ("application/json", "*/*", "application/*"):
+            continue
+        as_ = values.get("as", "")
+        if not as_:
+            return Form()
+        current = "v2" if as_ == _DISCOVERY else "v1"
+        if as_ in allowed and values.get("v", current) == current:
+            return Form(as_)
+    raise not_acceptable(_ACCEPTED_ANSWERS)
+
+
+def to_yaml(value: Any) -> bytes:
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    return text.encode()

@@ -1,0 +1,105 @@
+"""Faults on purpose: rules that make some requests slow, fail, or lose their watch.
+
+A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Rules are
+set in process (`Faults.add`) or at `/-/faults`, which only `system:masters` may use: GET lists them, PUT replaces them,
+POST adds one, DELETE removes all. Calls in process aren't touched: faults are for clients.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from trainmaster.local.apiserver import errors
+from trainmaster.local.apiserver.errors import ApiError, bad_request
+
+ANSWERS = (0, 409, 410, 429, 500, 503)
+
+
+@dataclass
+class Fault:
+    """One rule. It acts on requests of `verb` on `resource` (`pods`, `statefulsets.apps`, `pods/status`).
+
+    `latency` in seconds is waited first; then `code` answers in place of the server (409 Conflict, 410 Expired, 429
+    with `retry_after` seconds, 500, 503; 0: none). `drop` ends matching watches after that many seconds. `count` is how
+    often it still acts (None: for ever), `probability` how likely each time.
+    """
+
+    verb: str = "*"
+    resource: str = "*"
+    name: str = "*"
+    latency: float = 0.0
+    code: int = 0
+    retry_after: int = 1
+    drop: float | None = None
+    count: int | None = None
+    probability: float = 1.0
+    after: bool = False
+    """The fault comes after the request was carried out: the client can't know that it was."""
+
+    @staticmethod
+    def parse(value: Mapping[str, Any]) -> Fault:
+        """From JSON. Raises ApiError 400 that names the field."""
+        known = {field.name for field in fields(Fault)}
+        for name in value:
+            if name not in known:
+                raise bad_request(f"unknown field {name!r}: use one of {', '.join(sorted(known))}")
+        fault = Fault(**value)
+        if fault.code not in ANSWERS:
+            raise bad_request(f"code {fault.code}: use one of {', '.join(map(str, ANSWERS))}")
+        if not 0 <= fault.probability <= 1:
+            raise bad_request(f"probability {fault.probability}: use a number from 0 to 1")
+        return fault
+
+    def matches(self, verb: str, resource: str, name: str) -> bool:
+        return (
+            self.count != 0
+            and self.verb in ("*", verb)
+            and self.resource in ("*", resource)
+            and self.name in ("*", name)
+        )
+
+    def error(self, resource: str, name: str) -> ApiError | None:
+        """What it answers, in Kubernetes' words; None when it doesn't answer."""
+        plural, _, group = resource.partition(".")
+        if self.code == 409:
+            return errors.conflict(group, plural, name)
+        if self.code == 410:
+            return errors.expired("The resourceVersion for the provided watch is too old.")
+        if self.code == 429:
+            problem = "Too many requests, please try again later."
+            return errors.too_many_requests(problem, self.retry_after)
+        if self.code == 500:
+            return errors.internal("etcdserver: request timed out")
+        if self.code == 503:
+            return ApiError(503, "ServiceUnavailable", "the server is currently unable to handle the request")
+        return None
+
+
+class Faults:
+    """The rules in force."""
+
+    def __init__(self, random_: random.Random | None = None) -> None:
+        self.rules: list[Fault] = []
+        self._random = random_ or random.Random()
+
+    def add(self, fault: Fault) -> Fault:
+        self.rules.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        self.rules.clear()
+
+    def take(self, verb: str, resource: str, name: str) -> Fault | None:
+        """The first rule that acts on this request; one of its times is used up."""
+        for fault in self.rules:
+            if fault.matches(verb, resource, name) and self._random.random() < fault.probability:
+                if fault.count is not None:
+                    fault.count -= 1
+                return fault
+        return None
+
+    def as_json(self) -> list[dict[str, Any]]:
+        return [asdict(fault) for fault in self.rules]

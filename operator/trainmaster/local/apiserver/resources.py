@@ -1,0 +1,281 @@
+"""What a type of object is: its names, its schema, and what it does beyond what all types do.
+
+A `ResourceType` is data and hooks; `Registry` holds those that are served. Built-in types are written in
+`trainmaster.local.kinds`; those of CustomResourceDefinitions are made in `crd`. For a write the API calls, in order
+(as kube-apiserver's generic registry does)::
+
+    create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
+    update  decode, prune -> schema defaults -> default -> admit -> prepare_update -> schema, validate_update -> store
+
+Hooks get plain dicts. `default`, `admit` and `prepare_*` change `obj`/`new` in place; `old` and every object read from
+the API are shared and must never be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.local.apiserver.errors import FieldError, qualified
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from trainmaster.local.apiserver.api import Api
+
+Object = dict[str, Any]
+"""A Kubernetes object as JSON. What the API returns is shared: copy it before you change it."""
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
+@dataclass(frozen=True)
+class User:
+    """Who asks. `groups` without `system:authenticated`, which the HTTP layer adds."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+SYSTEM = User("system:apiserver", ("system:masters",))
+"""The user of calls in process that name none."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of `kubectl get`. `priority` 0 is always shown, 1 with `-o wide`."""
+
+    name: str
+    type: str = "string"
+    format: str = ""
+    description: str = ""
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class ScalePaths:
+    """Where the scale subresource finds its numbers, as JSON paths with a leading dot (`.spec.replicas`)."""
+
+    spec_replicas: str = ".spec.replicas"
+    status_replicas: str = ".status.replicas"
+    selector: str = ""  # of a *string* in custom resources; built-ins give `ResourceType.scale_selector` instead
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What `admit` is told: reads through `api` (its `peek` is synchronous) are of the same instant as the write."""
+
+    api: Api
+    type: ResourceType
+    operation: str  # CREATE or UPDATE
+    namespace: str
+    user: User
+    dry_run: bool
+    subresource: str = ""
+
+
+@dataclass(frozen=True)
+class SubresourceCall:
+    """A request to a subresource that the type handles itself."""
+
+    api: Api
+    type: ResourceType
+    subresource: str
+    verb: str  # create, get, update, ...
+    namespace: str
+    name: str
+    body: Object | None
+    query: Mapping[str, str]
+    user: User
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
+class Subresource:
+    """A subresource other than status and scale.
+
+    `handle` answers with an object (binding, eviction, token, approve); `connect` answers the HTTP request itself (log,
+    proxy, exec) and isn't reachable in process. `path` is what follows the subresource's name in the URL (proxy).
+    Give exactly one.
+    """
+
+    name: str
+    kind: str
+    group: str = ""
+    version: str = ""
+    verbs: tuple[str, ...] = ("create",)
+    handle: Callable[[SubresourceCall], Awaitable[Object]] | None = None
+    connect: Callable[[SubresourceCall, web.BaseRequest, str], Awaitable[web.StreamResponse]] | None = None
+
+
+def _nothing(obj: Object) -> None:
+    return None
+
+
+def _nothing_unknown(obj: Object) -> list[str]:
+    return []
+
+
+def _nothing_old(new: Object, old: Object) -> None:
+    return None
+
+
+def _nothing_admission(obj: Object, old: Object | None, admission: Admission) -> None:
+    return None
+
+
+def _valid(obj: Object) -> list[FieldError]:
+    return []
+
+
+def _valid_old(new: Object, old: Object) -> list[FieldError]:
+    return []
+
+
+@dataclass(frozen=True)
+class ResourceType:
+    """One version of one type. Hooks that aren't given do nothing."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    namespaced: bool
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    list_kind: str = ""  # empty: kind + "List"
+
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """Structural OpenAPI v3 of the whole object, without $ref: `default`, `x-kubernetes-list-type`,
+    `x-kubernetes-list-map-keys`, `x-kubernetes-map-type`, `x-kubernetes-patch-merge-key`,
+    `x-kubernetes-patch-strategy`, `x-kubernetes-preserve-unknown-fields`, `x-kubernetes-int-or-string`,
+    `x-kubernetes-embedded-resource`, `x-kubernetes-validations`. `metadata` needs no more than `{"type": "object"}`.
+    Empty: everything is kept. Of built-ins the API checks names and JSON types of fields (400, as Go's decoder does);
+    required fields, enums and bounds are the `validate_*` hooks' business."""
+
+    zero: Mapping[str, Any] = field(default_factory=lambda: {"metadata": {}})
+    """What the empty Go struct is as JSON (`{"metadata": {}, "spec": {"containers": None}}`): the parts of an object
+    that its creator doesn't own as a whole in managedFields. Custom resources keep the default."""
+
+    custom: bool = False
+    """Of a CRD: validated in the words of custom resources, and strategic merge patch is refused."""
+    has_status: bool = False
+    scale: ScalePaths | None = None
+    scale_selector: Callable[[Object], str] | None = None
+    """The label selector in its string form, for the scale subresource of built-ins."""
+    subresources: Mapping[str, Subresource] = field(default_factory=dict)
+
+    prune: Callable[[Object], list[str]] = _nothing_unknown
+    """Drops unknown fields that the schema can't tell, in place; returns their paths."""
+    default: Callable[[Object], None] = _nothing
+    admit: Callable[[Object, Object | None, Admission], None] = _nothing_admission
+    """Admission: `(obj, old or None, admission)`; changes obj, may raise ApiError (quota, service account, ...)."""
+    prepare_create: Callable[[Object], None] = _nothing
+    prepare_update: Callable[[Object, Object], None] = _nothing_old
+    prepare_status: Callable[[Object, Object], None] = _nothing_old
+    """`(new, old)` on an update of the status subresource, after spec and metadata were put back."""
+    validate_create: Callable[[Object], list[FieldError]] = _valid
+    validate_update: Callable[[Object, Object], list[FieldError]] = _valid_old
+    validate_status: Callable[[Object, Object], list[FieldError]] = _valid_old
+    warnings: Callable[[Object], list[str]] | None = None
+    name_rule: Callable[[str], list[str]] | None = None
+    """What is wrong with a name, as sentences; None: a DNS subdomain. Path segments, DNS labels: see `names`."""
+
+    columns: tuple[Column, ...] = ()
+    """All columns in order, Name first. Empty: Name and Age."""
+    row: Callable[[Object, float], list[Any]] | None = None
+    """`(obj, now in seconds since the epoch) -> one cell for each column`."""
+
+    selectable: tuple[str, ...] = ()
+    """Field selectors beyond metadata.name and metadata.namespace (`spec.nodeName`)."""
+    selectable_values: Callable[[Object], Mapping[str, str]] | None = None
+    """The value of each; None: looked up by path, absent is the empty string."""
+
+    tracks_generation: bool = False
+    """A change outside metadata (and status, where it is a subresource) raises metadata.generation."""
+    unconditional_update: bool = True
+    """An update without resourceVersion replaces whatever is there. Custom resources refuse it."""
+    create_on_update: bool = False
+    """PUT of a name that isn't there creates it (Leases and Events do; ConfigMaps and Pods do not)."""
+    answers_deleted_object: bool = False
+    """DELETE answers with the object instead of a Status (Pods, Services, PVCs, ServiceAccounts)."""
+    grace_period: Callable[[Object, int | None], int] | None = None
+    """`(obj, gracePeriodSeconds asked for or None) -> seconds`; 0 deletes at once, more sets deletionTimestamp."""
+    holds_deletion: Callable[[Object], bool] | None = None
+    """True while something beside metadata.finalizers keeps the object (a namespace's spec.finalizers)."""
+    begin_deletion: Callable[[Object], None] | None = None
+    """Changes the object when its deletion begins and it stays (a namespace's phase)."""
+    answer: Callable[[SubresourceCall], Awaitable[Object]] | None = None
+    """A type that is answered, never stored (SelfSubjectAccessReview, TokenReview): what create returns."""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """`statefulsets.apps`: how errors and `Api`'s methods name the type."""
+        return qualified(self.group, self.plural)
+
+    @property
+    def kind_of_list(self) -> str:
+        return self.list_kind or f"{self.kind}List"
+
+
+class Registry:
+    """The types that are served, by group, version and plural. The first version added is the one stored."""
+
+    def __init__(self) -> None:
+        self._types: dict[tuple[str, str, str], ResourceType] = {}
+        self._stored: dict[str, ResourceType] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._extra: dict[str, dict[str, Subresource]] = {}
+
+    def add(self, type_: ResourceType, *, stored: bool | None = None) -> None:
+        """Serves a type, or replaces it. `stored` says whether it is the storage version (default: if none is yet)."""
+        extra = self._extra.get(type_.qualified)
+        if extra:
+            type_ = replace(type_, subresources={**type_.subresources, **extra})
+        self._types[type_.group, type_.version, type_.plural] = type_
+        current = self._stored.get(type_.qualified)
+        if stored or current is None or current.version == type_.version:
+            self._stored[type_.qualified] = type_
+        self._changed()
+
+    def remove(self, group: str, version: str, plural: str) -> None:
+        type_ = self._types.pop((group, version, plural), None)
+        if type_ and self._stored.get(type_.qualified) is type_:
+            del self._stored[type_.qualified]
+        self._changed()
+
+    def attach(self, resource: str, subresource: Subresource) -> None:
+        """Adds a subresource to a type that is or will be served: the kubelet attaches `log` to `pods`."""
+        self._extra.setdefault(resource, {})[subresource.name] = subresource
+        for type_ in [t for t in self._types.values() if t.qualified == resource]:
+            self.add(type_)
+
+    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
+        return self._types.get((group, version, plural))
+
+    def stored(self, resource: str) -> ResourceType:
+        """The storage version of `pods`, `statefulsets.apps`, ... KeyError when it isn't served."""
+        return self._stored[resource]
+
+    def by_kind(self, group: str, kind: str) -> ResourceType | None:
+        return next((t for t in self._stored.values() if t.group == group and t.kind == kind), None)
+
+    def __iter__(self) -> Iterator[ResourceType]:
+        return iter(list(self._types.values()))
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Calls back when a type comes or goes (discovery and OpenAPI are made anew)."""
+        self._listeners.append(listener)
+
+    def _changed(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,1 @@
+"""Structural schemas: `structure` reads them; `pruning`, `defaulting` and `validation` apply them to objects."""

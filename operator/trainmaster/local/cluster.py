@@ -1,0 +1,205 @@
+"""The local cluster as a process of its own: `up`, `down`, `status`.
+
+A running cluster holds a lock (flock(2)) on a file in its state folder, which the kernel lets go when the process
+ends, however it ends; so a cluster that was killed never looks as if it ran. What it is (`ClusterInfo`) stands in
+`cluster.json` beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from trainmaster.local.config import ClusterConfig, single_node
+
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+
+LOCK, INFO, LOG = "cluster.lock", "cluster.json", "cluster.log"
+
+
+class LocalClusterError(Exception):
+    """The cluster can't be started or stopped; the text says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """A running cluster. `server` is its URL, `kubeconfig` a file for its administrator."""
+
+    pid: int
+    server: str
+    kubeconfig: Path
+    state_dir: Path
+
+    def write(self) -> None:
+        values = {key: str(value) if isinstance(value, Path) else value for key, value in asdict(self).items()}
+        path = self.state_dir / INFO
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(values))
+        temporary.replace(path)
+
+    @staticmethod
+    def read(state_dir: Path) -> ClusterInfo | None:
+        try:
+            values = json.loads((state_dir / INFO).read_text())
+            return ClusterInfo(
+                int(values["pid"]), values["server"], Path(values["kubeconfig"]), Path(values["state_dir"])
+            )
+        except (FileNotFoundError, json.JSONDecodeError, KeyError):
+            return None
+
+
+@contextlib.contextmanager
+def _lock(state_dir: Path) -> Iterator[bool]:
+    """Tries to hold the folder's lock while the block runs; yields whether it does."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with (state_dir / LOCK).open("a") as file:
+        held = _try_lock(file)
+        yield held
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _runs(state_dir: Path) -> bool:
+    if not (state_dir / LOCK).exists():
+        return False
+    with _lock(state_dir) as free:
+        return not free
+
+
+def status(state_dir: Path) -> ClusterInfo | None:
+    """The cluster that runs with this state folder, None when none does."""
+    return ClusterInfo.read(state_dir) if _runs(state_dir) else None
+
+
+def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True) -> ClusterInfo:
+    """Starts a cluster of `nodes` nodes with `gpus` (faked) GPUs each; without `detach` it runs until SIGINT or
+    SIGTERM.
+
+    Raises LocalClusterError when one runs already or it doesn't come up.
+    """
+    state_dir = state_dir.absolute()
+    if detach:
+        return _start(state_dir, nodes, gpus)
+    with _lock(state_dir) as free:
+        if not free:
+            raise _up_already(state_dir)
+        return asyncio.run(_serve(state_dir, nodes, gpus))
+
+
+def _up_already(state_dir: Path) -> LocalClusterError:
+    info = ClusterInfo.read(state_dir)
+    where = f" at {info.server} (process {info.pid})" if info else ""
+    return LocalClusterError(
+        f"the cluster in {state_dir} is up already{where}: use it, or `trainmaster local down` first"
+    )
+
+
+def _start(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
+    if _runs(state_dir):
+        raise _up_already(state_dir)
+    state_dir.mkdir(parents=True, exist_ok=True)
+    (state_dir / INFO).unlink(missing_ok=True)
+    command = [
+        sys.executable, "-m", "trainmaster.local.cluster",
+        "--state-dir", str(state_dir), "--nodes", str(nodes), "--gpus", str(gpus),
+    ]  # fmt: skip
+    with (state_dir / LOG).open("w") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=state_dir
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        info = ClusterInfo.read(state_dir)
+        if info and info.pid == process.pid:
+            return info
+        if process.poll() is not None:
+            tail = "\n".join((state_dir / LOG).read_text().splitlines()[-5:])
+            raise LocalClusterError(f"the cluster ended as it started (exit code {process.returncode}):\n{tail}")
+        time.sleep(0.02)
+    process.kill()
+    raise LocalClusterError(f"the cluster didn't come up within {START_SECONDS:.0f} s: see {state_dir / LOG}")
+
+
+def down(state_dir: Path) -> bool:
+    """Stops the cluster and all that runs in it. False when none ran. Raises LocalClusterError if it doesn't end."""
+    state_dir = state_dir.absolute()
+    info = status(state_dir)
+    if info is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(info.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_SECONDS
+    while _runs(state_dir) or _lives(info.pid):
+        if time.monotonic() > deadline:
+            # Its containers end with it: their monitors notice.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(info.pid, signal.SIGKILL)
+            deadline = time.monotonic() + STOP_SECONDS
+        time.sleep(0.02)
+    return True
+
+
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):
+        # Where `up` was called in this process, the cluster is its child and would stay as a zombie.
+        os.waitpid(pid, os.WNOHANG)
+    return Path("/proc", str(pid)).exists()
+
+
+async def _serve(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
+    """Runs a cluster until a signal says to stop."""
+    from trainmaster.local.embedded import LocalCluster
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    config = ClusterConfig(state_dir=state_dir, nodes=single_node(gpus, nodes))
+    async with LocalCluster(config) as cluster:
+        info = ClusterInfo(os.getpid(), cluster.server, cluster.kubeconfig, state_dir)
+        info.write()
+        print(f"The cluster is up at {info.server}; export KUBECONFIG={info.kubeconfig}", flush=True)
+        await stop.wait()
+    (state_dir / INFO).unlink(missing_ok=True)
+    return info
+
+
+def main() -> int:
+    """`python -m trainmaster.local.cluster`: what `up` starts."""
+    parser = argparse.ArgumentParser(description="Run a local cluster in the foreground.")
+    parser.add_argument("--state-dir", type=Path, required=True, help="where the cluster keeps its files")
+    parser.add_argument("--nodes", type=int, default=1, help="number of nodes")
+    parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu that each node claims to have")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    try:
+        up(options.state_dir, nodes=options.nodes, gpus=options.gpus, detach=False)
+    except LocalClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What controllers ask about pods: `pkg/controller/controller_utils.go` and `pkg/api/pod/util.go`."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+def parse_time(text: str) -> float:
+    """A Kubernetes timestamp as seconds since the epoch."""
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+
+
+def condition(obj: Object, name: str) -> Object | None:
+    """The condition of that type, when it is there."""
+    for entry in (obj.get("status") or {}).get("conditions") or []:
+        if entry.get("type") == name:
+            return entry  # type: ignore[no-any-return]
+    return None
+
+
+def is_terminating(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def phase(pod: Object) -> str:
+    return str((pod.get("status") or {}).get("phase") or "")
+
+
+def is_finished(pod: Object) -> bool:
+    return phase(pod) in ("Succeeded", "Failed")
+
+
+def is_ready(pod: Object) -> bool:
+    """Running and with condition Ready."""
+    ready = condition(pod, "Ready")
+    return phase(pod) == "Running" and bool(ready) and ready is not None and ready.get("status") == "True"
+
+
+def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | None:
+    """Seconds until the pod counts as available; 0 when it does, None while it isn't ready."""
+    if not is_ready(pod):
+        return None
+    if not min_ready_seconds:
+        return 0.0
+    ready = condition(pod, "Ready")
+    since = parse_time(str(ready["lastTransitionTime"])) if ready and ready.get("lastTransitionTime") else now
+    return max(0.0, since + min_ready_seconds - now)
+
+
+def controller_of(obj: Object) -> Object | None:
+    """The owner reference with `controller: true`."""
+    for reference in obj["metadata"].get("ownerReferences") or []:
+        if reference.get("controller"):
+            return reference  # type: ignore[no-any-return]
+    return None
+
+
+def owner_reference(owner: Object, api_version: str, kind: str) -> dict[str, Any]:
+    """The reference that a controller puts on what it makes."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }

@@ -1,0 +1,33 @@
+"""Events don't stay for ever: kube-apiserver's `--event-ttl` is an hour."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trainmaster.local.apiserver.api import Api, ApiError
+from trainmaster.local.controllers.pods import parse_time
+
+EVENT_SECONDS = 3600.0
+_LOOK_SECONDS = 60.0
+
+
+class EventRetention:
+    """Deletes events that nothing has added to for an hour."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            oldest = self._api.clock() - EVENT_SECONDS
+            for index, event in enumerate(self._api.peek_all("events")):
+                metadata = event["metadata"]
+                last = event.get("lastTimestamp") or event.get("eventTime") or metadata["creationTimestamp"]
+                if parse_time(last) < oldest:
+                    try:
+                        await self._api.delete("events", metadata["name"], metadata["namespace"])
+                    except ApiError:
+                        continue  # gone already, with its namespace
+                if index % 500 == 499:
+                    await asyncio.sleep(0)

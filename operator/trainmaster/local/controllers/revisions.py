@@ -1,0 +1,73 @@
+"""ControllerRevisions: the history of a StatefulSet's pod template, with Kubernetes' own hashes.
+
+`pkg/controller/history/controller_history.go` (HashControllerRevision) and `stateful_set_utils.go` (getPatch): FNV-1
+over the template as compact JSON with `$patch: replace`, then the collision count, its decimal digits in Kubernetes'
+safe alphabet. The same template gives the same name as on a real cluster (tests/data/kubernetes-api.jsonl).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+Object = Mapping[str, Any]
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # rand.SafeEncodeString: no vowels, so no words
+
+
+def _fnv1(data: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value * 0x01000193) & 0xFFFFFFFF
+        value ^= byte
+    return value
+
+
+def safe_hash(data: bytes) -> str:
+    """FNV-1 (32 bits) of the data in the alphabet of names."""
+    return "".join(_ALPHABET[ord(digit) % len(_ALPHABET)] for digit in str(_fnv1(data)))
+
+
+def template_data(template: Object) -> dict[str, Any]:
+    """What a revision holds of a set: a patch that replaces its template."""
+    return {"spec": {"template": {**template, "$patch": "replace"}}}
+
+
+def revision_hash(template: Object, collisions: int = 0) -> str:
+    """The part of a revision's name after the set's."""
+    raw = json.dumps(template_data(template), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    # Go's encoding/json writes these as escapes.
+    for char in "<>&\u2028\u2029":
+        raw = raw.replace(char, f"\\u{ord(char):04x}")
+    return safe_hash(raw.encode() + str(collisions).encode())
+
+
+def revision(owner: Object, api_version: str, kind: str, template: Object, number: int) -> dict[str, Any]:
+    """The ControllerRevision of a template, owned by `owner`. `number` orders revisions: newer is higher."""
+    metadata = owner["metadata"]
+    digest = revision_hash(template)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": f"{metadata['name']}-{digest}",
+            "namespace": metadata["namespace"],
+            "labels": {
+                **((template.get("metadata") or {}).get("labels") or {}),
+                "controller.kubernetes.io/hash": digest,
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": api_version,
+                    "kind": kind,
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "controller": True,
+                    "blockOwnerDeletion": True,
+                }
+            ],
+        },
+        "data": template_data(template),
+        "revision": number,
+    }

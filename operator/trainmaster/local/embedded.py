@@ -1,0 +1,317 @@
+"""A whole cluster in one event loop: API server, controllers, scheduler, kubelets.
+
+    async with LocalCluster(ClusterConfig(state_dir=folder)) as cluster:
+        ...  # cluster.server, cluster.kubeconfig, cluster.api, cluster.faults
+
+`ThreadedCluster` runs one beside code that isn't asynchronous, on a thread and loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import ssl
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import trustme
+import yaml
+
+from trainmaster.agent.build import zipapp_bytes
+from trainmaster.local.access import ClusterAuthenticator
+from trainmaster.local.apiserver import crd
+from trainmaster.local.apiserver.api import Api
+from trainmaster.local.apiserver.faults import Faults
+from trainmaster.local.apiserver.http import ApiServer
+from trainmaster.local.apiserver.resources import Registry
+from trainmaster.local.auth import Authorizer, Tokens
+from trainmaster.local.config import ClusterConfig, NodeConfig
+from trainmaster.local.controllers.claims import ClaimController
+from trainmaster.local.controllers.disruption import DisruptionController
+from trainmaster.local.controllers.garbage import GarbageCollector
+from trainmaster.local.controllers.loop import Controller
+from trainmaster.local.controllers.namespaces import NamespaceController
+from trainmaster.local.controllers.nodes import NodeController
+from trainmaster.local.controllers.retention import EventRetention
+from trainmaster.local.controllers.scheduling import SchedulerController
+from trainmaster.local.controllers.statefulset_controller import StatefulSetController
+from trainmaster.local.controllers.workloads import DeploymentController, ReplicaSetController
+from trainmaster.local.events import EventRecorder
+from trainmaster.local.images import ImageTable, default_images
+from trainmaster.local.kinds import BUILTIN_TYPES
+from trainmaster.local.kinds.bootstrap import bootstrap
+from trainmaster.local.kinds.reviews import serve_tokens
+from trainmaster.local.kubelet.node import Kubelet
+from trainmaster.local.kubelet.runtime import ProcessRuntime
+from trainmaster.local.kubelet.server import NodeServer
+from trainmaster.local.network import AddressPool, HostsFiles
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MEMORY_ROOT = Path("/dev/shm")
+_MEMORY_PREFIX = "trainmaster-"
+
+
+class LocalCluster:
+    """Starts with `start` (or `async with`) and leaves nothing behind after `stop`."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.token = secrets.token_urlsafe(32)
+        self.server = ""
+        self.kubeconfig = config.state_dir / "kubeconfig"
+        self.faults = Faults()
+        self.kubelets: dict[str, Kubelet] = {}
+        registry = Registry()
+        for type_ in BUILTIN_TYPES:
+            registry.add(type_)
+        self.api = Api(registry)
+        self._tokens = Tokens()
+        serve_tokens(registry, self._tokens)
+        self._nodes = NodeServer(self.kubelets)
+        self._nodes.attach(registry)
+        self._http = ApiServer(
+            self.api,
+            authenticator=ClusterAuthenticator(self.api, self._tokens, self.token),
+            authorizer=Authorizer(self.api),
+            faults=self.faults,
+        )
+        self._certificates = trustme.CA()
+        self._runtime = ProcessRuntime()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._recorders: dict[tuple[str, str], EventRecorder] = {}
+        self._definitions: crd.Definitions | None = None
+        self._pool: AddressPool | None = None
+        self._hosts: HostsFiles | None = None
+        self._node_numbers = 0
+        self._memory = config.state_dir / "memory"
+
+    @property
+    def authority(self) -> str:
+        """The certificate that signed the server's: PEM in base64, as a kubeconfig has it."""
+        return base64.b64encode(self._certificates.cert_pem.bytes()).decode()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Starts everything; when it returns, the nodes are ready. Raises OSError where the port is taken."""
+        folder = self.config.state_dir
+        await asyncio.to_thread(self._clean, folder)
+        self._pool = AddressPool()
+        self._definitions = crd.install(self.api)
+        try:
+            await self._start_controllers()
+            self.server = await self._http.start("127.0.0.1", self.config.port, self._tls())
+            self._hosts = HostsFiles(self.api, folder / "hosts")
+            self._spawn("hosts", self._hosts.run())
+            self._write_kubeconfig()
+            for node in self.config.nodes:
+                await self.add_node(node)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _tls(self) -> ssl.SSLContext:
+        """client-go sends a bearer token over TLS only, so the server has a certificate of a CA of its own."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        names = ("127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+        self._certificates.issue_cert(*names).configure_cert(context)
+        return context
+
+    async def _start_controllers(self) -> None:
+        api = self.api
+        namespaces = NamespaceController(api, self._certificates.cert_pem.bytes().decode())
+        claims = ClaimController(api, self._recorder("persistentvolume-controller"), self.config.state_dir / "volumes")
+        controllers: list[Controller] = [
+            namespaces,
+            claims,
+            GarbageCollector(api),
+            StatefulSetController(api, self._recorder("statefulset-controller")),
+            ReplicaSetController(api, self._recorder("replicaset-controller")),
+            DeploymentController(api, self._recorder("deployment-controller")),
+            DisruptionController(api),
+            NodeController(api, self._recorder("node-controller"), self.config.node_timings),
+        ]
+        await bootstrap(api)
+        await namespaces.create_system_namespaces()
+        await claims.create_class()
+        for controller in controllers:
+            self._spawn(type(controller).__name__, controller.run())
+        scheduler = SchedulerController(api, self._recorder("default-scheduler", series=True))
+        self._spawn("scheduler", scheduler.run())
+        self._spawn("events", EventRetention(api).run())
+
+    def _recorder(self, component: str, host: str = "", series: bool = False) -> EventRecorder:
+        key = (component, host)
+        if key not in self._recorders:
+            self._recorders[key] = EventRecorder(self.api, component, host, series)
+            self._spawn(f"events of {component} {host}", self._recorders[key].run())
+        return self._recorders[key]
+
+    def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and task.exception() is not None:
+                logger.error("%s ended", name, exc_info=task.exception())
+
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(ended)
+        self._tasks[name] = task
+
+    async def add_node(self, config: NodeConfig) -> Kubelet:
+        """A new node joins."""
+        if self._pool is None or self._hosts is None:
+            raise RuntimeError("the cluster isn't started")
+        address = self._pool.node(self._node_numbers)
+        self._node_numbers += 1
+        images = ImageTable((*self.config.images, *default_images(self.config.state_dir / "images" / "agent.pyz")))
+        kubelet = Kubelet(
+            self.api,
+            config,
+            folder=self.config.state_dir,
+            address=address,
+            server=self.server,
+            authority=self.authority,
+            runtime=self._runtime,
+            images=images,
+            pool=self._pool,
+            hosts=self._hosts,
+            events=self._recorder("kubelet", config.name),
+            timings=self.config.kubelet,
+            node_timings=self.config.node_timings,
+            memory_folder=self._memory,
+        )
+        await kubelet.start()
+        self.kubelets[config.name] = kubelet
+        self._spawn(f"node {config.name}", kubelet.run())
+        return kubelet
+
+    async def remove_node(self, name: str) -> None:
+        """The node's machine goes, with its processes and its Node object."""
+        kubelet = self.kubelets.pop(name)
+        self._tasks.pop(f"node {name}").cancel()
+        await kubelet.lose(kill=True)
+        await self.api.delete("nodes", name)
+
+    async def lose_node(self, name: str, *, kill: bool = True) -> None:
+        """The node can't be reached any more; with `kill` its processes end, else they go on unseen."""
+        await self.kubelets[name].lose(kill=kill)
+
+    async def recover_node(self, name: str) -> None:
+        """A lost node is back."""
+        await self.kubelets[name].recover()
+
+    async def stop(self) -> None:
+        """Ends every process and task."""
+        await self._http.stop()
+        for kubelet in self.kubelets.values():
+            await kubelet.stop()
+        await self._runtime.close()
+        await self._nodes.close()
+        if self._definitions is not None:
+            await self._definitions.stop()
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._pool is not None:
+            self._pool.close()
+        await asyncio.to_thread(shutil.rmtree, self._memory, ignore_errors=True)
+        self.kubeconfig.unlink(missing_ok=True)
+
+    def _clean(self, folder: Path) -> None:
+        """Removes what an earlier cluster left in the folder (its volumes stay) and in the machine's memory."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("pods", "logs", "hosts", "memory"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        if MEMORY_ROOT.is_dir() and os.access(MEMORY_ROOT, os.W_OK):
+            for left in MEMORY_ROOT.glob(f"{_MEMORY_PREFIX}*"):
+                if not Path("/proc", left.name.removeprefix(_MEMORY_PREFIX).partition("-")[0]).exists():
+                    shutil.rmtree(left, ignore_errors=True)
+            self._memory = MEMORY_ROOT / f"{_MEMORY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        build_agent(folder / "images" / "agent.pyz")
+
+    def _write_kubeconfig(self) -> None:
+        text = yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [
+                    {
+                        "name": "trainmaster-local",
+                        "cluster": {"server": self.server, "certificate-authority-data": self.authority},
+                    }
+                ],
+                "users": [{"name": "admin", "user": {"token": self.token}}],
+                "contexts": [
+                    {
+                        "name": "trainmaster-local",
+                        "context": {"cluster": "trainmaster-local", "user": "admin", "namespace": "default"},
+                    }
+                ],
+                "current-context": "trainmaster-local",
+            },
+            sort_keys=False,
+        )
+        self.kubeconfig.touch(mode=0o600)
+        self.kubeconfig.write_text(text)
+
+
+def build_agent(path: Path) -> None:
+    """Makes the agent's zipapp, which pods find at /opt/trainmaster/agent.pyz."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(zipapp_bytes())
+    temporary.replace(path)
+
+
+class ThreadedCluster:
+    """A `LocalCluster` on a thread of its own: for tests and scripts. `call` runs a coroutine of it and waits.
+
+    with ThreadedCluster(config) as threaded:
+        threaded.call(threaded.cluster.lose_node("local-1"))
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.cluster = LocalCluster(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="local-cluster", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.call(self.cluster.start(), timeout=60)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._thread.join, 10)
+            stack.callback(self._loop.call_soon_threadsafe, self._loop.stop)
+            self.call(self.cluster.stop(), timeout=30)
+
+    def call(self, work: Coroutine[Any, Any, T], timeout: float = 30.0) -> T:
+        """Runs a coroutine in the cluster's loop. Raises TimeoutError after `timeout` seconds."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()

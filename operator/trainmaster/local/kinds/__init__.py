@@ -1,0 +1,37 @@
+"""The built-in types of the local cluster: `BUILTIN_TYPES`, to be added to the API server's registry.
+
+Each module holds types that belong together, as data and hooks (`apiserver.resources.ResourceType`); the words of every
+refusal, the defaults and the columns are Kubernetes 1.36's. What needs the cluster's secret is added by
+`reviews.serve_tokens`, what a new cluster has from the start is created by `bootstrap.bootstrap`.
+"""
+
+from __future__ import annotations
+
+from trainmaster.local.apiserver.resources import ResourceType
+from trainmaster.local.kinds.claims import STORAGE_TYPES
+from trainmaster.local.kinds.configuration import CONFIGURATION_TYPES
+from trainmaster.local.kinds.events import EVENT_TYPES
+from trainmaster.local.kinds.namespaces import NAMESPACE_TYPES
+from trainmaster.local.kinds.nodes import NODE_TYPES
+from trainmaster.local.kinds.pods import POD
+from trainmaster.local.kinds.policies import POLICY_TYPES
+from trainmaster.local.kinds.rbac import RBAC_TYPES
+from trainmaster.local.kinds.reviews import REVIEW_TYPES
+from trainmaster.local.kinds.services import SERVICE_TYPES
+from trainmaster.local.kinds.workloads import WORKLOAD_TYPES
+
+__all__ = ["BUILTIN_TYPES"]
+
+BUILTIN_TYPES: tuple[ResourceType, ...] = (
+    *NAMESPACE_TYPES,
+    *NODE_TYPES,
+    POD,
+    *SERVICE_TYPES,
+    *CONFIGURATION_TYPES,
+    *EVENT_TYPES,
+    *STORAGE_TYPES,
+    *WORKLOAD_TYPES,
+    *POLICY_TYPES,
+    *RBAC_TYPES,
+    *REVIEW_TYPES,
+)

@@ -1,0 +1,89 @@
+"""A pod's binding and eviction. What needs its node (log, proxy, exec) the kubelet attaches to the registry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.local.apiserver.deleting import DeleteOptions
+from trainmaster.local.apiserver.errors import bad_request, conflict, not_found, too_many_requests
+from trainmaster.local.apiserver.objectmeta import rfc3339
+from trainmaster.local.apiserver.resources import Object, Subresource, SubresourceCall
+from trainmaster.local.apiserver.writing import copied
+from trainmaster.local.kinds.meta_validation import selects
+
+Json = dict[str, Any]
+
+_SUCCESS: Json = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+
+async def _bind(call: SubresourceCall) -> Object:
+    """Gives the pod its node, once (`pkg/registry/core/pod/storage`, `setPodHostAndAnnotations`)."""
+    target = ((call.body or {}).get("target") or {}).get("name", "")
+    if not target:
+        raise bad_request("target.name: Required value")
+    pod = call.api.peek("pods", call.name, call.namespace)
+    if pod is None:
+        raise not_found("", "pods", call.name)
+    if pod["metadata"].get("deletionTimestamp"):
+        problem = f"pod {call.name} is being deleted, cannot be assigned to a host"
+        raise conflict("", "pods/binding", call.name, problem)
+    if pod["spec"].get("nodeName"):
+        raise conflict(
+            "", "pods/binding", call.name, f'pod {call.name} is already assigned to node "{pod["spec"]["nodeName"]}"'
+        )
+    if pod["spec"].get("schedulingGates"):
+        problem = f"pod {call.name} has non-empty .spec.schedulingGates"
+        raise conflict("", "pods/binding", call.name, problem)
+    if call.dry_run:
+        return dict(_SUCCESS)
+    bound = copied(pod)
+    bound["spec"]["nodeName"] = target
+    annotations = ((call.body or {}).get("metadata") or {}).get("annotations")
+    if annotations:
+        bound["metadata"].setdefault("annotations", {}).update(annotations)
+    conditions = [c for c in bound["status"].get("conditions") or [] if c["type"] != "PodScheduled"]
+    scheduled = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": rfc3339(call.api.clock()),
+    }
+    bound["status"]["conditions"] = [*conditions, scheduled]
+    call.api.storage.put("pods", call.namespace, call.name, bound)
+    return dict(_SUCCESS)
+
+
+async def _evict(call: SubresourceCall) -> Object:
+    """Deletes the pod if its disruption budgets allow it. Raises ApiError 429 when one doesn't."""
+    pod = call.api.peek("pods", call.name, call.namespace)
+    if pod is None:
+        raise not_found("", "pods", call.name)
+    status = pod.get("status") or {}
+    if status.get("phase") not in ("Pending", "Succeeded", "Failed") and not pod["metadata"].get("deletionTimestamp"):
+        labels = pod["metadata"].get("labels") or {}
+        for budget in call.api.peek_all("poddisruptionbudgets.policy", call.namespace):
+            selector = budget["spec"].get("selector")
+            if selector is None or not selects(selector, labels):
+                continue
+            allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
+            if allowed <= 0:
+                name = budget["metadata"]["name"]
+                healthy = (budget.get("status") or {}).get("currentHealthy", 0)
+                desired = (budget.get("status") or {}).get("desiredHealthy", 0)
+                detail = f"The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+                raise too_many_requests(
+                    "Cannot evict pod as it would violate the pod's disruption budget.",
+                    0,
+                    [{"reason": "DisruptionBudget", "message": detail}],
+                )
+    options = (call.body or {}).get("deleteOptions") or {}
+    if not call.dry_run:
+        grace = options.get("gracePeriodSeconds")
+        await call.api.delete("pods", call.name, call.namespace, options=DeleteOptions(grace_period=grace))
+    return dict(_SUCCESS)
+
+
+POD_SUBRESOURCES = {
+    "binding": Subresource("binding", "Binding", version="v1", handle=_bind),
+    "eviction": Subresource("eviction", "Eviction", "policy", "v1", handle=_evict),
+}

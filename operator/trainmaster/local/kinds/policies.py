@@ -1,0 +1,130 @@
+"""Restraints: policy/v1 PodDisruptionBudget; networking.k8s.io/v1 NetworkPolicy, which is stored, never enforced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.local.apiserver.errors import FieldError
+from trainmaster.local.apiserver.resources import Column, ResourceType
+from trainmaster.local.kinds.columns import AGE, NAME, created
+from trainmaster.local.kinds.meta_validation import label_selector_errors, selector_string
+from trainmaster.local.kinds.schemas import definition, description
+
+Json = dict[str, Any]
+
+_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
+
+
+def _default_budget(obj: Json) -> None:
+    obj.setdefault("spec", {})
+    status = obj.setdefault("status", {})
+    for name in _COUNTS:
+        status.setdefault(name, 0)
+
+
+def _prepare_budget(obj: Json) -> None:
+    obj["status"] = dict.fromkeys(_COUNTS, 0)
+
+
+def _budget_errors(obj: Json) -> list[FieldError]:
+    spec = obj["spec"]
+    errors: list[FieldError] = []
+    if "minAvailable" in spec and "maxUnavailable" in spec:
+        detail = "minAvailable and maxUnavailable cannot be both set"
+        errors.append(FieldError.invalid("spec", spec, detail))
+    for name in ("minAvailable", "maxUnavailable"):
+        value = spec.get(name)
+        if isinstance(value, int) and value < 0:
+            errors.append(FieldError.invalid(f"spec.{name}", value, "must be greater than or equal to 0"))
+        elif isinstance(value, str) and not (value.endswith("%") and value[:-1].isdigit()):
+            detail = "must be a valid percent value (e.g. '1%' or '93%', regex used for validation is '[0-9]+%')"
+            errors.append(FieldError.invalid(f"spec.{name}", value, detail))
+    return errors + label_selector_errors(spec.get("selector"), "spec.selector")
+
+
+_BUDGET = "io.k8s.api.policy.v1.PodDisruptionBudgetSpec"
+
+POD_DISRUPTION_BUDGET = ResourceType(
+    group="policy",
+    version="v1",
+    kind="PodDisruptionBudget",
+    plural="poddisruptionbudgets",
+    singular="poddisruptionbudget",
+    namespaced=True,
+    short_names=("pdb",),
+    schema=definition("io.k8s.api.policy.v1.PodDisruptionBudget"),
+    zero={"metadata": {}, "spec": {}, "status": dict.fromkeys(_COUNTS, 0)},
+    has_status=True,
+    default=_default_budget,
+    prepare_create=_prepare_budget,
+    validate_create=_budget_errors,
+    validate_update=lambda new, old: _budget_errors(new),
+    columns=(
+        NAME,
+        Column("Min Available", description=description(_BUDGET, "minAvailable")),
+        Column("Max Unavailable", description=description(_BUDGET, "maxUnavailable")),
+        Column(
+            "Allowed Disruptions",
+            "integer",
+            description="Calculated number of pods that may be disrupted at this time.",
+        ),
+        AGE,
+    ),
+    row=lambda obj, now: [
+        obj["metadata"]["name"],
+        str(obj["spec"].get("minAvailable", "N/A")),
+        str(obj["spec"].get("maxUnavailable", "N/A")),
+        (obj.get("status") or {}).get("disruptionsAllowed", 0),
+        created(obj, now),
+    ],
+    tracks_generation=True,
+)
+
+
+def _default_network_policy(obj: Json) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("podSelector", {})
+    if "policyTypes" not in spec:
+        spec["policyTypes"] = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
+    for direction in ("ingress", "egress"):
+        for rule in spec.get(direction) or []:
+            for port in rule.get("ports") or []:
+                port.setdefault("protocol", "TCP")
+
+
+def _network_policy_errors(obj: Json) -> list[FieldError]:
+    errors = label_selector_errors(obj["spec"]["podSelector"], "spec.podSelector")
+    for index, kind in enumerate(obj["spec"]["policyTypes"]):
+        if kind not in ("Egress", "Ingress"):
+            supported = ("Egress", "Ingress")
+            errors.append(FieldError.not_supported(f"spec.policyTypes[{index}]", kind, supported))
+    return errors
+
+
+NETWORK_POLICY = ResourceType(
+    group="networking.k8s.io",
+    version="v1",
+    kind="NetworkPolicy",
+    plural="networkpolicies",
+    singular="networkpolicy",
+    namespaced=True,
+    short_names=("netpol",),
+    schema=definition("io.k8s.api.networking.v1.NetworkPolicy"),
+    zero={"metadata": {}, "spec": {"podSelector": {}}},
+    default=_default_network_policy,
+    validate_create=_network_policy_errors,
+    validate_update=lambda new, old: _network_policy_errors(new),
+    columns=(
+        NAME,
+        Column("Pod-Selector", description=description("io.k8s.api.networking.v1.NetworkPolicySpec", "podSelector")),
+        AGE,
+    ),
+    row=lambda obj, now: [
+        obj["metadata"]["name"],
+        selector_string(obj["spec"]["podSelector"]) or "<none>",
+        created(obj, now),
+    ],
+    tracks_generation=True,
+)
+
+POLICY_TYPES = (POD_DISRUPTION_BUDGET, NETWORK_POLICY)

@@ -1,0 +1,105 @@
+"""The official schemas of Kubernetes 1.36's types, as structural OpenAPI v3 for the API server.
+
+They come from the library `kubernetes_validate`, which carries the OpenAPI definitions of each Kubernetes release with
+their descriptions and `x-kubernetes-*` extensions (list keys for server-side apply, merge keys for strategic merge
+patch). Here their `$ref`s are resolved, each definition once and shared by all that refer to it, so a schema is a graph
+of shared dicts: never change one. What was a definition keeps its name under `DEFINITION`, from which the decoder
+names Go's types in its errors and the published OpenAPI gets its `$ref`s back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+Schema = dict[str, Any]
+
+RELEASE = "v1.36.0"
+"""The Kubernetes release whose answers the local cluster gives."""
+
+DEFINITION = "x-trainmaster-definition"
+"""The extension that names the definition a schema was made from, such as `io.k8s.api.core.v1.Container`."""
+
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
+_FREE_FORM = (
+    "io.k8s.apimachinery.pkg.apis.meta.v1.FieldsV1",
+    "io.k8s.apimachinery.pkg.runtime.RawExtension",
+)
+
+_DEFAULTS: Mapping[tuple[str, str], Any] = {
+    # The library's copy has lost the defaults; a list's keys need theirs, or server-side apply can't tell items apart.
+    ("io.k8s.api.core.v1.ContainerPort", "protocol"): "TCP",
+    ("io.k8s.api.core.v1.ServicePort", "protocol"): "TCP",
+}
+
+
+@cache
+def _definitions() -> Mapping[str, Schema]:
+    path = files("kubernetes_validate") / "kubernetes-json-schema" / f"{RELEASE}-local" / "_definitions.json"
+    definitions: Mapping[str, Schema] = json.loads(path.read_text())["$defs"]
+    return definitions
+
+
+@cache
+def definition(name: str) -> Schema:
+    """The structural schema of a definition (`io.k8s.api.core.v1.PodSpec`). KeyError when the release has none."""
+    if name == _QUANTITY:
+        # A string or any number on the wire (`cpu: 0.5`); always a string when it is read back.
+        return {"x-kubernetes-preserve-unknown-fields": True, DEFINITION: name}
+    if name == _INT_OR_STRING:
+        return {"x-kubernetes-int-or-string": True, DEFINITION: name}
+    if name in _FREE_FORM:
+        return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, DEFINITION: name}
+    schema = _structural(_definitions()[name])
+    schema[DEFINITION] = name
+    for field, value in schema.get("properties", {}).items():
+        if (name, field) in _DEFAULTS:
+            schema["properties"][field] = {**value, "default": _DEFAULTS[name, field]}
+    return schema
+
+
+@cache
+def _kinds() -> Mapping[tuple[str, str], str]:
+    found = {}
+    for name, schema in _definitions().items():
+        for kind in schema.get("x-kubernetes-group-version-kind", ()):
+            if name.endswith(f".{kind['kind']}"):
+                version = f"{kind['group']}/{kind['version']}" if kind["group"] else kind["version"]
+                found[version, kind["kind"]] = name
+    return found
+
+
+def definition_of_kind(api_version: str, kind: str) -> str:
+    """The name of a kind's definition (`apps/v1`, `StatefulSet`); empty when the release has none."""
+    return _kinds().get((api_version, kind), "")
+
+
+def description(name: str, field: str) -> str:
+    """What the release says of a definition's field; the columns of tables show it."""
+    text: str = _definitions()[name]["properties"][field].get("description", "")
+    return text
+
+
+def _structural(source: Schema) -> Schema:
+    if "$ref" in source:
+        resolved = definition(source["$ref"].rsplit("/", 1)[1])
+        own = {key: value for key, value in source.items() if key not in ("$ref",)}
+        return {**resolved, **own} if own else resolved
+    schema: Schema = {}
+    for key, value in source.items():
+        if key == "type" and isinstance(value, list):
+            # `[T, "null"]`: null means "not given" for every field of a built-in type, so it isn't said again.
+            schema["type"] = next(name for name in value if name != "null")
+        elif key == "properties":
+            schema["properties"] = {name: _structural(field) for name, field in value.items()}
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            schema[key] = _structural(value)
+        elif key not in ("enum", "oneOf", "$schema", "$id"):
+            schema[key] = value
+    if not schema.keys() - {"description"}:
+        schema["x-kubernetes-preserve-unknown-fields"] = True
+    return schema

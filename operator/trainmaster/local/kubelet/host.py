@@ -1,0 +1,87 @@
+"""What a pod's worker needs of its node and of the API: one narrow protocol, so that it can be tested without
+either."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from trainmaster.local.images import ImageTable
+from trainmaster.local.kubelet.environment import PodFacts
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KubeletTimings:
+    """How long the kubelet waits. Seconds; every default is Kubernetes' own.
+
+    `backoff_scale` multiplies the crash and image back-off and the wait between tries of what can't start yet. Tests
+    shrink it; messages keep the real durations, so that order and words stay those of Kubernetes.
+    """
+
+    backoff_scale: float = 1.0
+    retry_seconds: float = 10.0
+    """Between two tries of a container that can't be configured (`backOffPeriod`), before scaling."""
+    waiting_shown_after: float = 1.0
+    """From a container's end until its state says CrashLoopBackOff, before scaling: the kubelet's next sync."""
+    minimum_grace_seconds: float = 2.0
+    """What a container gets at least between SIGTERM and SIGKILL (`minimumGracePeriodInSeconds`)."""
+
+
+class PodHost(Protocol):
+    """The node that a pod runs on."""
+
+    node_name: str
+    host_ip: str
+    images: ImageTable
+    timings: KubeletTimings
+    memory_folder: Path
+
+    def facts(self, pod: Object, pod_ip: str) -> PodFacts: ...
+
+    def pod_folder(self, pod: Object) -> Path: ...
+
+    def log_path(self, pod: Object, container: str, run: int) -> Path: ...
+
+    def claim_folder(self, namespace: str, claim: str) -> Path | None: ...
+
+    def base_environment(self) -> dict[str, str]:
+        """What every image has: PATH, LANG and the like."""
+
+    def cluster_environment(self, pod: Object) -> dict[str, str]:
+        """The variables of Services, and where the hosts file is."""
+
+    def kubeconfig(self, pod: Object, token_file: Path) -> str:
+        """A kubeconfig's text for a pod that has a service account's token."""
+
+    async def token(self, pod: Object, audience: str, seconds: int) -> str: ...
+
+    def take_address(self) -> str: ...
+
+    def release_address(self, address: str) -> None: ...
+
+    def event(self, pod: Object, kind: str, reason: str, message: str, container: str = "", init: bool = False) -> None:
+        """`kind` is Normal or Warning; `container` becomes the event's fieldPath."""
+
+    async def write_status(self, pod: Object, status: Mapping[str, Any]) -> Object | None:
+        """Writes a pod's status; None when the pod is gone or another has its name."""
+
+    def newest(self, pod: Object) -> Object | None:
+        """The pod as the API has it now; None when it is gone or another has its name."""
+
+    async def delete(self, pod: Object) -> None:
+        """Takes a pod that has ended out of the API (grace period 0, with its uid)."""
+
+
+def container_ports(pod: Object) -> dict[str, int]:
+    """Named ports of all containers."""
+    found: dict[str, int] = {}
+    containers: Sequence[Object] = pod["spec"].get("containers") or []
+    for container in containers:
+        for port in container.get("ports") or []:
+            if port.get("name"):
+                found[str(port["name"])] = int(port["containerPort"])
+    return found

@@ -1,0 +1,481 @@
+"""A pod's worker: one task that brings a pod up, keeps its containers as its restart policy says, and ends it.
+
+The task repeats `_step`, which looks at everything and does what can be done now; whatever happens (a container's
+end, a new version of the pod, a probe's verdict, a back-off that is over) only wakes it. The order in which a pod's
+status shows things is part of what it does: each state that a person or a controller acts on is written before the
+next one begins (`pkg/kubelet/pod_workers.go`, `kubelet.go:SyncPod`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster.local.controllers.pods import parse_time
+from trainmaster.local.kubelet.container import ContainerRun
+from trainmaster.local.kubelet.host import PodHost, container_ports
+from trainmaster.local.kubelet.launch import rewriter_of
+from trainmaster.local.kubelet.probes import Prober, Target, Verdicts
+from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, ContainerConfig, Runtime, StartError
+from trainmaster.local.kubelet.status import PodView, Terminated, Waiting, ended_for_good, pod_status, restarts
+from trainmaster.local.kubelet.volumes import ClaimNotBoundError, MountError, PodVolumes, Sources
+
+logger = logging.getLogger(__name__)
+
+Object = Mapping[str, Any]
+
+LOST_MESSAGE = "The container could not be located when the pod was terminated"
+
+
+class PodWorker:
+    """Runs one pod from its binding to its end. Made and fed by the node's agent, on its event loop."""
+
+    def __init__(self, host: PodHost, pod: Object, runtime: Runtime, faked: bool = False) -> None:
+        self.pod = pod
+        self.uid = str(pod["metadata"]["uid"])
+        self._host = host
+        self._runtime = runtime
+        self._faked = faked
+        self._wake = asyncio.Event()
+        inits = pod["spec"].get("initContainers") or []
+        waiting = "PodInitializing" if inits else "ContainerCreating"
+        self._runs = [ContainerRun(host, runtime, spec, True, self.wake, waiting) for spec in inits]
+        self._runs += [
+            ContainerRun(host, runtime, spec, False, self.wake, waiting) for spec in pod["spec"]["containers"]
+        ]
+        self.view = PodView([run.view for run in self._runs], host.host_ip, time.time())
+        self._volumes: PodVolumes | None = None
+        self._gone = False
+        self._abandoned = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.task = asyncio.create_task(
+            self._main(), name=f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        )
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def update(self) -> None:
+        """There is a new version of the pod: files that show its annotations follow at once, the rest in the next
+        step."""
+        newest = self._host.newest(self.pod)
+        if newest is not None:
+            self.pod = newest
+        self.refresh_volumes()
+        self.wake()
+
+    def refresh_volumes(self) -> None:
+        """Writes volumes whose objects changed. What was deleted meanwhile stays as it was, as with the kubelet."""
+        if self._volumes is not None and self.view.sandbox_ready:
+            try:
+                self._volumes.refresh(self.pod)
+            except MountError as error:
+                logger.debug("pod %s: %s", self.pod["metadata"]["name"], error)
+
+    async def renew_tokens(self) -> None:
+        """Replaces service account tokens before they end."""
+        if self._volumes is not None and self.view.sandbox_ready:
+            await self._volumes.renew_tokens(self.pod, time.monotonic())
+
+    def forget(self) -> None:
+        """The pod is gone from the API: what still runs is ended."""
+        self._gone = True
+        self.wake()
+
+    async def abandon(self) -> None:
+        """Stops looking after the pod without a word to the API; its processes are left to the runtime."""
+        self._abandoned = True
+        self.task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.task
+
+    def kill_all(self) -> None:
+        """Ends every process of the pod at once."""
+        for run in self._runs:
+            if run.running is not None:
+                self._runtime.signal(run.running, SIGKILL)
+
+    def run_of(self, container: str) -> ContainerRun | None:
+        return next((run for run in self._runs if run.view.name == container), None)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._gone or bool(self.pod["metadata"].get("deletionTimestamp"))
+
+    async def _main(self) -> None:
+        try:
+            if not self._stopping and await self._set_up():
+                while not self._stopping and not self.view.terminal:
+                    self._wake.clear()
+                    delay = await self._step()
+                    if not self._stopping and not self.view.terminal:
+                        await self._sleep(delay)
+            while not self._stopping:
+                # A pod that has ended stays until it is deleted.
+                self._wake.clear()
+                await self._sleep(None)
+            await self._terminate()
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            logger.exception(
+                "pod %s/%s: worker failed", self.pod["metadata"]["namespace"], self.pod["metadata"]["name"]
+            )
+        finally:
+            for run in self._runs:
+                if run.prober:
+                    run.prober.stop()
+            for task in self._tasks:
+                task.cancel()
+            if not self._abandoned and self.view.pod_ip:
+                self._release_address(self.view.pod_ip)
+
+    async def _sleep(self, delay: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), delay)
+
+    async def _publish(self) -> None:
+        """Writes the status if it differs from what stands there. A write that fails is tried again a few times."""
+        newest = self._host.newest(self.pod)
+        if newest is None:
+            self._gone = True
+            return
+        self.pod = newest
+        status = pod_status(newest, self.view, time.time())
+        if status == newest.get("status"):
+            return
+        written = await self._host.write_status(newest, status)
+        if written is None:
+            self._gone = True
+        else:
+            self.pod = written
+
+    async def _set_up(self) -> bool:
+        """Folders, volumes and an address. False when the pod is to end before it has them."""
+        if self._faked:
+            self.view.pod_ip = self._take_address()
+            self.view.sandbox_ready = True
+            return True
+        await self._publish()
+        folder = self._host.pod_folder(self.pod)
+        self.view.pod_ip = ""
+        address = self._take_address()
+        wait = 0.5
+        while not self._stopping:
+            try:
+                await self._mount(folder, address)
+                break
+            except ClaimNotBoundError:
+                self._wake.clear()
+                await self._sleep(0.05)
+            except MountError as error:
+                self._host.event(self.pod, "Warning", "FailedMount", str(error))
+                self._wake.clear()
+                await self._sleep(wait)
+                wait = min(wait * 2, 122.0)
+        else:
+            self._release_address(address)
+            return False
+        self.view.sandbox_ready = True
+        await self._publish()
+        # The address is shown with the first container, as the kubelet does.
+        self.view.pod_ip = address
+        return True
+
+    def _take_address(self) -> str:
+        """The pod's own address, or the node's with `hostNetwork`."""
+        return self._host.host_ip if self.pod["spec"].get("hostNetwork") else self._host.take_address()
+
+    def _release_address(self, address: str) -> None:
+        if address != self._host.host_ip:
+            self._host.release_address(address)
+
+    async def _mount(self, folder: Any, address: str) -> None:
+        host, pod = self._host, self.pod
+
+        async def token(audience: str, seconds: int) -> str:
+            return await host.token(pod, audience, seconds)
+
+        def claim(name: str) -> Any:
+            return host.claim_folder(pod["metadata"]["namespace"], name)
+
+        sources = Sources(host.facts(pod, address), token, claim, host.memory_folder)
+        volumes = PodVolumes(pod, folder / "volumes", sources)
+        volumes.place()
+        volumes.use(rewriter_of(pod, volumes).rewrite)
+        await volumes.mount(pod)
+        self._volumes = volumes
+
+    async def _step(self) -> float | None:
+        """Does what can be done now; answers after how many seconds to look again, None to wait for something to
+        happen."""
+        if await self._collect():
+            await self._publish()
+        deadline = self._deadline()
+        if deadline is not None and deadline <= 0:
+            await self._fail("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+            return None
+        delays = [] if deadline is None else [deadline]
+        for run in self._runs:
+            if not run.view.init:
+                continue
+            if run.view.initialized and (not run.view.sidecar or run.running):
+                continue
+            if self._failed_for_good(run):
+                await self._finish()
+                return None
+            delay = await self._ensure(run)
+            if not run.view.initialized:
+                await self._publish()
+                return min([*delays, delay]) if delay is not None else (min(delays) if delays else None)
+        apps = [run for run in self._runs if not run.view.init]
+        if all(self._ended_for_good(run) for run in apps):
+            await self._finish()
+            return None
+        for run in apps:
+            if not self._ended_for_good(run):
+                delay = await self._ensure(run)
+                if delay is not None:
+                    delays.append(delay)
+        await self._publish()
+        return min(delays) if delays else None
+
+    def _deadline(self) -> float | None:
+        """Seconds until activeDeadlineSeconds has passed."""
+        limit = self.pod["spec"].get("activeDeadlineSeconds")
+        started = (self.pod.get("status") or {}).get("startTime")
+        if limit is None or not started:
+            return None
+        return parse_time(str(started)) + float(limit) - time.time()
+
+    def _ended_for_good(self, run: ContainerRun) -> bool:
+        return ended_for_good(self.pod["spec"], run.view)
+
+    def _failed_for_good(self, run: ContainerRun) -> bool:
+        return self._ended_for_good(run) and not run.view.initialized
+
+    async def _ensure(self, run: ContainerRun) -> float | None:
+        """Starts a container if it may start now; answers when to look at it again."""
+        if run.running is not None:
+            return None
+        finished = run.view.finished
+        if finished is not None and not restarts(self.pod["spec"], run.view, finished.exit_code):
+            return None
+        remaining = run.wait_before_start(self.pod, time.time())
+        if remaining > 0:
+            return remaining
+        if run.backed_off:
+            # It has been waiting; whoever looks sees why before it starts again.
+            run.show_backoff(self.pod)
+            await self._publish()
+        if self._volumes is None and not self._faked:
+            return None
+        if self._faked:
+            await self._start_faked(run)
+        else:
+            assert self._volumes is not None
+            await run.try_start(self.pod, self._volumes, self.view.pod_ip)
+        if run.running is None:
+            await self._publish()
+            return max(0.001, run.wait_before_start(self.pod, time.time()))
+        if not self._faked:
+            self._after_start(run)
+        return None
+
+    async def _start_faked(self, run: ContainerRun) -> None:
+        config = ContainerConfig([], {}, "", pod_uid=self.uid, name=run.view.name)
+        await run.start_bare(config)
+
+    def _after_start(self, run: ContainerRun) -> None:
+        target = Target(
+            self.view.pod_ip, container_ports(self.pod), lambda command, timeout: self.execute(run, command, timeout)
+        )
+
+        def ready(value: bool) -> None:
+            run.view.ready = value
+            self._spawn(self._publish())
+
+        def started() -> None:
+            run.view.started = True
+            if not run.spec.get("readinessProbe"):
+                run.view.ready = True
+            self.wake()
+
+        def unhealthy(kind: str, probe: Object) -> None:
+            word = kind.lower()
+            message = f"Container {run.view.name} failed {word} probe, will be restarted"
+            self._host.event(self.pod, "Normal", "Killing", message, run.view.name, run.view.init)
+            grace = float(probe.get("terminationGracePeriodSeconds") or self._grace_period())
+            run.killing = asyncio.create_task(self._kill(run, grace))
+
+        def event(message: str) -> None:
+            self._host.event(self.pod, "Warning", "Unhealthy", message, run.view.name, run.view.init)
+
+        run.prober = Prober(run.spec, target, Verdicts(ready, started, unhealthy, event))
+        run.prober.start()
+        hook = (run.spec.get("lifecycle") or {}).get("postStart")
+        if hook:
+            self._spawn(self._hook(run, hook, "PostStart"))
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def execute(self, run: ContainerRun, command: Sequence[str], timeout: float) -> tuple[int | None, str]:
+        """Runs a command as if inside the container. None as its code: it was killed after `timeout` seconds."""
+        if run.launch is None:
+            return 1, "container not running"
+        argv = [run.launch.paths.rewrite(str(word)) for word in command]
+        config = ContainerConfig(argv, run.launch.config.env, run.launch.config.cwd)
+        try:
+            started = await self._runtime.start(config)
+        except StartError as error:
+            return 126, f"OCI runtime exec failed: exec failed: unable to start container process: {error}"
+        try:
+            ended = await asyncio.wait_for(asyncio.shield(started.exited), timeout)
+        except TimeoutError:
+            self._runtime.signal(started, SIGKILL)
+            return None, ""
+        finally:
+            if not started.exited.done():
+                self._runtime.signal(started, SIGKILL)
+        return ended.code, ended.output
+
+    async def _hook(self, run: ContainerRun, hook: Object, name: str, timeout: float = 30.0) -> None:
+        """A lifecycle hook: `exec` or `sleep`. A failed one is told; after a failed postStart the container is
+        killed."""
+        if "sleep" in hook:
+            await asyncio.sleep(float(hook["sleep"]["seconds"]))
+            return
+        if "exec" not in hook:
+            return
+        code, output = await self.execute(run, hook["exec"]["command"], timeout)
+        if code != 0:
+            message = f"{name}Hook failed" + (f": {output.strip()}" if output.strip() else "")
+            self._host.event(self.pod, "Warning", f"Failed{name}Hook", message, run.view.name, run.view.init)
+            if name == "PostStart":
+                run.killing = asyncio.create_task(self._kill(run, self._grace_period()))
+
+    async def _collect(self) -> bool:
+        """Takes in the ends of containers."""
+        ended = [run.collect() for run in self._runs]
+        return any(ended)
+
+    async def _finish(self) -> None:
+        """All containers have ended and none starts again."""
+        await self._publish()
+        await self._stop_containers(self._grace_period())
+        self.view.terminal = True
+        self._settle()
+        await self._publish()
+
+    async def _fail(self, reason: str, message: str) -> None:
+        """Ends the pod as Failed, whatever its containers say."""
+        await self._stop_containers(self._grace_period())
+        self.view.failed, self.view.terminal = True, True
+        self.view.reason, self.view.message = reason, message
+        self._settle()
+        await self._publish()
+
+    def _grace_period(self) -> float:
+        return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
+
+    async def _terminate(self) -> None:
+        """The pod is deleted: ends its containers within the grace period, says how they ended, and lets it go."""
+        if not self._gone and not self.view.terminal:
+            await self._publish()
+        await self._stop_containers(None)
+        self.view.terminal = True
+        self._settle()
+        if not self._gone:
+            await self._publish()
+        volumes, self._volumes = self._volumes, None
+        if volumes is not None:
+            await asyncio.to_thread(volumes.remove)
+        if not self._faked:
+            folder = self._host.pod_folder(self.pod)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            logs = self._host.log_path(self.pod, "c", 0).parent.parent
+            await asyncio.to_thread(shutil.rmtree, logs, ignore_errors=True)
+        if not self._gone:
+            await self._host.delete(self.pod)
+
+    def _settle(self) -> None:
+        """Gives containers that never ran the end that the kubelet gives them (`status_manager.go:TerminatePod`)."""
+        for run in self._runs:
+            view = run.view
+            if isinstance(view.state, Terminated):
+                continue
+            if isinstance(view.state, Waiting) and view.last is not None:
+                view.state, view.last = view.last, None
+                continue
+            if view.init and view.initialized:
+                continue
+            view.state = Terminated(137, "ContainerStatusUnknown", time.time(), message=LOST_MESSAGE)
+            view.ready = view.started = False
+
+    async def _stop_containers(self, grace: float | None) -> None:
+        """Ends what runs. `grace` None: what the deletion asks for, and a later deletion may shorten it."""
+        running = [run for run in self._runs if run.running is not None]
+        if not running:
+            return
+        for run in running:
+            if run.prober:
+                run.prober.stop()
+                run.prober = None
+            self._event_killing(run)
+        began = time.monotonic()
+        hooks = [asyncio.create_task(self._stop_politely(run)) for run in running]
+        try:
+            while any(run.running is not None for run in running):
+                self._wake.clear()
+                await self._collect()
+                left = [run for run in running if run.running is not None]
+                if not left:
+                    break
+                remaining = began + (self._deletion_grace() if grace is None else grace) - time.monotonic()
+                if remaining <= 0:
+                    for run in left:
+                        if run.running is not None:
+                            self._runtime.signal(run.running, SIGKILL)
+                    await self._sleep(1.0)
+                else:
+                    await self._sleep(remaining)
+        finally:
+            for hook in hooks:
+                hook.cancel()
+
+    def _deletion_grace(self) -> float:
+        minimum = self._host.timings.minimum_grace_seconds
+        asked = self.pod["metadata"].get("deletionGracePeriodSeconds")
+        if self._gone or asked is None:
+            return minimum
+        return max(float(asked), 0.0)
+
+    def _event_killing(self, run: ContainerRun) -> None:
+        if not self._faked:
+            message = f"Stopping container {run.view.name}"
+            self._host.event(self.pod, "Normal", "Killing", message, run.view.name, run.view.init)
+
+    async def _stop_politely(self, run: ContainerRun) -> None:
+        hook = (run.spec.get("lifecycle") or {}).get("preStop")
+        if hook and not self._faked:
+            await self._hook(run, hook, "PreStop", timeout=self._deletion_grace())
+        if run.running is not None:
+            self._runtime.signal(run.running, SIGTERM)
+
+    async def _kill(self, run: ContainerRun, grace: float) -> None:
+        """Ends one container that will be restarted."""
+        container = run.running
+        if container is None:
+            return
+        self._runtime.signal(container, SIGTERM)
+        await asyncio.wait([container.exited], timeout=grace)
+        if not container.exited.done():
+            self._runtime.signal(container, SIGKILL)

@@ -1,0 +1,91 @@
+"""Quantities of resources: `500m`, `1.5Gi`, `2e3`, exact and in Kubernetes' canonical form.
+
+The grammar and the canonical form are those of k8s.io/apimachinery `pkg/api/resource/quantity.go`: no fraction digits,
+the largest suffix that loses nothing, the family of suffixes (binary, decimal, exponent) that was written. Digits
+beyond a billionth are rounded up.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil
+
+FORMAT_PROBLEM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+_PATTERN = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?|[eE][+-]?\d+)")
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+class QuantityError(ValueError):
+    """The text is no quantity. The message is Kubernetes'."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """An exact amount, and the family of suffixes it is written in: `decimal`, `binary` or `exponent`."""
+
+    value: Fraction
+    family: str = "decimal"
+
+    def __str__(self) -> str:
+        if self.value == 0:
+            return "0"
+        if self.family == "binary" and abs(self.value) >= 1024 and self.value.denominator == 1:
+            amount, power = int(self.value), 0
+            while amount % 1024 == 0 and power < len(_BINARY) - 1:
+                amount, power = amount // 1024, power + 1
+            return f"{amount}{_BINARY[power]}"
+        amount, exponent = int(self.value * 10**9), -9
+        while amount % 1000 == 0 and exponent < 18:
+            amount, exponent = amount // 1000, exponent + 3
+        if self.family == "exponent":
+            return f"{amount}e{exponent}" if exponent else str(amount)
+        return f"{amount}{_DECIMAL_SUFFIX[exponent]}"
+
+    def rounded_up(self) -> int:
+        """The amount as an integer, as Go's `Value()`: 500m is 1."""
+        return ceil(self.value)
+
+    @property
+    def is_integer(self) -> bool:
+        return self.value.denominator == 1
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str | int | float) -> Quantity:
+    """Parses a quantity as it came on the wire. Raises QuantityError."""
+    if isinstance(text, bool):
+        raise QuantityError(FORMAT_PROBLEM)
+    written = str(text).strip()
+    match = _PATTERN.fullmatch(written)
+    if not match:
+        raise QuantityError(FORMAT_PROBLEM)
+    sign, digits, suffix = match.groups()
+    value = Fraction(digits)
+    family = "decimal"
+    if suffix in _BINARY[1:]:
+        value *= 1024 ** _BINARY.index(suffix)
+        family = "binary"
+    elif suffix in _DECIMAL:
+        value *= Fraction(10) ** _DECIMAL[suffix]
+    else:
+        value *= Fraction(10) ** int(suffix[1:])
+        family = "exponent"
+    nano = ceil(value * 10**9)
+    value = Fraction(-nano if sign == "-" else nano, 10**9)
+    return Quantity(value, family)
+
+
+def canonical(text: str | int | float) -> str:
+    """The quantity as the API server gives it back. Raises QuantityError."""
+    return str(parse(text))
+
+
+def parse_quantity(text: str | int | float | None) -> Fraction:
+    """The exact amount of a quantity; nothing counts as 0. Raises QuantityError."""
+    return parse(text).value if text is not None else Fraction(0)
