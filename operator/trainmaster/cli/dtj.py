@@ -1,0 +1,216 @@
+"""`kubectl dtj`: what kubectl alone doesn't show of a DistributedTrainingJob.
+
+kubectl finds the program `kubectl-dtj` on the PATH. Exit codes: 0 done (wait: the job succeeded), 1 the job failed or
+the request was refused, 2 wrong usage, 3 the time given was over.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from trainmaster.client import JobClient, TrainingJob
+
+app = typer.Typer(
+    name="kubectl-dtj",
+    help="Look at and wait for DistributedTrainingJobs.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace; default: the context's.")]
+Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig.")]
+Kubeconfig = Annotated[str | None, typer.Option("--kubeconfig", help="Path of the kubeconfig.")]
+
+
+def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs, for tab completion; nothing when no cluster answers."""
+    from trainmaster.client import ClientError, JobClient
+
+    options = ctx.params
+    try:
+        jobs = JobClient(options.get("namespace"), kubeconfig=options.get("kubeconfig"), context=options.get("context"))
+        return [job.name for job in jobs.list() if job.name.startswith(incomplete)]
+    except ClientError:
+        return []
+
+
+JobName = Annotated[str, typer.Argument(help="Name of the job.", autocompletion=complete_job)]
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn the client's errors into one line on stderr and an exit code."""
+    from trainmaster.client import ClientError, WaitTimeout
+
+    try:
+        yield
+    except WaitTimeout as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(3) from error
+    except ClientError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _client(namespace: str | None, kubeconfig: str | None, context: str | None) -> JobClient:
+    from trainmaster.client import JobClient
+
+    return JobClient(namespace, kubeconfig=kubeconfig, context=context)
+
+
+@app.command()
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the job; all jobs without.", autocompletion=complete_job)
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the job has ended.")] = False,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="json: the status as JSON.")] = None,
+) -> None:
+    """Show where a job stands: attempt, workers, progress, failures."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from trainmaster.cli.show import job_table, job_view
+
+    if output not in (None, "json"):
+        raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
+    console = Console(highlight=False)
+    with told():
+        jobs = _client(namespace, kubeconfig, context)
+        if name is None:
+            found = jobs.list()
+            if output == "json":
+                typer.echo(json.dumps([_as_json(job) for job in found], indent=2))
+            elif found:
+                console.print(job_table(found))
+            else:
+                typer.echo(f"No DistributedTrainingJobs in namespace {jobs.namespace}.", err=True)
+            return
+        job = jobs.get(name)
+        if output == "json":
+            typer.echo(json.dumps(_as_json(job), indent=2))
+            return
+        if not watch:
+            console.print(job_view(job, jobs.pods(name)))
+            return
+        with Live(job_view(job, jobs.pods(name)), console=console, auto_refresh=False) as live:
+            for job in jobs.watch(name):
+                live.update(job_view(job, jobs.pods(name)), refresh=True)
+                if job.finished:
+                    return
+
+
+@app.command()
+def logs(
+    name: JobName,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    worker: Annotated[int | None, typer.Option("--worker", help="Only this worker's output.", min=0)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as output comes.")] = False,
+    tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each worker.", min=0)] = None,
+) -> None:
+    """Print the output of a job's workers, also after the pods are gone."""
+    with told():
+        jobs = _client(namespace, kubeconfig, context)
+        jobs.get(name)
+        workers = [worker] if worker is not None else _workers(jobs, name)
+        if not workers:
+            typer.echo(f"Job {name} has no output: it has no pods, and none was kept.", err=True)
+            return
+        if not follow or len(workers) == 1:
+            for each in workers:
+                for line in jobs.logs(name, each, follow=follow, tail=tail):
+                    typer.echo(_labelled(each, line, len(workers)))
+            return
+        _follow_all(jobs, name, workers, tail)
+
+
+@app.command()
+def wait(
+    name: JobName,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    phase: Annotated[str, typer.Option("--for", help="finished, running, or a phase such as Suspended.")] = "finished",
+    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait at most.", min=0)] = None,
+) -> None:
+    """Wait until a job has ended; exit with 0 when it succeeded, 1 when it failed, 3 when the time is over."""
+    with told():
+        jobs = _client(namespace, kubeconfig, context)
+        wanted = phase.capitalize()
+        job = jobs.wait(
+            name,
+            until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
+            timeout=timeout,
+        )
+        typer.echo(f"{name}: {job.phase}" + (f" ({_why(job)})" if _why(job) else ""))
+        if job.phase != wanted and job.phase != "Succeeded":
+            raise typer.Exit(1)
+
+
+def _workers(jobs: JobClient, name: str) -> list[int]:
+    from trainmaster.client import worker_index
+
+    pods = jobs.pods(name)
+    if pods:
+        return [worker_index(pod) for pod in pods]
+    return jobs.kept_workers(name)
+
+
+def _labelled(worker: int, line: str, workers: int) -> str:
+    return line if workers == 1 else f"[worker {worker}] {line}"
+
+
+def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None) -> None:
+    """Follow several workers at once: a thread reads each, this one prints, until all have ended."""
+    lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+
+    def read(worker: int) -> None:
+        try:
+            for line in jobs.logs(name, worker, follow=True, tail=tail):
+                lines.put((worker, line))
+        finally:
+            lines.put((worker, None))
+
+    for worker in workers:
+        threading.Thread(target=read, args=(worker,), daemon=True).start()
+    left = len(workers)
+    while left:
+        worker, line = lines.get()
+        if line is None:
+            left -= 1
+        else:
+            typer.echo(_labelled(worker, line, len(workers)))
+            sys.stdout.flush()
+
+
+def _why(job: TrainingJob) -> str:
+    if job.phase != "Failed" or not job.status.failures:
+        return ""
+    failure = job.status.failures[-1]
+    rank = "" if failure.rank is None else f" of rank {failure.rank}"
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    return f"{failure.reason}{rank}{code}"
+
+
+def _as_json(job: TrainingJob) -> dict[str, object]:
+    return {"name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
+
+
+if __name__ == "__main__":
+    app()

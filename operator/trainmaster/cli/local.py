@@ -1,0 +1,59 @@
+"""`trainmaster local`: the embedded cluster, for a laptop without Docker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="A small Kubernetes on this machine, made of processes.", no_args_is_help=True)
+
+STATE_DIR = Path(".trainmaster/local")
+
+StateDir = Annotated[
+    Path,
+    typer.Option("--state-dir", envvar="TRAINMASTER_LOCAL_DIR", help="Where the cluster keeps its files."),
+]
+
+
+@app.command()
+def up(
+    state_dir: StateDir = STATE_DIR,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="Number of nodes.")] = 1,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="nvidia.com/gpu that each node claims to have.")] = 0,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")] = False,
+) -> None:
+    """Start the cluster and say how to use it."""
+    from trainmaster.local import cluster
+
+    try:
+        info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground)
+    except cluster.LocalClusterError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    if not foreground:
+        typer.echo(f"The cluster is up at {info.server} (process {info.pid}).")
+        typer.echo(f"Use it:   export KUBECONFIG={info.kubeconfig}")
+        typer.echo("Stop it:  trainmaster local down")
+
+
+@app.command()
+def down(state_dir: StateDir = STATE_DIR) -> None:
+    """Stop the cluster and everything that runs in it; its folder stays."""
+    from trainmaster.local import cluster
+
+    stopped = cluster.down(state_dir.resolve())
+    typer.echo("The cluster is down." if stopped else "No cluster was running.")
+
+
+@app.command()
+def status(state_dir: StateDir = STATE_DIR) -> None:
+    """Say whether the cluster runs; exit with 1 when it doesn't."""
+    from trainmaster.local import cluster
+
+    info = cluster.status(state_dir.resolve())
+    if info is None:
+        typer.echo("No cluster is running. Start one: trainmaster local up")
+        raise typer.Exit(1)
+    typer.echo(f"The cluster is up at {info.server} (process {info.pid}), kubeconfig {info.kubeconfig}.")

@@ -1,0 +1,142 @@
+"""`trainmaster operator run`: the operator in this process, in a cluster or on a laptop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from trainmaster.controller.settings import OperatorSettings
+
+app = typer.Typer(help="Run the operator.", no_args_is_help=True)
+
+
+@app.callback()
+def operator() -> None:
+    """Run the operator."""
+
+
+@app.command()
+def run(
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option("--namespace", "-n", envvar="TRAINMASTER_NAMESPACES", help="Namespace to serve; repeatable."),
+    ] = None,
+    all_namespaces: Annotated[
+        bool,
+        typer.Option("--all-namespaces", "-A", envvar="TRAINMASTER_ALL_NAMESPACES", help="Serve all namespaces."),
+    ] = False,
+    kubeconfig: Annotated[
+        str | None, typer.Option(envvar="TRAINMASTER_KUBECONFIG", help="Kubeconfig file; default: KUBECONFIG.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(envvar="TRAINMASTER_CONTEXT", help="Context of the kubeconfig; default: its current.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(envvar="TRAINMASTER_WORKERS", min=1, max=256, help="Jobs worked on at the same time.")
+    ] = 8,
+    reach: Annotated[
+        Literal["auto", "direct", "proxy"],
+        typer.Option(
+            envvar="TRAINMASTER_REACH",
+            help="How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster.",
+        ),
+    ] = "auto",
+    leader_elect: Annotated[
+        bool,
+        typer.Option(
+            "--leader-elect/--no-leader-elect",
+            envvar="TRAINMASTER_LEADER_ELECT",
+            help="Lead by a Lease, so that several replicas can run.",
+        ),
+    ] = True,
+    lease_namespace: Annotated[
+        str | None,
+        typer.Option(
+            envvar=["TRAINMASTER_LEASE_NAMESPACE", "POD_NAMESPACE"],
+            help="Namespace of the Lease; default: the first --namespace, else trainmaster-system.",
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int,
+        typer.Option(
+            envvar="TRAINMASTER_METRICS_PORT", min=0, max=65535, help="Port of probes and metrics; 0 takes a free one."
+        ),
+    ] = 8080,
+    metrics_host: Annotated[
+        str, typer.Option(envvar="TRAINMASTER_METRICS_HOST", help="Address that probes and metrics listen on.")
+    ] = "0.0.0.0",
+    agent_image: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TRAINMASTER_AGENT_IMAGE", help="Image whose agent is copied into workers of other images."
+        ),
+    ] = None,
+    agent_port: Annotated[
+        int, typer.Option(hidden=True, min=1, max=65535, help="Port of the agents, for benchmarks with faked ones.")
+    ] = 8472,
+    log_format: Annotated[
+        Literal["json", "text"],
+        typer.Option(envvar="TRAINMASTER_LOG_FORMAT", help="json for collectors, text for people."),
+    ] = "text",
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        typer.Option(envvar="TRAINMASTER_LOG_LEVEL", case_sensitive=False, help="Least level that is logged."),
+    ] = "INFO",
+) -> None:
+    """Run the operator until it gets SIGTERM or SIGINT.
+
+    It finds the API server by the pod's service account, or by a kubeconfig. Ends with 1 when it can't go on, also when
+    it loses its lease (its Deployment starts it again).
+    """
+    from trainmaster.controller.settings import OperatorSettings
+
+    namespaces = tuple(name for entry in namespace or () for name in entry.replace(",", " ").split())
+    if all_namespaces and namespaces:
+        raise typer.BadParameter("give either --namespace or --all-namespaces, not both")
+    if not all_namespaces and not namespaces:
+        raise typer.BadParameter("say which jobs to serve: --namespace NAME (repeatable) or --all-namespaces")
+    defaults = OperatorSettings()
+    settings = OperatorSettings(
+        namespaces=namespaces,
+        kubeconfig=kubeconfig,
+        context=context,
+        workers=workers,
+        reach=reach,
+        leader_elect=leader_elect,
+        lease_namespace=lease_namespace or next(iter(namespaces), defaults.lease_namespace),
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        agent_image=agent_image or defaults.agent_image,
+        agent_port=agent_port,
+        log_format=log_format,
+        log_level=log_level,
+    )
+    raise typer.Exit(_run(settings))
+
+
+def _run(settings: OperatorSettings) -> int:
+    import asyncio
+    import signal
+
+    from trainmaster.controller.app import Operator, OperatorError
+    from trainmaster.controller.connection import ConnectionSettingsError
+    from trainmaster.controller.json_logs import set_up
+    from trainmaster.reconciling import decide
+
+    set_up(settings.log_format, settings.log_level)
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await Operator(settings, decide).run(stop)
+
+    try:
+        asyncio.run(main())
+    except (OperatorError, ConnectionSettingsError) as error:
+        typer.echo(f"trainmaster operator: {error}", err=True)
+        return 1
+    return 0

@@ -1,0 +1,187 @@
+"""How a job looks in a terminal: the same view for `kubectl dtj status` and for the demo's live picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainmaster.api.protocol import POD_INDEX_LABEL
+from trainmaster.api.v1alpha1 import Failure, Progress
+from trainmaster.client import TrainingJob
+
+PHASE_STYLES = {
+    "Succeeded": "bold green",
+    "Failed": "bold red",
+    "Running": "bold cyan",
+    "Restarting": "bold yellow",
+    "Starting": "yellow",
+    "Suspended": "magenta",
+}
+MAX_FAILURES = 5
+
+
+def duration(seconds: float) -> str:
+    """Seconds as kubectl words them: 42s, 3m5s, 2h7m, 4d3h."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """A time of the API (RFC 3339) as an aware datetime."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
+    """Everything about one job: phase, attempt, workers, progress, failures."""
+    now = now or datetime.now(UTC)
+    parts: list[RenderableType] = [_headline(job, now)]
+    if job.status.progress is not None:
+        parts.append(_progress(job.status.progress))
+    if pods:
+        parts.append(pod_table(pods, now))
+    if job.status.failures:
+        parts.append(_failures(job.status.failures))
+    message = _standing(job)
+    if message:
+        parts.append(Text(message, style="yellow" if not job.finished else ""))
+    return Group(*parts)
+
+
+def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None) -> Table:
+    """One line a job."""
+    now = now or datetime.now(UTC)
+    table = Table(box=None, pad_edge=False)
+    for name in ("NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"):
+        table.add_column(name, justify="left")
+    for job in jobs:
+        status, progress = job.status, job.status.progress or Progress()
+        created = parse_time(job.raw["metadata"].get("creationTimestamp"))
+        table.add_row(
+            job.name,
+            Text(job.phase, style=PHASE_STYLES.get(job.phase, "")),
+            str(status.attempt),
+            str(status.restarts),
+            f"{status.workers.running}/{status.workers.desired}",
+            _steps(progress),
+            "" if progress.loss is None else f"{progress.loss:.4g}",
+            duration((now - created).total_seconds()) if created else "",
+        )
+    return table
+
+
+def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
+    """One line a worker's pod."""
+    table = Table(box=None, pad_edge=False)
+    for name in ("WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"):
+        table.add_column(name)
+    for pod in pods:
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        created = parse_time(metadata.get("creationTimestamp"))
+        containers = status.get("containerStatuses") or []
+        table.add_row(
+            metadata.get("labels", {}).get(POD_INDEX_LABEL, ""),
+            metadata["name"],
+            pod_state(pod),
+            str(sum(container.get("restartCount", 0) for container in containers)),
+            (pod.get("spec") or {}).get("nodeName", ""),
+            duration((now - created).total_seconds()) if created else "",
+        )
+    return table
+
+
+def pod_state(pod: Mapping[str, Any]) -> str:
+    """A pod's state in one word, as kubectl's STATUS column has it for the plain cases."""
+    if pod["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    status = pod.get("status") or {}
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in statuses:
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") not in (None, "PodInitializing"):
+            return str(waiting["reason"])
+    return str(status.get("reason") or status.get("phase") or "Unknown")
+
+
+def _headline(job: TrainingJob, now: datetime) -> Text:
+    status = job.status
+    text = Text()
+    text.append(f"{job.name}  ", style="bold")
+    text.append(job.phase, style=PHASE_STYLES.get(job.phase, ""))
+    text.append(f"  attempt {status.attempt}  restarts {status.restarts}")
+    if status.disruptions:
+        text.append(f"  disruptions {status.disruptions}")
+    workers = status.workers
+    if job.finished:
+        text.append(f"  workers finished {workers.finished}/{workers.desired}")
+    else:
+        text.append(f"  workers {workers.running}/{workers.desired}")
+    start = parse_time(status.start_time)
+    if start is not None:
+        end = parse_time(status.completion_time) or now
+        text.append(f"  time {duration((end - start).total_seconds())}")
+    return text
+
+
+def _progress(progress: Progress) -> RenderableType:
+    line = Table.grid(padding=(0, 2))
+    cells: list[RenderableType] = []
+    if progress.step is not None and progress.total_steps:
+        cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=30))
+    if progress.step is not None:
+        cells.append(f"step {_steps(progress)}")
+    if progress.loss is not None:
+        cells.append(f"loss {progress.loss:.4f}")
+    if progress.samples_per_second is not None:
+        cells.append(f"{progress.samples_per_second:,.0f} samples/s")
+    if progress.eta_seconds is not None and progress.step != progress.total_steps:
+        cells.append(f"ETA {duration(progress.eta_seconds)}")
+    if progress.section is not None and progress.section != "train":
+        cells.append(progress.section)
+    if progress.goodput is not None:
+        cells.append(f"goodput {progress.goodput:.0%}")
+    cells.extend(f"{name} {value:.4g}" for name, value in (progress.result or {}).items())
+    line.add_row(*cells)
+    return line
+
+
+def _steps(progress: Progress) -> str:
+    if progress.step is None:
+        return ""
+    return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)
+
+
+def _failures(failures: Sequence[Failure]) -> RenderableType:
+    parts: list[RenderableType] = []
+    for failure in failures[-MAX_FAILURES:]:
+        where = [f"attempt {failure.attempt}"]
+        if failure.rank is not None:
+            where.append(f"rank {failure.rank}")
+        if failure.pod:
+            where.append(f"pod {failure.pod}")
+        if failure.node:
+            where.append(f"node {failure.node}")
+        if failure.exit_code is not None:
+            where.append(f"exit code {failure.exit_code}")
+        parts.append(Text(f"{failure.reason}: {', '.join(where)}", style="red"))
+        parts.extend(Text(f"  {line}", style="dim") for line in failure.message.splitlines()[-8:])
+    return Group(*parts)
+
+
+def _standing(job: TrainingJob) -> str:
+    """What stands in the way, in the operator's words: the message of the newest condition that has one."""
+    spoken = [condition for condition in job.status.conditions if condition.message]
+    if not spoken or job.phase == "Running":
+        return ""
+    return max(spoken, key=lambda condition: condition.last_transition_time).message

@@ -1,0 +1,46 @@
+"""What can go wrong when a person's program talks to the cluster.
+
+    ClientError
+    ├── NoCluster          no kubeconfig, or nothing answers at its address
+    ├── JobNotFound        no such job (or the custom resource isn't installed)
+    ├── JobExists          a job of that name is there already
+    ├── InvalidRequest     the API server refused it; the text is its own sentence
+    ├── NotAllowed         the user lacks a permission; the text names it
+    └── WaitTimeout        the job wasn't there in time; `.phase` says where it stood
+
+Every message is one sentence for a person.
+"""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class NoCluster(ClientError):
+    """No cluster can be reached."""
+
+
+class JobNotFound(ClientError):
+    """There is no such job."""
+
+
+class JobExists(ClientError):
+    """A job of that name exists already."""
+
+
+class InvalidRequest(ClientError):
+    """The API server refused the request."""
+
+
+class NotAllowed(ClientError):
+    """The user isn't allowed to do that."""
+
+
+class WaitTimeout(ClientError):
+    """The job didn't get there in time."""
+
+    def __init__(self, message: str, phase: str) -> None:
+        super().__init__(message)
+        self.phase = phase

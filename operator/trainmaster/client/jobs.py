@@ -1,0 +1,247 @@
+"""`JobClient`: submit, follow and steer DistributedTrainingJobs from Python.
+
+from trainmaster.client import JobClient
+
+jobs = JobClient()
+jobs.submit(manifest)
+status = jobs.wait("bert-mrpc", timeout=3600)
+print(status.phase, status.progress)
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
+from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, WaitTimeout
+from trainmaster.client.transport import Transport, connect
+
+FIELD_MANAGER = "trainmaster-client"
+# A watch is opened anew after this long without a line: a half-open connection is noticed.
+WATCH_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """A job as the API server holds it: the raw object and its parsed status."""
+
+    raw: Mapping[str, Any]
+    status: JobStatus
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
+        """Parse the status of an object from the API server."""
+        return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
+
+    @property
+    def name(self) -> str:
+        """metadata.name."""
+        return str(self.raw["metadata"]["name"])
+
+    @property
+    def uid(self) -> str:
+        """metadata.uid."""
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def phase(self) -> str:
+        """The phase; Pending until the operator has seen the job."""
+        return self.status.phase or "Pending"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the phase is terminal."""
+        return self.phase in TERMINAL_PHASES
+
+
+class JobClient:
+    """Jobs of one namespace. Not thread-safe; every method raises a ClientError with one sentence."""
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        transport: Transport | None = None,
+    ) -> None:
+        if transport is None:
+            transport, context_namespace = connect(kubeconfig, context)
+            namespace = namespace or context_namespace
+        self.namespace = namespace or "default"
+        self.transport = transport
+
+    def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
+        """Create a job; with `replace`, apply over one that exists (server-side). Raises JobExists, InvalidRequest."""
+        body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
+        query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+        if replace:
+            path = self._path(str(body["metadata"]["name"]))
+            return TrainingJob.of(
+                self.transport.request(
+                    "PATCH",
+                    path,
+                    query={**query, "force": "true"},
+                    body=body,
+                    content_type="application/apply-patch+yaml",
+                )
+            )
+        return TrainingJob.of(self.transport.request("POST", self._path(), query=query, body=body))
+
+    def get(self, name: str) -> TrainingJob:
+        """One job. Raises JobNotFound."""
+        return TrainingJob.of(self.transport.request("GET", self._path(name)))
+
+    def list(self) -> list[TrainingJob]:
+        """All jobs of the namespace, by name."""
+        items = self.transport.request("GET", self._path())["items"]
+        return [TrainingJob.of(item) for item in sorted(items, key=lambda item: str(item["metadata"]["name"]))]
+
+    def delete(self, name: str) -> None:
+        """Delete a job and, through the garbage collector, all that belongs to it."""
+        self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
+
+    def suspend(self, name: str) -> TrainingJob:
+        """Stop a job with a checkpoint and free its resources."""
+        return self._merge(name, {"spec": {"runPolicy": {"suspend": True}}})
+
+    def resume(self, name: str) -> TrainingJob:
+        """Let a suspended job go on."""
+        return self._merge(name, {"spec": {"runPolicy": {"suspend": False}}})
+
+    def scale(self, name: str, workers: int) -> TrainingJob:
+        """Ask for another number of workers."""
+        return self._merge(name, {"spec": {"workers": workers}})
+
+    def watch(self, name: str) -> Iterator[TrainingJob]:
+        """The job now and at every change, until it is deleted (then the iterator ends). Survives broken watches."""
+        while True:
+            try:
+                job = self.get(name)
+            except JobNotFound:
+                return
+            yield job
+            version = str(job.raw["metadata"]["resourceVersion"])
+            for line in self._watch_lines(name, version):
+                event = json.loads(line)
+                if event["type"] == "DELETED":
+                    return
+                if event["type"] == "ERROR":
+                    break
+                yield TrainingJob.of(event["object"])
+
+    def wait(
+        self,
+        name: str,
+        *,
+        until: Callable[[TrainingJob], bool] = lambda job: job.finished,
+        timeout: float | None = None,
+    ) -> TrainingJob:
+        """Wait until a job has ended, or `until` holds; the job.
+
+        Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        job = self.get(name)
+        while not until(job):
+            left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise WaitTimeout(f"Job {name} is {job.phase} after {timeout:g} s.", job.phase)
+            version = str(job.raw["metadata"]["resourceVersion"])
+            for line in self._watch_lines(name, version, seconds=min(left, WATCH_SECONDS)):
+                event = json.loads(line)
+                if event["type"] == "DELETED":
+                    raise JobNotFound(f"Job {name} was deleted while it was waited for.")
+                if event["type"] == "ERROR":
+                    break
+                job = TrainingJob.of(event["object"])
+                if until(job):
+                    return job
+            job = self.get(name)
+        return job
+
+    def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
+        """The job's pods as raw objects, by worker."""
+        answer = self.transport.request(
+            "GET",
+            f"/api/v1/namespaces/{self.namespace}/pods",
+            query={"labelSelector": f"{JOB_NAME_LABEL}={name}"},
+        )
+        return sorted(answer["items"], key=worker_index)
+
+    def logs(self, name: str, worker: int, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """A worker's output, line by line; from what the operator kept when the pod is gone. Raises JobNotFound."""
+        pod = next((pod for pod in self.pods(name) if worker_index(pod) == worker), None)
+        if pod is None:
+            yield from self._kept(name, worker, tail)
+            return
+        query = {"container": "worker"}
+        if follow:
+            query["follow"] = "true"
+        if tail is not None:
+            query["tailLines"] = str(tail)
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"
+        for line in self.transport.lines(path, query=query, read_seconds=None):
+            yield line.decode("utf-8", "replace")
+
+    def kept_workers(self, name: str) -> builtins.list[int]:
+        """Workers whose output the operator kept when the job ended."""
+        names = (key.removeprefix("worker-").removesuffix(".log") for key in self._kept_data(name))
+        return sorted(int(text) for text in names if text.isdigit())
+
+    def _kept(self, name: str, worker: int, tail: int | None) -> Iterator[str]:
+        data = self._kept_data(name)
+        text = data.get(f"worker-{worker}.log")
+        if text is None:
+            raise JobNotFound(f"Job {name} has no worker {worker}, and nothing was kept of one.")
+        lines = text.splitlines()
+        yield from lines if tail is None else lines[-tail:] if tail else []
+
+    def _kept_data(self, name: str) -> dict[str, str]:
+        try:
+            found = self.transport.request("GET", f"/api/v1/namespaces/{self.namespace}/configmaps/{name}-logs")
+        except JobNotFound:
+            return {}
+        return dict(found.get("data") or {})
+
+    def _merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
+        return TrainingJob.of(
+            self.transport.request(
+                "PATCH",
+                self._path(name),
+                query={"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"},
+                body=patch,
+                content_type="application/merge-patch+json",
+            )
+        )
+
+    def _watch_lines(self, name: str, version: str, *, seconds: float = WATCH_SECONDS) -> Iterator[bytes]:
+        query = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": version,
+            "timeoutSeconds": str(max(1, round(seconds))),
+        }
+        try:
+            yield from self.transport.lines(self._path(), query=query, read_seconds=seconds + 5)
+        except InvalidRequest:
+            # 410: the version is too old; the caller reads the job again.
+            return
+
+    def _path(self, name: str | None = None) -> str:
+        base = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}"
+        return base if name is None else f"{base}/{name}"
+
+
+def worker_index(pod: Mapping[str, Any]) -> int:
+    """The global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
+    index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
+    if not index.isdigit():
+        raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
+    return int(index)
