@@ -1,0 +1,99 @@
+"""DeepSpeed with a `ds_config.json`, started by torchrun (never by the `deepspeed` launcher inside it).
+
+    deepspeed_train.py --config training.yaml --deepspeed ds_config.json
+
+Task, data order, seed and length come from trainloop's configuration, so that runs can be compared with trainloop's
+own; the engine, its optimizer and ZeRO come from DeepSpeed. `train_batch_size` of the file is the global batch: what
+each rank takes of it is recomputed for the number of ranks that there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainloop import seeding
+from trainloop.config import Config, load_config
+from trainloop.data import Position, plans, rank_step
+from trainloop.distributed import BACKEND_OF_DEVICE, choose_device, environment
+from trainloop.errors import ConfigError
+from trainloop.progress import Progress
+from trainloop.tasks import build_task
+from trainloop.trainer import SEED_MODEL
+
+
+def batch_sizes(document: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """`ds_config.json` for this number of ranks: the global batch stays, micro-batch and accumulation follow.
+
+    DeepSpeed requires train_batch_size = micro-batch x accumulation x ranks, and a file written for eight ranks fails
+    with three. Raises ConfigError when the batch can't be shared out evenly, which DeepSpeed needs.
+    """
+    total = document.get("train_batch_size")
+    if not isinstance(total, int) or total < 1:
+        raise ConfigError(f"train_batch_size is {total!r} in ds_config.json: set it to the samples in a step")
+    if total % ranks:
+        raise ConfigError(f"train_batch_size is {total}: {ranks} ranks can't share it, use a multiple of {ranks}")
+    share = total // ranks
+    most = document.get("train_micro_batch_size_per_gpu", share)
+    micro = next(size for size in range(min(most, share), 0, -1) if share % size == 0)
+    return {**document, "train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": share // micro}
+
+
+def train(config: Config, document: dict[str, Any], double: bool = False) -> torch.nn.Module:
+    """Train with DeepSpeed; the model, whole on every rank with ZeRO stages 0 to 2."""
+    import deepspeed  # Builds an extension for the CPU when it is first imported.
+
+    rank, size, local_rank, local_size = environment()
+    device = choose_device(config.distributed.device, local_rank)
+    deepspeed.init_distributed(dist_backend=BACKEND_OF_DEVICE[device.type])
+    document = batch_sizes(document, size)
+    task = build_task(config.task)
+    progress = Progress.from_environment(rank, local_size)
+    seeding.seed_all(seeding.derive(config.seed.value, SEED_MODEL))
+    model = task.model().to(torch.float64 if double else torch.float32)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=document)
+    total, micro = document["train_batch_size"], document["train_micro_batch_size_per_gpu"]
+    # Whole batches only: DeepSpeed divides by its own batch size, so a smaller last one would be weighted wrong.
+    length = len(task.train) // total * total
+    steps = config.total_steps(length // total)
+    order = plans(Position(), length, total, config.seed.value)
+    progress.enter("train")
+    for step in range(1, steps + 1):
+        for indices in rank_step(next(order), rank, [1.0] * size, micro, equal_passes=True).micro:
+            collated = task.collate([task.train[index] for index in indices])
+            batch = {name: tensor.to(device) for name, tensor in collated.items()}
+            loss = task.loss(engine, batch) / task.count(batch)
+            engine.backward(loss)
+            engine.step()
+        progress.step(step, totalSteps=steps, loss=loss.item())
+        if rank == 0 and (step % config.metrics.every_steps == 0 or step == steps):
+            print(f"step {step}/{steps}  loss {loss.item():.4f}", flush=True)
+    progress.enter("finish")
+    torch.distributed.barrier()
+    trained: torch.nn.Module = engine.module
+    return trained
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="trainloop's YAML: task, seed, length")
+    parser.add_argument("--deepspeed", type=Path, required=True, help="ds_config.json")
+    options = parser.parse_args()
+    try:
+        train(load_config(options.config), json.loads(options.deepspeed.read_text()))
+    except ConfigError as error:
+        print(f"deepspeed_train: {error}", file=sys.stderr)
+        return error.exit_code
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

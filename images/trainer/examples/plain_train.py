@@ -1,0 +1,78 @@
+"""A script of one's own: torchrun's environment, DDP, and one line that tells Trainmaster how far it is. Needs torch
+only.
+
+It classifies points by whether they are inside a circle, saves a checkpoint it can go on from, and stops on SIGTERM.
+"""
+
+import json
+import math
+import os
+import pathlib
+import signal
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = int(os.environ.get("STEPS", "400"))
+CHECKPOINT = pathlib.Path(os.environ.get("TRAINMASTER_CHECKPOINT_DIR", ".")) / "plain.pt"
+SAVE_EVERY = 50
+
+
+def heartbeat(step: int, loss: float) -> None:
+    """The line: a file is written beside its final name and renamed (docs/protocol.md, Progress)."""
+    if name := os.environ.get("TRAINMASTER_PROGRESS_FILE"):
+        beside = pathlib.Path(f"{name}.{os.environ['RANK']}.tmp")
+        beside.write_text(json.dumps({"step": step, "totalSteps": STEPS, "loss": loss}))
+        beside.replace(f"{name}.{os.environ['RANK']}")
+
+
+def main() -> int:
+    stop_asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal stop_asked
+        stop_asked = True
+
+    signal.signal(signal.SIGTERM, ask)
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    first = 0
+    # Rank 0 saves, so rank 0 loads and tells the others: workers may have disks of their own.
+    box = [torch.load(CHECKPOINT, weights_only=True) if rank == 0 and CHECKPOINT.is_file() else None]
+    dist.broadcast_object_list(box)
+    if box[0] is not None:
+        model.load_state_dict(box[0]["model"])
+        optimizer.load_state_dict(box[0]["optimizer"])
+        first = box[0]["step"]
+    for step in range(first + 1, STEPS + 1):
+        generator = torch.Generator().manual_seed(step * size + rank)
+        points = torch.rand(64, 2, generator=generator) * 2 - 1
+        inside = (points.norm(dim=1) < math.sqrt(0.5)).float()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(points).squeeze(1), inside)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        heartbeat(step, loss.item())
+        stop = torch.tensor(int(stop_asked))
+        dist.all_reduce(stop, dist.ReduceOp.MAX)
+        if rank == 0 and (step % SAVE_EVERY == 0 or step == STEPS or stop):
+            print(f"step {step}/{STEPS} loss {loss.item():.4f}", flush=True)
+            CHECKPOINT.parent.mkdir(parents=True, exist_ok=True)
+            beside = CHECKPOINT.with_suffix(".tmp")
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
+            beside.replace(CHECKPOINT)
+        if stop:
+            return 143
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

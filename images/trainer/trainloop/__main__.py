@@ -1,0 +1,82 @@
+"""`python -m trainloop --config training.yaml`: one rank of a training run; start the others with torchrun or the
+operator.
+
+Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; and those of `trainloop.errors`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from trainloop.errors import TrainingError
+
+EXIT_ERROR = 1
+EXIT_STOPPED = 143
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one rank; the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except TrainingError as error:
+        for line in str(error).splitlines():
+            print(f"trainloop: {line}", file=sys.stderr)
+        return error.exit_code
+    except Exception:
+        traceback.print_exc()
+        return EXIT_ERROR
+
+
+def leave(code: int) -> NoReturn:
+    """End the process without the interpreter's clean-up: all that has to be saved is saved.
+
+    After an error the clean-up may wait for peers that are gone, and the launcher looks for the rank that ends first.
+    At a good end it takes apart threads of gloo and autograd that are still running, which now and then aborts (torch
+    2.13).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trainloop", description="A complete DDP training loop.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; docs/training.md describes every field")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="override, optimizer.lr=3e-4 say"
+    )
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the whole configuration, defaults too, and end"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="build everything, run two steps, say memory and step time"
+    )
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Imported late: --help and a wrong option needn't wait for torch.
+    from torch.distributed.elastic.multiprocessing.errors import record
+
+    from trainloop.config import dump_config, load_config
+    from trainloop.run import dry_run, train
+
+    config = load_config(options.config, options.set)
+    if options.print_config:
+        print(dump_config(config), end="")
+        return 0
+    if options.dry_run:
+        dry_run(config)
+        return 0
+    # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher looks for the first failure.
+    return EXIT_STOPPED if record(train)(config) else 0
+
+
+if __name__ == "__main__":
+    leave(main())

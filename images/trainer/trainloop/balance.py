@@ -1,0 +1,57 @@
+"""Ranks of different speed: each one's share of the global batch follows its measured speed.
+
+The gradient doesn't change: it is normalised by the global batch, however that is spread. What is measured is the
+time until a rank's own gradients are ready, without waiting for others.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from trainloop.distributed import World
+from trainloop.settings import Settings
+
+
+class BalanceSettings(Settings):
+    """When ranks' shares follow their speed."""
+
+    enabled: bool = Field(False, description="Give slow ranks fewer samples. Only for ddp and zero1.")
+    warmup: int = Field(20, ge=1, description="Steps before the first measurement counts (compilation, caches).")
+    every: int = Field(20, ge=1, description="Steps that are measured before shares change.")
+    tolerance: float = Field(0.05, ge=0, description="Changes of a share below this fraction are left alone.")
+    least: float = Field(0.1, gt=0, le=1, description="No rank gets less than this fraction of an equal share.")
+
+
+class Balancer:
+    """Measures, and proposes new shares; every rank comes to the same ones."""
+
+    def __init__(self, settings: BalanceSettings, world: World) -> None:
+        self.settings, self._world = settings, world
+        self.weights = [1.0 / world.size] * world.size
+        self._seconds, self._samples, self._steps, self._seen = 0.0, 0, 0, 0
+
+    def add(self, seconds: float, samples: int) -> list[float] | None:
+        """Note a step of this rank; new weights for all ranks when it is time and they differ enough."""
+        self._seen += 1
+        if not self.settings.enabled or self._seen <= self.settings.warmup:
+            return None
+        self._seconds, self._samples, self._steps = self._seconds + seconds, self._samples + samples, self._steps + 1
+        if self._steps < self.settings.every:
+            return None
+        speeds = self._world.gather(self._samples / max(self._seconds, 1e-9))
+        self._seconds, self._samples, self._steps = 0.0, 0, 0
+        proposed = shares(speeds, self.settings.least)
+        change = max(abs(new - old) / old for new, old in zip(proposed, self.weights, strict=True))
+        if change <= self.settings.tolerance:
+            return None
+        self.weights = proposed
+        return proposed
+
+
+def shares(speeds: list[float], least: float) -> list[float]:
+    """Shares in proportion to `speeds` (samples a second), none below `least` of an equal one; they add up to 1."""
+    floor = least / len(speeds)
+    raised = [max(speed / sum(speeds), floor) for speed in speeds]
+    above = sum(share - floor for share in raised)
+    spare = 1 - floor * len(speeds)
+    return [floor + (share - floor) * (spare / above if above > 0 else 0) for share in raised]

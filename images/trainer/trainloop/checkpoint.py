@@ -1,0 +1,223 @@
+"""Checkpoints by a group of ranks: who writes, when it counts, and what everyone loads.
+
+The directory may be one that all ranks share (an RWX volume) or each node's own disk (an emptyDir). Ranks find out
+which: each leaves a mark, and the lowest rank whose mark a rank can see is its *writer*. One shared directory has one
+writer, own disks have one each. Before loading, a complete copy travels to the directories that lack it, so a pod
+that came back with an empty disk goes on from its peers' checkpoint.
+
+Everything that was gathered is written by the writer alone; the modes differ in when the training goes on: `sync`
+after the rename, `thread` and `process` after the copy to host memory.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from pydantic import Field
+
+from trainloop import storage
+from trainloop.distributed import World
+from trainloop.errors import ConfigError
+from trainloop.saving import Saver, saver_for
+from trainloop.settings import Settings
+from trainloop.storage import Checkpoint
+
+#: Bytes of a file that travel in one broadcast when a directory lacks a checkpoint.
+CHUNK = 64 << 20
+
+
+class CheckpointSettings(Settings):
+    """Where, when and how the run is saved."""
+
+    path: str | None = Field(
+        None,
+        description="Directory; null is TRAINMASTER_CHECKPOINT_DIR or SAVE_CHECKPOINT, or no checkpoints at all.",
+    )
+    every_steps: int = Field(1000, gt=0, description="Steps between checkpoints; the run's end is always saved.")
+    keep: int = Field(5, ge=1, description="Newest checkpoints to keep; the best one is kept beside them.")
+    best: str | None = Field(None, description="Evaluation result whose best checkpoint is kept, such as accuracy.")
+    best_is: Literal["max", "min"] = Field("max", description="Whether more of `best` is better.")
+    mode: Literal["sync", "thread", "process"] = Field(
+        "sync", description="Who writes while training goes on: nobody (it waits), a thread, or a process of its own."
+    )
+    format: Literal["full", "sharded"] = Field(
+        "full",
+        description="full: whole tensors, written by one rank of each directory. sharded: every rank writes its "
+        "part (torch.distributed.checkpoint), for models that no host can hold; needs a shared directory.",
+    )
+    storage: Literal["auto", "shared", "local"] = Field(
+        "auto", description="shared: all ranks see the directory. local: each node has its own. auto: find out."
+    )
+    seconds: float = Field(1800, gt=0, description="How long a save may take before it counts as a hang.")
+    resume: bool = Field(True, description="Go on from the newest valid checkpoint.")
+    export: bool = Field(True, description="Leave the weights alone as model.safetensors at the end of the run.")
+    verify_loss: bool = Field(True, description="Store a few samples' loss, and compare it after loading.")
+
+
+class Checkpointer:
+    """Saves and finds checkpoints for all ranks; every method is collective unless it says otherwise."""
+
+    def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
+        self.settings, self.world, self.path = settings, world, path
+        self._best: tuple[float, str] | None = None
+        self._pending: Future[Checkpoint] | None = None
+        self.writer = self._find_writer()
+        if settings.format == "sharded" and any(world.gather(self.writer)):
+            raise ConfigError(
+                f"checkpoint.format is 'sharded', but ranks don't see the same {path}: mount a shared (RWX) volume, or "
+                "set it to full"
+            )
+        self._saver: Saver = saver_for(settings.mode)
+        if self.is_writer:
+            path.mkdir(parents=True, exist_ok=True)
+            storage.clean(path)
+
+    @classmethod
+    def from_settings(cls, settings: CheckpointSettings, world: World) -> Checkpointer | None:
+        """None when no directory is named anywhere."""
+        path = settings.path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR") or os.environ.get("SAVE_CHECKPOINT")
+        return cls(settings, world, Path(path)) if path else None
+
+    @property
+    def is_writer(self) -> bool:
+        """Whether this rank writes to the directory that it sees (not collective)."""
+        return self.writer == self.world.rank
+
+    def save(self, step: int, state: dict[str, Any], results: dict[str, float] | None = None) -> list[str]:
+        """Save `state`, the same on every rank, under `step`. What went wrong with this or the previous one, as
+        sentences.
+
+        A checkpoint that can't be written is no reason to stop training: the caller says so and goes on.
+        """
+        problems = self.wait()
+        results = results or {}
+        if self.is_writer:
+            about = {"world_size": self.world.size, "results": results}
+            self._pending = self._saver.save(self.path, step, state, about)
+        if self.settings.mode == "sync":
+            problems += self.wait()
+        return problems
+
+    def take(self, partial: Path, step: int, results: dict[str, float]) -> None:
+        """Make a checkpoint of the files that all ranks have written into `partial` of a shared directory."""
+        if self.is_writer:
+            self._retain(storage.seal(self.path, partial, step, {"world_size": self.world.size, "results": results}))
+        self.world.barrier()
+
+    def wait(self) -> list[str]:
+        """Wait until what is being saved is on the disk, then delete what is too old. Problems as sentences."""
+        problem = None
+        if self._pending is not None:
+            try:
+                self._retain(self._pending.result())
+            except storage.CheckpointError as error:
+                problem = str(error)
+            self._pending = None
+        return [text for text in self.world.gather(problem) if text]
+
+    def valid(self) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+        """The newest checkpoint that verifies, with its state; then, if the caller wants another, the next older.
+
+        Every rank is given the same sequence. Damaged ones are passed over.
+        """
+        self.wait()
+        for step, version in self._known():
+            checkpoint = self._at(step, version)
+            problem = storage.verify(checkpoint) if self.is_writer and checkpoint.path.exists() else None
+            here = self.is_writer and checkpoint.path.exists() and problem is None
+            if problem is not None:
+                print(f"checkpoint passed over: {problem}", flush=True)
+            holders = [rank for rank, has in enumerate(self.world.gather(here)) if has]
+            if holders:
+                self._spread(checkpoint, holders)
+                yield checkpoint, storage.load_tensors(checkpoint.path / storage.STATE)
+
+    def forget_after(self, checkpoint: Checkpoint) -> None:
+        """Delete everything newer: a run that went wrong there must not be resumed from it."""
+        self.wait()
+        if self.is_writer:
+            for newer in storage.complete(self.path):
+                if newer > checkpoint:
+                    storage.remove(newer)
+        self.world.barrier()
+
+    def close(self) -> list[str]:
+        """Wait for what is being saved, and end the writing process."""
+        problems = self.wait()
+        self._saver.close()
+        return problems
+
+    def _retain(self, written: Checkpoint) -> None:
+        name, keep = self.settings.best, set[str]()
+        if name:
+            value = storage.read_manifest(written)["about"]["results"].get(name)
+            sign = 1 if self.settings.best_is == "max" else -1
+            if value is not None and (self._best is None or sign * value > sign * self._best[0]):
+                self._best = (value, written.name)
+            keep = {self._best[1]} if self._best else keep
+        storage.prune(self.path, self.settings.keep, keep)
+
+    def _find_writer(self) -> int:
+        """The lowest rank that writes where this rank can read."""
+        if self.world.size == 1 or self.settings.storage == "shared":
+            return 0
+        nonce = self.world.from_main(secrets.token_hex(8))
+        self.path.mkdir(parents=True, exist_ok=True)
+        mark = self.path / f".seen-{nonce}-{self.world.rank}"
+        mark.touch()
+        self.world.barrier()
+        seen = [int(other.name.rsplit("-", 1)[1]) for other in self.path.glob(f".seen-{nonce}-*")]
+        self.world.barrier()
+        mark.unlink()
+        return min(seen)
+
+    def _known(self) -> list[tuple[int, int]]:
+        """Step and version of every complete checkpoint on any disk, newest first."""
+        mine = [(found.step, found.version) for found in storage.complete(self.path)] if self.is_writer else []
+        return sorted({pair for pairs in self.world.gather(mine) for pair in pairs}, reverse=True)
+
+    def _at(self, step: int, version: int) -> Checkpoint:
+        return Checkpoint(step, version, self.path / f"step-{step:09d}.{version}")
+
+    def _spread(self, checkpoint: Checkpoint, holders: list[int]) -> None:
+        """Bring a valid checkpoint from the first holder to every writer that lacks it (or has a damaged one)."""
+        source = holders[0]
+        lacks = self.is_writer and self.world.rank not in holders
+        if not any(self.world.gather(lacks)):
+            return
+        if lacks and checkpoint.path.exists():
+            storage.remove(checkpoint)
+        partial = self.path / f".saving-copy-{checkpoint.name}-{os.getpid()}"
+        if lacks:
+            partial.mkdir(parents=True)
+        files = (
+            {file.name: file.stat().st_size for file in checkpoint.path.iterdir()} if source == self.world.rank else {}
+        )
+        for name, size in self.world.gather(files)[source].items():
+            _broadcast_file(checkpoint.path / name, partial / name if lacks else None, size, source)
+        if lacks:
+            partial.rename(checkpoint.path)
+        self.world.barrier()
+
+
+def _broadcast_file(file: Path, target: Path | None, size: int, source: int) -> None:
+    """Send `file` of rank `source` to all; ranks with a `target` write it there."""
+    reader = file.open("rb") if dist.get_rank() == source else None
+    writer = target.open("wb") if target else None
+    for start in range(0, size, CHUNK):
+        count = min(CHUNK, size - start)
+        chunk = torch.frombuffer(bytearray(reader.read(count)), dtype=torch.uint8) if reader else None
+        tensor = chunk if chunk is not None else torch.empty(count, dtype=torch.uint8)
+        dist.broadcast(tensor, src=source)
+        if writer:
+            writer.write(tensor.numpy().tobytes())
+    for stream in (reader, writer):
+        if stream:
+            stream.close()

@@ -1,0 +1,196 @@
+"""Gradients on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to something near it.
+
+What a compressor leaves out of one step it keeps and adds to the next (error feedback); that memory is each rank's
+own and is in the checkpoint. All collectives are made in the hook itself, one after the other: a chain of callbacks,
+as torch's own PowerSGD has it, runs in another order on other ranks and hangs on gloo with more than one bucket.
+
+Bytes are those that a rank sends (n numbers, W ranks), with all-reduce as a ring:
+
+    none        8 n (W-1)/W            fp16, bf16   4 n (W-1)/W
+    onebit      n/4 (W-1)/W + scales   powersgd     8 r (rows + columns) (W-1)/W for each matrix
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
+#: What a compressor remembers, by bucket: plain tensors, so that they can be saved.
+Memory = dict[str, torch.Tensor]
+
+
+class Compressor(Protocol):
+    """Reduces buckets; `memory` is its error feedback."""
+
+    memory: Memory
+
+    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        """The bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
+        ...
+
+
+def ring_bytes(numbers: int, size: int, element: int) -> int:
+    """Bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size` ranks."""
+    return 2 * numbers * element * (size - 1) // size
+
+
+class Uncompressed:
+    """All-reduce in the gradient's own type."""
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self.memory: Memory = {}
+        self._dtype = dtype
+
+    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        buffer, size = bucket.buffer(), dist.get_world_size()
+        # Divided before it is summed, so that fp16 doesn't overflow.
+        sent = buffer.div_(size) if self._dtype is None else (buffer / size).to(self._dtype)
+        work = dist.all_reduce(sent, async_op=True)
+        assert work is not None
+
+        def received(done: torch.futures.Future[Any]) -> torch.Tensor:
+            mean: torch.Tensor = done.value()[0]
+            return mean if self._dtype is None else buffer.copy_(mean)
+
+        return work.get_future().then(received), ring_bytes(sent.numel(), size, sent.element_size())
+
+
+class OneBit:
+    """Signs with one scale a chunk, and error feedback on both ways (Seide et al. 2014; Tang et al. 2021, section 4).
+
+    Each rank averages one chunk: signs go there by all-to-all, and the average comes back as signs by all-gather.
+    All-gathering everybody's signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
+    """
+
+    def __init__(self) -> None:
+        self.memory: Memory = {}
+
+    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
+        chunk = -(-buffer.numel() // (8 * size)) * 8
+        gradient = torch.nn.functional.pad(buffer, (0, chunk * size - buffer.numel()))
+        # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
+        there = torch.arange(chunk * size, device=buffer.device) < buffer.numel()
+        mine = self._add_memory(f"{bucket.index()}.sent", gradient)
+        bits, scales = _signs(mine.view(size, chunk), there.view(size, chunk))
+        self.memory[f"{bucket.index()}.sent"] = (mine - _values(bits, scales).view(-1)) * there
+        received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
+        dist.all_to_all_single(received, bits)
+        dist.all_to_all_single(their_scales, scales)
+        average = self._add_memory(f"{bucket.index()}.averaged", _values(received, their_scales).mean(0))
+        own = there.view(size, chunk)[rank : rank + 1]
+        bits, scales = _signs(average.view(1, chunk), own)
+        self.memory[f"{bucket.index()}.averaged"] = (average - _values(bits, scales).view(-1)) * own.view(-1)
+        all_bits = [torch.empty_like(bits) for _ in range(size)]
+        all_scales = [torch.empty_like(scales) for _ in range(size)]
+        dist.all_gather(all_bits, bits)
+        dist.all_gather(all_scales, scales)
+        buffer.copy_(_values(torch.cat(all_bits), torch.cat(all_scales)).view(-1)[: buffer.numel()])
+        sent = (size - 1) * (2 * (chunk // 8) + 2 * scales.element_size())
+        return _done(buffer), sent
+
+    def _add_memory(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        left = self.memory.get(name)
+        return tensor if left is None or left.shape != tensor.shape else tensor + left.to(tensor.device)
+
+
+def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each row's signs, eight in a byte, and its mean magnitude over the numbers that are `there`."""
+    scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
+    bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
+    return bits, scales
+
+
+def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """What `_signs` wrote, as numbers: rows x 8 x bytes."""
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
+    positive = bits.unsqueeze(2).bitwise_and(weights).ne(0).view(bits.shape[0], -1)
+    return torch.where(positive, scales.unsqueeze(1), -scales.unsqueeze(1))
+
+
+class PowerSGD:
+    """Matrices as a product of two thin ones, by one power iteration a step (Vogels, Karimireddy and Jaggi 2019)."""
+
+    def __init__(self, rank: int) -> None:
+        self.memory: Memory = {}
+        self._rank = rank
+
+    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        size = dist.get_world_size()
+        gradients = bucket.gradients()
+        thin = [gradient for gradient in gradients if not self._worth_it(gradient)]
+        sent = self._mean(thin, size)
+        matrices = [(index, g.view(g.shape[0], -1)) for index, g in enumerate(gradients) if self._worth_it(g)]
+        names = [f"{bucket.index()}.{index}" for index, _ in matrices]
+        full = [matrix + self._left(name, matrix) for name, (_, matrix) in zip(names, matrices, strict=True)]
+        right = [self._start(name, matrix) for name, matrix in zip(names, full, strict=True)]
+        left = [matrix @ q for matrix, q in zip(full, right, strict=True)]
+        sent += self._mean(left, size)
+        left = [torch.linalg.qr(p).Q for p in left]
+        right = [matrix.T @ p for matrix, p in zip(full, left, strict=True)]
+        sent += self._mean(right, size)
+        for name, (_, target), matrix, p, q in zip(names, matrices, full, left, right, strict=True):
+            target.copy_(p @ q.T)
+            self.memory[f"{name}.error"] = matrix - target
+            self.memory[f"{name}.start"] = q
+        return _done(bucket.buffer()), sent
+
+    def _worth_it(self, gradient: torch.Tensor) -> bool:
+        """Whether the two thin matrices are smaller than the gradient."""
+        if gradient.dim() < 2:
+            return False
+        rows, columns = gradient.shape[0], gradient.numel() // gradient.shape[0]
+        return (rows + columns) * self._rank < gradient.numel()
+
+    def _left(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
+        error = self.memory.get(f"{name}.error")
+        return error if error is not None and error.shape == matrix.shape else torch.zeros_like(matrix)
+
+    def _start(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
+        """Last step's right factor; at first random numbers, the same on every rank."""
+        start = self.memory.get(f"{name}.start")
+        if start is not None and start.shape == (matrix.shape[1], self._rank):
+            return start
+        generator = torch.Generator().manual_seed(matrix.shape[1])
+        return torch.randn(matrix.shape[1], self._rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
+
+    def _mean(self, tensors: list[torch.Tensor], size: int) -> int:
+        """Replace `tensors` by their mean over ranks, in one all-reduce; the bytes sent."""
+        if not tensors:
+            return 0
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).div_(size)
+        dist.all_reduce(flat)
+        for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(mean.view_as(tensor))
+        return ring_bytes(flat.numel(), size, flat.element_size())
+
+
+def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    devices: list[int | str | torch.device] | None = [tensor.device] if tensor.device.type != "cpu" else None
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+    future.set_result(tensor)
+    return future
+
+
+def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
+    """A compressor by name."""
+    if method == "onebit":
+        return OneBit()
+    if method == "powersgd":
+        return PowerSGD(powersgd_rank)
+    return Uncompressed({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])
+
+
+def carried_over(memories: list[Memory]) -> Memory:
+    """A rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
+
+    What was left out is the mean of what each left out, so every new rank starts with that mean and nothing is lost.
+    What one rank averaged for all (`averaged`) belongs to chunks that no longer exist.
+    """
+    names = [name for name in memories[0] if not name.endswith(".averaged")]
+    return {name: torch.stack([memory[name] for memory in memories]).mean(0) for name in names}

@@ -1,0 +1,187 @@
+"""The whole configuration: every component's settings in one YAML document.
+
+    python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
+
+Every mistake is reported at once, each in a sentence that names field, value and remedy. `python -m trainloop.config`
+prints the reference page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic_core import PydanticUndefined
+
+from trainloop.anomaly import AnomalySettings
+from trainloop.balance import BalanceSettings
+from trainloop.checkpoint import CheckpointSettings
+from trainloop.communication import CommunicationSettings
+from trainloop.data import BatchSettings, DataSettings
+from trainloop.delayed import DelayedSettings
+from trainloop.distributed import DistributedSettings
+from trainloop.errors import ConfigError
+from trainloop.evaluation import EvaluationSettings
+from trainloop.gradients import GradientSettings
+from trainloop.metrics import MetricsSettings
+from trainloop.optimizer import OptimizerSettings
+from trainloop.parallel import ParallelSettings
+from trainloop.precision import PrecisionSettings
+from trainloop.preflight import PreflightSettings
+from trainloop.schedule import ScheduleSettings
+from trainloop.seeding import SeedSettings
+from trainloop.settings import Settings, models_in, section, sentences
+from trainloop.tasks import TaskSettings
+from trainloop.watchdog import WatchdogSettings
+
+
+class Config(Settings):
+    """A training run."""
+
+    task: TaskSettings = section(TaskSettings)
+    epochs: float | None = Field(None, gt=0, description="Passes over the data; exactly one of epochs and steps.")
+    steps: int | None = Field(None, gt=0, description="Optimizer steps; exactly one of epochs and steps.")
+    batch: BatchSettings = Field(description="Samples in a step.")
+    optimizer: OptimizerSettings = section(OptimizerSettings)
+    schedule: ScheduleSettings = section(ScheduleSettings)
+    precision: PrecisionSettings = section(PrecisionSettings)
+    data: DataSettings = section(DataSettings)
+    parallel: ParallelSettings = section(ParallelSettings)
+    communication: CommunicationSettings = section(CommunicationSettings)
+    delayed: DelayedSettings = section(DelayedSettings)
+    balance: BalanceSettings = section(BalanceSettings)
+    watchdog: WatchdogSettings = section(WatchdogSettings)
+    checkpoint: CheckpointSettings = section(CheckpointSettings)
+    gradients: GradientSettings = section(GradientSettings)
+    anomaly: AnomalySettings = section(AnomalySettings)
+    preflight: PreflightSettings = section(PreflightSettings)
+    evaluation: EvaluationSettings = section(EvaluationSettings)
+    metrics: MetricsSettings = section(MetricsSettings)
+    seed: SeedSettings = section(SeedSettings)
+    distributed: DistributedSettings = section(DistributedSettings)
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Config:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("the length is not clear: set exactly one of epochs and steps")
+        return self
+
+    @model_validator(mode="after")
+    def _together(self) -> Config:
+        """What can't be combined, said before anything starts."""
+        fp16, fsdp = self.precision.compute == "fp16", self.parallel.strategy == "fsdp"
+        local = self.communication.local_steps > 1
+        wrong = {
+            "precision.compute fp16 with parallel.strategy fsdp: use bf16": fp16 and fsdp,
+            "precision.compute fp16 with communication.local_steps: use bf16": fp16 and local,
+            "precision.compute fp16 with delayed.pattern: use bf16": fp16 and self.delayed.pattern is not None,
+            "communication.local_steps with parallel.strategy other than ddp": local
+            and self.parallel.strategy != "ddp",
+            "communication.local_steps with delayed.pattern": local and self.delayed.pattern is not None,
+            "communication.compression with parallel.strategy fsdp: its gradients don't pass DDP's hook": fsdp
+            and self.communication.compression != "none",
+            "delayed.pattern with parallel.strategy fsdp": fsdp and self.delayed.pattern is not None,
+            "balance.enabled with parallel.strategy fsdp: its ranks run in step": fsdp and self.balance.enabled,
+        }
+        for sentence in (text for text, found in wrong.items() if found):
+            raise ValueError(f"these don't go together: {sentence}")
+        return self
+
+    def total_steps(self, steps_per_epoch: int) -> int:
+        """Optimizer steps of the whole run."""
+        return self.steps if self.steps is not None else math.ceil((self.epochs or 0) * steps_per_epoch)
+
+
+def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
+    """Read `file` and apply `overrides` (`optimizer.lr=3e-4`, the value being YAML).
+
+    Raises ConfigError whose message has one sentence a line.
+    """
+    document = _read(file) if file else {}
+    for override in overrides:
+        _override(document, override)
+    return parse_config(document)
+
+
+def parse_config(document: dict[str, Any]) -> Config:
+    """A configuration from plain values. Raises ConfigError."""
+    try:
+        return Config.model_validate(document)
+    except ValidationError as error:
+        raise ConfigError("\n".join(sentences(error, Config))) from error
+
+
+def dump_config(config: Config) -> str:
+    """The whole configuration as YAML, defaults included; loads to the same configuration."""
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise ConfigError(f"--config {file} can't be read: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--config {file} is no YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise ConfigError(f"--config {file} has a {type(document).__name__} at the top: it must be a mapping of fields")
+    return document
+
+
+def _override(document: dict[str, Any], override: str) -> None:
+    path, separator, text = override.partition("=")
+    if not separator or not path:
+        raise ConfigError(f"--set {override!r} is not of the form field.field=value")
+    *parents, last = path.split(".")
+    target = document
+    for parent in parents:
+        target = target.setdefault(parent, {})
+        if not isinstance(target, dict):
+            raise ConfigError(f"--set {override!r}: {parent} is a value, it has no fields")
+    target[last] = _number(yaml.safe_load(text))
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads 3e-4 (no dot) as text; people mean the number."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def reference() -> str:
+    """The reference page: every field with its type, default and meaning."""
+    return "\n".join(["# Training configuration", "", *_reference_lines(Config, "")]) + "\n"
+
+
+def _reference_lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    if model.__doc__ and prefix:
+        yield from (model.__doc__.strip(), "")
+    yield from ("| field | type | default | meaning |", "|---|---|---|---|")
+    nested = []
+    for name, info in model.model_fields.items():
+        inner = next(iter(models_in(info.annotation)), None)
+        if inner is not None:
+            nested.append((f"{prefix}{name}", inner))
+            continue
+        default = info.get_default(call_default_factory=True, validated_data={})
+        shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).splitlines()[0]}`"
+        kind = str(getattr(info.annotation, "__name__", info.annotation)).replace("typing.", "").replace("|", "\\|")
+        yield f"| `{prefix}{name}` | {kind} | {shown} | {info.description or ''} |"
+    yield ""
+    for name, inner in nested:
+        yield from (f"## {name}", "")
+        yield from _reference_lines(inner, f"{name}.")
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,206 @@
+"""The group of ranks: who am I, which device and backend, and the few small collectives that decisions need.
+
+Ranks come from the environment that torchrun, the Trainmaster agent, or nobody (one process) sets. Collectives of
+this module are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
+backend, so that they never queue behind gradients on the device's stream.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from pydantic import Field
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+
+from trainloop.errors import ConfigError
+from trainloop.settings import Settings
+
+T = TypeVar("T")
+
+#: The collective backend that belongs to each kind of device.
+BACKEND_OF_DEVICE = {"cuda": "nccl", "npu": "hccl", "xpu": "xccl", "hpu": "hccl", "cpu": "gloo"}
+
+
+class DistributedSettings(Settings):
+    """How the ranks find and talk to each other."""
+
+    backend: str = Field(
+        "auto",
+        description="Collective backend: auto (the device's own), nccl, gloo, hccl, xccl or another that torch knows. "
+        "`auto` follows TRAINMASTER_BACKEND when the operator sets it.",
+    )
+    device: str = Field(
+        "auto", description="Device kind: auto (an accelerator when there is one), cpu, cuda, npu, xpu."
+    )
+    timeout_seconds: float = Field(600.0, gt=0, description="Seconds a collective may take before the rank gives up.")
+    interface: str | None = Field(
+        None, description="Network interface for gloo, NCCL and HCCL (eth0, say); null lets the library choose."
+    )
+    debug: Literal["off", "warn", "info", "detail"] = Field(
+        "off", description="What NCCL, HCCL and torch.distributed print about communication."
+    )
+
+
+PreflightCheck = Callable[[Store, int, int], None]
+
+
+@dataclass(frozen=True)
+class World:
+    """This rank's place in the group. `size` 1 means no process group: every collective is then the identity."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+    backend: str
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def barrier(self) -> None:
+        """Wait for all ranks, on the host."""
+        self.sum([0.0])
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Element-wise sum over ranks, in double precision; every rank gets the same numbers to the bit."""
+        if self.size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor)
+        return list(tensor.tolist())
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's picklable `value`, in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
+        gathered: list[T | None] = [None] * self.size
+        dist.all_gather_object(gathered, value)
+        return gathered  # type: ignore[return-value]  # all_gather_object has filled every slot
+
+    def from_main(self, value: T) -> T:
+        """Rank 0's picklable `value`, on every rank."""
+        if self.size == 1:
+            return value
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
+
+
+def environment() -> tuple[int, int, int, int]:
+    """Rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1) alone.
+
+    Raises ConfigError when the variables contradict each other.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    rank = int(os.environ.get("RANK", "0"))
+    if not 0 <= rank < size:
+        raise ConfigError(f"RANK is {rank} with WORLD_SIZE {size}: it must be from 0 to {size - 1}")
+    if size > 1 and "MASTER_ADDR" not in os.environ:
+        raise ConfigError(f"WORLD_SIZE is {size} but MASTER_ADDR is not set: start the ranks with torchrun")
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return rank, size, int(os.environ.get("LOCAL_RANK", str(rank % local_size))), local_size
+
+
+def choose_device(kind: str, local_rank: int) -> torch.device:
+    """The device of this rank: the local rank's accelerator, or the CPU.
+
+    Raises ConfigError when the wanted kind isn't there or has fewer devices than ranks.
+    """
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if kind == "cpu" or (kind == "auto" and present is None):
+        return torch.device("cpu")
+    if present is None or (kind != "auto" and present.type != kind):
+        there = present.type if present else "only the CPU"
+        raise ConfigError(
+            f"distributed.device is {kind!r} but this machine has {there}: set it to auto or ask for the device"
+        )
+    if local_rank >= torch.accelerator.device_count():
+        raise ConfigError(
+            f"local rank {local_rank} has no {present.type} device, {torch.accelerator.device_count()} are visible: "
+            "start one process for each device (processesPerWorker)"
+        )
+    torch.accelerator.set_device_index(local_rank)
+    return torch.device(present.type, local_rank)
+
+
+def choose_backend(name: str, device: torch.device) -> str:
+    """The backend for `device`: `name`, or with `auto` what the operator says, or the device's own.
+
+    Raises ConfigError for a backend that this build of torch doesn't have.
+    """
+    if name == "auto":
+        name = os.environ.get("TRAINMASTER_BACKEND", "auto")
+    if name == "auto":
+        name = BACKEND_OF_DEVICE.get(device.type, "gloo")
+    if name.upper() not in (known.upper() for known in dist.Backend.backend_list) or not dist.is_backend_available(
+        name
+    ):
+        known = [backend for backend in dist.Backend.backend_list if dist.is_backend_available(backend)]
+        raise ConfigError(
+            f"distributed.backend is {name!r}: this torch build has {', '.join(known)}; use one of them or auto"
+        )
+    return name
+
+
+#: Groups that this process has left. DDP's reducer holds the group too, and when its reference is the last one, the
+#: group's destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor
+#: may need: one run in forty hung at its end (torch 2.13). Python's own reference, kept here, drops it without.
+_left: list[object] = []
+# Before the interpreter takes itself apart: a group that lives on until then aborts the process.
+atexit.register(_left.clear)
+
+
+@contextmanager
+def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -> Iterator[World]:
+    """Join the group of ranks for the body, and leave it cleanly when the body ends well.
+
+    `check` is called before the first collective, with the rendezvous' store, rank and world size.
+
+    When the body raises, the process group is left as it is: destroying it could wait for peers that are gone, and the
+    process ends anyway.
+    """
+    rank, size, local_rank, local_size = environment()
+    device = choose_device(settings.device, local_rank)
+    backend = choose_backend(settings.backend, device)
+    world = World(rank, size, local_rank, local_size, device, backend)
+    if size == 1:
+        yield world
+        return
+    _announce(settings)
+    timeout = timedelta(seconds=settings.timeout_seconds)
+    store, _, _ = next(rendezvous("env://", rank, size, timeout=timeout))
+    store.set_timeout(timeout)
+    if check is not None:
+        check(store, rank, size)
+    both = backend if backend == "gloo" or device.type == "cpu" else f"cpu:gloo,{device.type}:{backend}"
+    dist.init_process_group(both, store=store, rank=rank, world_size=size, timeout=timeout)
+    _left.append(dist.group.WORLD)
+    yield world
+    world.barrier()
+    dist.destroy_process_group()
+
+
+def _announce(settings: DistributedSettings) -> None:
+    """Hand interface and debug level to the communication libraries, which read them from the environment."""
+    if settings.interface:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, settings.interface)
+    # torch's flight recorder: the last collectives of each rank, dumped when one of them times out.
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    if settings.debug != "off":
+        level = {"warn": "WARN", "info": "INFO", "detail": "INFO"}[settings.debug]
+        os.environ.setdefault("NCCL_DEBUG", level)
+        os.environ.setdefault("TORCH_DISTRIBUTED_DEBUG", "DETAIL" if settings.debug == "detail" else "INFO")
+        os.environ.setdefault("ASCEND_GLOBAL_LOG_LEVEL", "2" if settings.debug == "warn" else "1")

@@ -1,0 +1,40 @@
+"""The errors that end a run with a sentence, and the exit code of each.
+
+TrainingError            1    something that training can't go on from
+├── ConfigError          2    the configuration can't be used; restarting doesn't help
+├── PreflightMismatch   67    ranks differ in what they run; the code that the agent uses for the same
+├── Diverged            70    the loss or the parameters went wrong, and going back didn't help
+└── OutOfMemory         71    the device's memory is too small for this configuration
+"""
+
+from __future__ import annotations
+
+
+class TrainingError(RuntimeError):
+    """Ends the run; the message is what the user should read."""
+
+    exit_code = 1
+
+
+class ConfigError(TrainingError, ValueError):
+    """The configuration can't be used."""
+
+    exit_code = 2
+
+
+class PreflightMismatch(TrainingError):
+    """Ranks run different code, configuration or libraries."""
+
+    exit_code = 67
+
+
+class Diverged(TrainingError):
+    """Loss, gradients or parameters went wrong beyond repair."""
+
+    exit_code = 70
+
+
+class OutOfMemory(TrainingError):
+    """The accelerator's memory didn't suffice."""
+
+    exit_code = 71

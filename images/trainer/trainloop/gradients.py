@@ -1,0 +1,111 @@
+"""Ghost gradients and parameters that differ: two faults that a loss curve shows too late or not at all.
+
+A parameter without a gradient is never trained; when only some ranks have one, its average is wrong. Parameters that
+should be equal on all ranks and aren't (a flipped bit, a racing kernel, a rank that skipped a step) make every later
+step wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from trainloop.distributed import World
+from trainloop.errors import Diverged
+from trainloop.settings import Settings
+
+#: Numbers that a checksum takes at once: bounds the memory that it needs.
+CHUNK = 1 << 22
+
+
+class GradientSettings(Settings):
+    """What is checked about gradients and parameters."""
+
+    ghosts: Literal["fail", "warn", "off"] = Field(
+        "fail", description="What to do about trainable parameters that got no gradient in the first step."
+    )
+    checksum_every: int | None = Field(
+        1000, gt=0, description="Steps between comparisons of all parameters over the ranks, to the bit; null never."
+    )
+
+
+@contextmanager
+def recording(model: nn.Module) -> Iterator[set[str]]:
+    """The names of parameters that get a gradient in the body, filled when the body ends.
+
+    Gradients themselves don't tell: under DDP an unused parameter has one too, all zeros.
+    """
+    reached: set[str] = set()
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))  # type: ignore[no-untyped-call]
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    ]
+    try:
+        yield reached
+    finally:
+        for hook in hooks:
+            hook.remove()
+        # FSDP2 sets its shards' (DTensors') gradients itself, without the hooks.
+        sharded = [name for name, p in model.named_parameters() if hasattr(p, "full_tensor") and p.grad is not None]
+        reached.update(sharded)
+
+
+def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
+    """A sentence about trainable parameters without a gradient, the same on every rank; None when there are none."""
+    trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    missing = world.gather([name for name in trainable if name not in reached])
+    counts = Counter(name for names in missing for name in names)
+    everywhere = [name for name, count in counts.items() if count == world.size]
+    somewhere = {name: [rank for rank, names in enumerate(missing) if name in names] for name in counts}
+    parts = []
+    if everywhere:
+        parts.append(f"no rank has a gradient for {_listed(everywhere)}")
+    for name, ranks in somewhere.items():
+        if name not in everywhere:
+            parts.append(f"rank {', '.join(map(str, ranks))} has none for {name}, the others do")
+    if not parts:
+        return None
+    return (
+        f"parameters without gradient after the first step: {'; '.join(parts[:8])}. Use them in the loss, freeze them "
+        "(requires_grad=False), or set parallel.find_unused_parameters where it depends on the batch"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
+    """One exact number for each tensor: the sum of its bits as integers, which no order of adding changes."""
+    sums = []
+    for tensor in parameters:
+        bits = tensor.detach().contiguous().view(-1).view(torch.int16)
+        total = 0
+        for start in range(0, bits.numel(), CHUNK):
+            chunk = bits[start : start + CHUNK].to(torch.int64)
+            # Weighted by position, so that two exchanged values are seen too; int64 wraps, which is still exact.
+            position = torch.arange(start + 1, start + 1 + chunk.numel(), device=chunk.device)
+            total += int((chunk * position).sum())
+        sums.append(total)
+    return sums
+
+
+def compare_parameters(model: nn.Module, world: World) -> None:
+    """Raise Diverged on every rank, naming rank and parameter, when parameters aren't equal to the bit on all ranks."""
+    names = [name for name, _ in model.named_parameters()]
+    everybody = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
+    common, _ = Counter(everybody).most_common(1)[0]
+    odd = [rank for rank, sums in enumerate(everybody) if sums != common]
+    if odd:
+        first = next(name for name, *sums in zip(names, common, everybody[odd[0]], strict=True) if sums[0] != sums[1])
+        raise Diverged(
+            f"parameters differ between ranks: rank {', '.join(map(str, odd))} differs, first in {first}. "
+            "The hardware of that rank may be faulty; training goes on from the last checkpoint after a restart"
+        )

@@ -1,0 +1,212 @@
+"""What the run tells people and programs: a console line, a JSON line, TensorBoard, Prometheus; the report comes from
+them.
+
+Numbers of a step stay where they are until a line is due, so that logging doesn't make the device wait for the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from trainloop.communication import StepTimes
+from trainloop.data import Fetched
+from trainloop.distributed import World
+from trainloop.errors import ConfigError
+from trainloop.settings import Settings
+from trainloop.state import TrainState
+
+
+class MetricsSettings(Settings):
+    """How often and where numbers are written."""
+
+    every_steps: int = Field(10, gt=0, description="Steps between two lines.")
+    path: str | None = Field(
+        None,
+        description="Directory of metrics.jsonl and the report; null is `report` beside the checkpoints, or "
+        "trainloop-report where there are none.",
+    )
+    plot: bool = Field(True, description="Write report.md, report.html and curves at the end (needs matplotlib).")
+    peak_tflops: float | None = Field(
+        None,
+        gt=0,
+        description="A device's peak in TFLOP/s for this precision (H200 bf16: 989); model FLOPs utilisation "
+        "is reported against it, with 6 x parameters operations a token (Kaplan et al. 2020).",
+    )
+    tensorboard: bool = Field(False, description="Also write TensorBoard events (needs tensorboard).")
+    prometheus_file: str | None = Field(
+        None, description="Also keep the newest numbers here for node_exporter's textfile collector (a .prom file)."
+    )
+
+
+@dataclass(frozen=True)
+class StepNumbers:
+    """What one step has to say on this rank: loss and norm are tensors on the device, seconds its own duration."""
+
+    loss: torch.Tensor
+    norm: torch.Tensor
+    rate: float
+    seconds: float
+    terms: float  # what the global loss is a mean over: samples or tokens
+
+
+@dataclass
+class Window:
+    """The steps since the last line."""
+
+    began: float = field(default_factory=time.perf_counter)
+    samples: int = 0
+    terms: float = 0.0
+    waited: float = 0.0
+    stalled: float = 0.0
+    exposed: float = 0.0
+    computed: float = 0.0
+    sent: int = 0
+    losses: list[torch.Tensor] = field(default_factory=list)
+    newest: StepNumbers | None = None
+
+    def add(self, numbers: StepNumbers, fetched: Fetched, times: StepTimes) -> None:
+        self.samples += len(fetched.plan.indices)
+        self.terms += numbers.terms
+        self.waited += fetched.waited
+        self.exposed += times.exposed
+        self.computed += (times.computed or times.began) - times.began
+        self.sent += times.sent
+        self.losses.append(numbers.loss)
+        self.newest = numbers
+
+    def close(self, world: World, state: TrainState, length: int) -> dict[str, Any]:
+        """The window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
+        seconds.
+        """
+        assert self.newest is not None
+        seconds, steps = time.perf_counter() - self.began, len(self.losses)
+        own = {
+            "loss": float(torch.stack(self.losses).sum()),
+            "stepSeconds": self.newest.seconds,
+            "computeSeconds": self.computed / steps,
+            "dataWait": self.waited / seconds,
+            "communication": self.exposed / seconds,
+        }
+        ranks = world.gather(own)
+        return {
+            "epoch": state.position.epoch + state.position.consumed / length,
+            "loss": sum(rank["loss"] for rank in ranks) / steps,
+            "lr": self.newest.rate,
+            "gradNorm": float(self.newest.norm),
+            "samplesPerSecond": self.samples / seconds,
+            "termsPerSecond": self.terms / seconds,
+            "stepSeconds": seconds / steps,
+            "dataWait": sum(rank["dataWait"] for rank in ranks) / world.size,
+            "communication": sum(rank["communication"] for rank in ranks) / world.size,
+            "checkpointStall": self.stalled / seconds,
+            "bytesSent": self.sent / steps,
+            "etaSeconds": (state.total - state.step) * seconds / steps,
+            "rankComputeSeconds": [rank["computeSeconds"] for rank in ranks],
+        }
+
+
+def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:
+    """Where this run's numbers go."""
+    if settings.path:
+        return Path(settings.path)
+    return checkpoints / "report" if checkpoints else Path("trainloop-report")
+
+
+class MetricsLog:
+    """Writes on rank 0; on the other ranks it does nothing."""
+
+    def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
+        self.settings, self.path, self._main = settings, path, main
+        self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
+        self._board: Any = None
+        if main:
+            path.mkdir(parents=True, exist_ok=True)
+            self._board = _tensorboard(path) if settings.tensorboard else None
+
+    @property
+    def file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def write(self, kind: str, numbers: dict[str, Any]) -> None:
+        """One JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers."""
+        if not self._main:
+            return
+        line = {"kind": kind, "attempt": self.attempt, "time": round(time.time(), 3), **numbers}
+        with self.file.open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        if self._board is not None and kind in ("step", "evaluation"):
+            for name, value in _plain(numbers).items():
+                self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+
+    def step(self, step: int, total: int, line: dict[str, Any]) -> None:
+        """A step's numbers everywhere."""
+        self.write("step", {"step": step, "totalSteps": total, **line})
+        self.say(step_line(step, total, line))
+        if self._main and self.settings.prometheus_file:
+            write_prometheus(Path(self.settings.prometheus_file), {"step": step, "totalSteps": total, **line})
+
+    def say(self, text: str) -> None:
+        """One line on the console."""
+        if self._main:
+            print(text, flush=True)
+
+
+def _tensorboard(path: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError("metrics.tensorboard needs the package tensorboard: pip install tensorboard") from error
+    return SummaryWriter(str(path / "tensorboard"))
+
+
+def _plain(numbers: dict[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in numbers.items() if isinstance(value, int | float) and name != "step"}
+
+
+def write_prometheus(file: Path, numbers: dict[str, Any]) -> None:
+    """The newest numbers in Prometheus' text format, replaced in one go."""
+    lines = []
+    for name, value in {**_plain(numbers), "step": float(numbers["step"])}.items():
+        metric = "trainloop_" + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
+        lines += [f"# TYPE {metric} gauge", f"{metric} {value!r}"]
+    temporary = file.with_name(f".{file.name}.tmp")
+    temporary.write_text("\n".join(lines) + "\n")
+    temporary.replace(file)
+
+
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; a last line that was cut off by a kill is left out."""
+    lines = []
+    for text in file.read_text().splitlines():
+        try:
+            lines.append(json.loads(text))
+        except ValueError:
+            continue
+    return lines
+
+
+def step_line(step: int, total: int, line: dict[str, Any]) -> str:
+    """The console's line for a step."""
+    return (
+        f"step {step}/{total}  epoch {line['epoch']:.2f}  loss {line['loss']:.4f}  lr {line['lr']:.3g}  "
+        f"norm {line['gradNorm']:.3g}  {line['samplesPerSecond']:,.0f} samples/s  data {line['dataWait']:.0%}  "
+        f"communication {line['communication']:.0%}  eta {duration(line['etaSeconds'])}"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people write them: 42s, 3m05s, 2h10m."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"

@@ -1,0 +1,174 @@
+"""The model over the ranks. Each strategy is torch's own; this module gives them one face.
+
+Strategies agree in one thing: after the last micro-batch's backward every rank has the gradient of `sum over
+ranks(loss) / ranks`. The trainer multiplies the loss by `ranks / global count`, so that the step is made with the
+gradient of the mean over the global batch, however unevenly it is spread.
+
+A checkpoint has whole tensors by name, whatever the strategy, so one can be loaded by another strategy or number of
+ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainloop.averaging import average_model, average_optimizer
+from trainloop.communication import GradientExchange, hook
+from trainloop.distributed import World
+from trainloop.optimizer import (
+    NamedState,
+    OptimizerSettings,
+    build_optimizer,
+    load_named_state,
+    named_state,
+)
+from trainloop.settings import Settings
+
+
+class ParallelSettings(Settings):
+    """How the model is spread over the ranks."""
+
+    strategy: Literal["ddp", "zero1", "fsdp"] = Field(
+        "ddp",
+        description="ddp: every rank has everything. zero1: the optimizer's state is spread (ZeRO-1). fsdp: weights, "
+        "gradients and state are (FSDP2), for models that don't fit.",
+    )
+    bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
+    find_unused_parameters: bool = Field(
+        False, description="Let DDP look in every step for parameters without gradient; costs a pass over the graph."
+    )
+
+
+class Replica(Protocol):
+    """A model spread over ranks."""
+
+    model: nn.Module
+    equal_passes: bool  # whether every rank must make as many forward passes as the busiest: they are collective
+    replicated: bool  # whether every rank has the whole model, equal to the bit
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        """What to call for a forward pass in training."""
+        ...
+
+    def synchronising(self, last: bool) -> AbstractContextManager[None]:
+        """Context for forward and backward of a micro-batch; gradients are reduced in the last one's."""
+        ...
+
+    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer: ...
+
+    def after_step(self, step: int) -> int:
+        """What the strategy does after the optimizer's step number `step`, counted from 1; the bytes that it sent."""
+        ...
+
+    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make the ranks equal, before an evaluation or a checkpoint."""
+        ...
+
+    def model_state(self) -> dict[str, torch.Tensor]:
+        """The whole model's state by name; collective."""
+        ...
+
+    def load_model(self, state: dict[str, torch.Tensor]) -> None: ...
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
+        """The whole optimizer's state by parameter name; collective."""
+        ...
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None: ...
+
+
+class DataParallel:
+    """DistributedDataParallel; with one rank the bare model."""
+
+    equal_passes = False
+    replicated = True
+
+    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
+        self.model, self.world = model, world
+        self.wrapped: DistributedDataParallel | None = None
+        if world.size > 1:
+            self.wrapped = DistributedDataParallel(
+                model,
+                device_ids=None if world.device.type == "cpu" else [world.device],
+                bucket_cap_mb=settings.bucket_mb,
+                find_unused_parameters=settings.find_unused_parameters,
+                gradient_as_bucket_view=True,
+            )
+            self.wrapped.register_comm_hook(exchange, hook())
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        return self.wrapped or self.model
+
+    @contextmanager
+    def synchronising(self, last: bool) -> Iterator[None]:
+        # no_sync has to be around the forward too: DDP decides there whether the coming backward reduces.
+        if last or self.wrapped is None:
+            yield
+        else:
+            with self.wrapped.no_sync():
+                yield
+
+    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(settings, parameters)
+
+    def after_step(self, step: int) -> int:
+        return 0
+
+    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+        pass
+
+    def model_state(self) -> dict[str, torch.Tensor]:
+        return self.model.state_dict()
+
+    def load_model(self, state: dict[str, torch.Tensor]) -> None:
+        self.model.load_state_dict(state)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
+        return named_state(optimizer, dict(self.model.named_parameters()))
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
+        load_named_state(optimizer, dict(self.model.named_parameters()), state)
+
+
+class LocalSteps(DataParallel):
+    """Local SGD: no gradient is sent, weights are averaged every `local_steps` steps."""
+
+    replicated = False
+
+    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
+        super().__init__(settings, model, world, exchange)
+        self._every = exchange.settings.local_steps
+
+    @contextmanager
+    def synchronising(self, last: bool) -> Iterator[None]:
+        with super().synchronising(False):
+            yield
+
+    def after_step(self, step: int) -> int:
+        return average_model(self.model) if step % self._every == 0 else 0
+
+    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+        average_model(self.model)
+        average_optimizer(optimizer, self.model)
+
+
+def build_replica(settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
+    """`model`, on the rank's device, spread as `settings` say. One rank alone needs no strategy."""
+    if world.size > 1 and settings.strategy != "ddp":
+        # Imported when used: it costs a second, and the time to start is part of every recovery.
+        from trainloop.sharded import FullySharded, ZeroRedundancy
+
+        if settings.strategy == "fsdp":
+            return FullySharded(model, world)
+        return ZeroRedundancy(settings, model, world, exchange)
+    kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else DataParallel
+    return kind(settings, model, world, exchange)

@@ -1,0 +1,73 @@
+"""Mixed precision: autocast around forward and loss, and the gradient scaler that fp16 needs.
+
+bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped by the scaler, and
+must then not advance the schedule: `step` says which it was.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+
+from trainloop.settings import Settings
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class PrecisionSettings(Settings):
+    """What numbers the model computes with."""
+
+    compute: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
+        "fp32", description="bf16 and fp16 compute under autocast with fp32 weights; fp64 and fp32 are used throughout."
+    )
+    tf32: bool = Field(True, description="Let fp32 matrix products use TF32 on devices that have it.")
+    initial_scale: float = Field(65536.0, gt=0, description="GradScaler's first scale (fp16).")
+    growth_interval: int = Field(2000, gt=0, description="Steps without overflow before the scale doubles (fp16).")
+
+
+class Precision:
+    """Autocast and scaling in the one right order."""
+
+    def __init__(self, settings: PrecisionSettings, device: torch.device) -> None:
+        self.parameters = torch.float64 if settings.compute == "fp64" else torch.float32
+        self._device = device
+        self._autocast = _AUTOCAST.get(settings.compute)
+        self.scaler = torch.amp.GradScaler(
+            device.type,
+            init_scale=settings.initial_scale,
+            growth_interval=settings.growth_interval,
+            enabled=settings.compute == "fp16",
+        )
+        if settings.tf32:
+            torch.set_float32_matmul_precision("high")
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Bring the gradients to their own scale; comes before clipping and before any look at them."""
+        self.scaler.unscale_(optimizer)
+
+    def skip(self) -> None:
+        """Leave a step out after `unscale`."""
+        if self.scaler.is_enabled():
+            self.scaler.update()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Step unless the gradients overflowed; whether it was done, the same on every rank.
+
+        The reduced gradients are equal on all ranks, and so is what the scaler finds in them.
+        """
+        if not self.scaler.is_enabled():
+            optimizer.step()
+            return True
+        before = self.scaler.get_scale()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() >= before

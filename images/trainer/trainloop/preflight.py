@@ -1,0 +1,108 @@
+"""Do all ranks run the same? Asked before the first collective, through the store that the rendezvous already has.
+
+Ranks that differ hang in a collective or, worse, train something else. Rank 0 compares everybody's fingerprint and
+leaves the verdict; every rank ends with the same text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import platform
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch.distributed.distributed_c10d import Store
+
+from trainloop.errors import PreflightMismatch
+from trainloop.settings import Settings
+
+Field_ = Literal["python", "torch", "cuda", "nccl", "code", "config", "driver", "device"]
+
+
+class PreflightSettings(Settings):
+    """Which differences between ranks end the run."""
+
+    enabled: bool = Field(True, description="Compare the ranks' environment before the first collective.")
+    fatal: list[Field_] = Field(
+        ["python", "torch", "cuda", "nccl", "code", "config"],
+        description="Differences that end the run with exit code 67; the others are only printed.",
+    )
+
+
+def fingerprint(config: str, task_module: str) -> dict[str, str]:
+    """What this rank runs. `code` is a hash of trainloop's and the task's sources, `config` of the whole
+    configuration.
+    """
+    cuda = torch.cuda.is_available()
+    driver = Path("/proc/driver/nvidia/version")
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else "none",  # type: ignore[no-untyped-call]
+        "driver": driver.read_text().splitlines()[0] if driver.is_file() else "none",
+        "device": torch.cuda.get_device_name() if cuda else platform.machine(),
+        "code": _code_hash(task_module),
+        "config": hashlib.sha256(config.encode()).hexdigest()[:12],
+    }
+
+
+def _code_hash(task_module: str) -> str:
+    digest = hashlib.sha256()
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    spec = importlib.util.find_spec(task_module) if task_module else None
+    if spec is not None and spec.origin and spec.origin.endswith(".py"):
+        files.append(Path(spec.origin))
+    for file in files:
+        digest.update(file.name.encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
+    """By field, one line that says which ranks have what; the values of most ranks come first."""
+    found = {}
+    for field in fingerprints[0]:
+        values = Counter(one.get(field, "missing") for one in fingerprints)
+        if len(values) > 1:
+            parts = [
+                f"{value} on rank {_ranks([rank for rank, one in enumerate(fingerprints) if one.get(field) == value])}"
+                for value, _ in values.most_common()
+            ]
+            found[field] = f"{field}: {'; '.join(parts)}"
+    return found
+
+
+def _ranks(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+
+
+def checker(settings: PreflightSettings, mine: dict[str, str]) -> Callable[[Store, int, int], None]:
+    """What `joined` calls between rendezvous and the first collective. Raises PreflightMismatch on every rank alike."""
+
+    def check(store: Store, rank: int, size: int) -> None:
+        if not settings.enabled:
+            return
+        store.set(f"preflight/{rank}", json.dumps(mine))
+        if rank == 0:
+            everybody = [json.loads(store.get(f"preflight/{other}")) for other in range(size)]
+            store.set("preflight/verdict", json.dumps(differences(everybody)))
+        verdict: dict[str, str] = json.loads(store.get("preflight/verdict"))
+        fatal = [line for field, line in verdict.items() if field in settings.fatal]
+        if rank == 0:
+            for field, line in verdict.items():
+                if field not in settings.fatal:
+                    print(f"warning: ranks differ in {line}", flush=True)
+        # The store is rank 0's: it may only leave when everybody has read the verdict.
+        store.set(f"preflight/read/{rank}", "")
+        if rank == 0:
+            store.wait([f"preflight/read/{other}" for other in range(size)])
+        if fatal:
+            raise PreflightMismatch("ranks differ, so they can't train together:\n" + "\n".join(fatal))
+
+    return check

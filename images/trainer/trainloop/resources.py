@@ -1,0 +1,92 @@
+"""What this container may use, and what to do when it wasn't enough.
+
+A process in a container sees all of the node's cores; with a limit of two and 64 threads it spends its time being
+throttled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from trainloop.errors import OutOfMemory
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def cpu_limit(cgroup: Path = CGROUP) -> float | None:
+    """Cores by `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def memory_limit(cgroup: Path = CGROUP) -> int | None:
+    """Bytes by `memory.max`; None without a limit."""
+    try:
+        text = (cgroup / "memory.max").read_text().strip()
+    except OSError:
+        return None
+    return None if text == "max" else int(text)
+
+
+def memory_used(cgroup: Path = CGROUP) -> int | None:
+    """Bytes by `memory.current`, page cache included."""
+    try:
+        return int((cgroup / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def cores(cgroup: Path = CGROUP) -> float:
+    """Cores that this container may use: the affinity mask, or the cgroup's limit where that is less."""
+    return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
+
+
+def fit_threads(ranks: int, loader_workers: int) -> int:
+    """Set torch's threads so that `ranks` here and their loaders fit the container; the number. OMP_NUM_THREADS wins.
+
+    Ranks are counted by host name, which each pod has of its own; processes that share one share its cores too. Two
+    ranks with two threads each on two cores were measured ten times as slow as with one each: waiting threads spin.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, int(cores() / ranks) - loader_workers))
+    return torch.get_num_threads()
+
+
+def device_memory(device: torch.device) -> dict[str, float]:
+    """Peak and reserved bytes of the device, and how often the allocator had to free its cache and try again."""
+    if device.type != "cuda":
+        return {}
+    stats = torch.cuda.memory_stats(device)
+    return {
+        "peakMemory": stats["allocated_bytes.all.peak"],
+        "reservedMemory": stats["reserved_bytes.all.current"],
+        "allocationRetries": stats["num_alloc_retries"],
+    }
+
+
+@contextmanager
+def explaining_out_of_memory(device: torch.device, micro_size: int) -> Iterator[None]:
+    """Turn torch's out-of-memory error into OutOfMemory with advice that fits this run."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        numbers = {name: value / 2**30 for name, value in device_memory(device).items()}
+        peak, reserved = numbers.get("peakMemory", 0.0), numbers.get("reservedMemory", 0.0)
+        advice = [f"batch.per_rank below {micro_size} with batch.size as it is (more passes, the same step)"]
+        if torch.get_autocast_dtype(device.type) == torch.float32 or not torch.is_autocast_enabled(device.type):
+            advice.append("precision.compute: bf16")
+        advice.append("parallel.strategy: fsdp")
+        if reserved > 1.2 * peak:
+            advice.append("PYTORCH_ALLOC_CONF=expandable_segments:True (the memory is fragmented)")
+        raise OutOfMemory(
+            f"{device} is out of memory ({peak:.1f} GiB used at the peak, {reserved:.1f} GiB reserved). "
+            f"Try, in this order: {'; '.join(advice)}. {str(error).splitlines()[0]}"
+        ) from error

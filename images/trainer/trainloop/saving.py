@@ -1,0 +1,174 @@
+"""Three ways to get a state to the disk: at once, by a thread, by a process.
+
+The asynchronous ways first copy the state into staging buffers in host memory (pinned where there is an accelerator,
+shared with the writing process), which are allocated once; training goes on as soon as that copy is done.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.multiprocessing as multiprocessing
+
+from trainloop import storage
+from trainloop.storage import Checkpoint, CheckpointError
+
+
+class Saver(Protocol):
+    """Writes one checkpoint after another; the future ends with it, or with CheckpointError."""
+
+    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]: ...
+
+    def close(self) -> None: ...
+
+
+def saver_for(mode: Literal["sync", "thread", "process"]) -> Saver:
+    """The saver of a checkpoint mode."""
+    if mode == "sync":
+        return SynchronousSaver()
+    return ThreadSaver() if mode == "thread" else ProcessSaver()
+
+
+def write_state(directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Checkpoint:
+    """One checkpoint with `state` in one file."""
+    return storage.write(directory, step, lambda partial: storage.save_tensors(state, partial / storage.STATE), about)
+
+
+class SynchronousSaver:
+    """Training waits for the disk."""
+
+    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
+        done: Future[Checkpoint] = Future()
+        try:
+            done.set_result(write_state(directory, step, state, about))
+        except CheckpointError as error:
+            done.set_exception(error)
+        return done
+
+    def close(self) -> None:
+        pass
+
+
+class Staging:
+    """Host copies of a state's tensors, kept from one checkpoint to the next.
+
+    `stage` may only be called when the previous state has been written: its buffers are used again.
+    """
+
+    def __init__(self, allocate: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._allocate = allocate
+        self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
+        self.grown = False
+
+    def stage(self, state: dict[str, Any]) -> dict[str, Any]:
+        """A copy of `state` whose tensors are in host memory; `grown` says whether buffers had to be made."""
+        self.grown = False
+        staged = {name: self._copy((name,), value) for name, value in state.items()}
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+        return staged
+
+    def _copy(self, path: tuple[Any, ...], value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            buffer = self._buffers.get(path)
+            if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+                buffer = self._buffers[path] = self._allocate(value)
+                self.grown = True
+            return buffer.copy_(value, non_blocking=True)
+        if isinstance(value, dict):
+            return {name: self._copy((*path, name), item) for name, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self._copy((*path, index), item) for index, item in enumerate(value))
+        return value
+
+
+def _host_buffer(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type != "cpu")
+
+
+def _shared_buffer(tensor: torch.Tensor) -> torch.Tensor:
+    free = shutil.disk_usage("/dev/shm").free
+    if tensor.nbytes > free:
+        raise CheckpointError(
+            f"/dev/shm has {free >> 20} MiB free, a tensor of {tensor.nbytes >> 20} MiB doesn't fit: "
+            "raise resources.sharedMemory to the size of the state, or set checkpoint.mode to thread"
+        )
+    buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
+    buffer.share_memory_()  # type: ignore[no-untyped-call]
+    return buffer
+
+
+class ThreadSaver:
+    """A thread writes; torch's and hashlib's loops release the interpreter's lock."""
+
+    def __init__(self) -> None:
+        self._staging = Staging(_host_buffer)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+
+    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
+        return self._executor.submit(write_state, directory, step, self._staging.stage(state), about)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+
+class ProcessSaver:
+    """A process of its own writes, from memory that it shares with this one."""
+
+    def __init__(self) -> None:
+        self._staging = Staging(_shared_buffer)
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_write_until_closed, args=(theirs,), daemon=True, name="checkpoint")
+        self._process.start()
+        theirs.close()
+
+    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
+        try:
+            staged = self._staging.stage(state)
+        except CheckpointError as error:
+            failed: Future[Checkpoint] = Future()
+            failed.set_exception(error)
+            return failed
+        return self._executor.submit(self._hand_over, (directory, step, staged, about))
+
+    def _hand_over(self, request: tuple[Path, int, dict[str, Any], dict[str, Any]]) -> Checkpoint:
+        try:
+            self._connection.send(request)
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise CheckpointError(f"checkpoint of step {request[1]}: the writing process has ended") from error
+        if isinstance(answer, str):
+            raise CheckpointError(answer)
+        assert isinstance(answer, Checkpoint)
+        return answer
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self._connection.close()
+        self._process.join(10)
+
+
+def _write_until_closed(connection: Connection) -> None:
+    """The writing process: one answer for each request, a Checkpoint or what went wrong."""
+    torch.set_num_threads(1)
+    # The trainer decides when this process ends: a checkpoint that is being written at SIGTERM must be finished.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            directory, step, state, about = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(write_state(directory, step, state, about))
+        except CheckpointError as error:
+            connection.send(str(error))

@@ -1,0 +1,99 @@
+"""The learning rate as a pure function of the number of optimizer updates.
+
+Nothing is stored but the count of updates, so the sequence is the same across a resume and a change of world size. A
+step that GradScaler or the anomaly check skipped doesn't advance it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from trainloop.settings import Settings
+
+
+class ScheduleSettings(Settings):
+    """How the learning rate goes from step to step."""
+
+    kind: Literal["constant", "linear", "cosine", "cosine_restarts"] = Field(
+        "cosine", description="Shape after warmup. cosine_restarts is SGDR (Loshchilov and Hutter 2017)."
+    )
+    warmup: float = Field(
+        0.05, ge=0, description="Linear warmup: below 1 a fraction of all updates, from 1 on a number of updates."
+    )
+    minimum: float = Field(0.0, ge=0, le=1, description="The lowest rate, as a fraction of the peak.")
+    period: int | None = Field(None, gt=0, description="Updates in the first cycle of cosine_restarts.")
+    period_factor: float = Field(1.0, ge=1, description="Each cycle is this many times as long as the one before.")
+    decay: float = Field(1.0, gt=0, le=1, description="Each cycle's peak is this fraction of the one before.")
+    scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none",
+        description="How the peak grows with the global batch over `reference_batch`: linear (Goyal et al. 2017) suits "
+        "SGD, sqrt suits Adam.",
+    )
+    reference_batch: int | None = Field(None, gt=0, description="The global batch that optimizer.lr was chosen for.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> ScheduleSettings:
+        if self.kind == "cosine_restarts" and self.period is None:
+            raise ValueError("period is missing: kind cosine_restarts needs the number of updates in its first cycle")
+        if self.scaling != "none" and self.reference_batch is None:
+            raise ValueError(
+                f"reference_batch is missing: scaling {self.scaling} needs the batch that lr was chosen for"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`factor(update)` multiplies every parameter group's own lr; updates count from 0."""
+
+    settings: ScheduleSettings
+    total: int
+    batch: int
+
+    @property
+    def peak(self) -> float:
+        """What batch scaling makes of the rate."""
+        if self.settings.scaling == "none":
+            return 1.0
+        assert self.settings.reference_batch is not None
+        ratio = self.batch / self.settings.reference_batch
+        return ratio if self.settings.scaling == "linear" else math.sqrt(ratio)
+
+    @property
+    def warmup(self) -> int:
+        """Updates of warmup; at least one when the fraction isn't zero."""
+        wanted = self.settings.warmup
+        return math.ceil(wanted * self.total) if wanted < 1 else int(wanted)
+
+    def factor(self, update: int) -> float:
+        if update < self.warmup:
+            return self.peak * (update + 1) / self.warmup
+        return self.peak * self._after_warmup(update - self.warmup)
+
+    def _after_warmup(self, update: int) -> float:
+        settings, low = self.settings, self.settings.minimum
+        if settings.kind == "constant":
+            return 1.0
+        if settings.kind == "cosine_restarts":
+            top, into = self._cycle(update)
+            return low + (top - low) * _half_cosine(into) if top > low else low
+        into = min(1.0, update / max(1, self.total - self.warmup))
+        return low + (1 - low) * (_half_cosine(into) if settings.kind == "cosine" else 1 - into)
+
+    def _cycle(self, update: int) -> tuple[float, float]:
+        """Peak of the cycle that `update` is in, and how far into it, from 0 to 1."""
+        assert self.settings.period is not None
+        length, start, top = float(self.settings.period), 0.0, 1.0
+        while update >= start + round(length):
+            start += round(length)
+            length *= self.settings.period_factor
+            top *= self.settings.decay
+        return top, (update - start) / round(length)
+
+
+def _half_cosine(into: float) -> float:
+    return 0.5 * (1 + math.cos(math.pi * into))

@@ -1,0 +1,74 @@
+"""Random numbers: a seed for each purpose and rank, and the generators' state in the checkpoint."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from trainloop.settings import Settings
+
+
+class SeedSettings(Settings):
+    """What is random, and whether kernels may be."""
+
+    value: int = Field(0, ge=0, lt=2**32, description="Everything random follows from it.")
+    deterministic: bool = Field(
+        False,
+        description="Only deterministic kernels: two runs are equal to the bit. Some run slower, some are refused.",
+    )
+
+
+def derive(seed: int, *purpose: int) -> int:
+    """A seed for one purpose (and rank, or step), independent of the others'."""
+    return int(np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python's, numpy's and torch's generators, the accelerator's too."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def make_deterministic() -> None:
+    """Refuse kernels whose result depends on timing."""
+    # cuBLAS needs its workspace fixed before the first call (docs of torch.use_deterministic_algorithms).
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+def capture(device: torch.device) -> dict[str, Any]:
+    """The state of this rank's generators, in types that `torch.load(weights_only=True)` reads."""
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "numpy": [str(name), torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached],
+        "python": _listed(random.getstate()),
+    }
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def restore(state: dict[str, Any], device: torch.device) -> None:
+    """Put the generators where `capture` found them."""
+    torch.set_rng_state(state["torch"])
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+    random.setstate(_tupled(state["python"]))
+    if device.type != "cpu" and "device" in state:
+        torch.get_device_module(device).set_rng_state(state["device"], device)
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value

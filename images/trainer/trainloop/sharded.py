@@ -1,0 +1,113 @@
+"""Strategies for models that don't fit: ZeRO-1 and FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from trainloop.distributed import World
+from trainloop.optimizer import (
+    NamedState,
+    OptimizerSettings,
+    build_optimizer,
+    load_named_state,
+    named_state,
+    optimizer_factory,
+    parameter_groups,
+)
+from trainloop.parallel import DataParallel
+
+
+class ZeroRedundancy(DataParallel):
+    """DDP whose optimizer's state is spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
+
+    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        kind, arguments = optimizer_factory(settings)
+        assert isinstance(kind, type)
+        groups = parameter_groups(parameters, settings.weight_decay)
+        return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **arguments)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
+        assert isinstance(optimizer, ZeroRedundancyOptimizer)
+        parts = self.world.gather(named_state(optimizer.optim, dict(self.model.named_parameters())))
+        return {name: state for part in parts for name, state in part.items()}
+
+
+class FullySharded:
+    """FSDP2: every block of a ModuleList, and the rest, is sharded over all ranks."""
+
+    equal_passes = True
+    replicated = False
+
+    def __init__(self, model: nn.Module, world: World) -> None:
+        mesh = init_device_mesh(world.device.type, (world.size,))
+        blocks = [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
+        self.model = model
+
+    @property
+    def forward(self) -> Callable[..., Any]:
+        return self.model
+
+    @contextmanager
+    def synchronising(self, last: bool) -> Iterator[None]:
+        assert isinstance(self.model, FSDPModule)
+        self.model.set_requires_gradient_sync(last)
+        yield
+
+    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return build_optimizer(settings, parameters)
+
+    def after_step(self, step: int) -> int:
+        return 0
+
+    def settle(self, optimizer: torch.optim.Optimizer) -> None:
+        pass
+
+    def model_state(self) -> dict[str, torch.Tensor]:
+        return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
+
+    def load_model(self, state: dict[str, torch.Tensor]) -> None:
+        own = self.model.state_dict()
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(like(state[name], tensor))
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
+        named = named_state(optimizer, dict(self.model.named_parameters()))
+        return {name: {key: whole(value) for key, value in state.items()} for name, state in named.items()}
+
+    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
+        parameters = dict(self.model.named_parameters())
+        sharded = {
+            name: {key: like(value, parameters[name]) for key, value in values.items()}
+            for name, values in state.items()
+        }
+        load_named_state(optimizer, parameters, sharded)
+
+
+def whole(value: Any) -> Any:
+    """A sharded tensor's whole content on the host; other values as they are."""
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def like(value: Any, parameter: torch.Tensor) -> Any:
+    """A whole tensor of the parameter's shape, sharded as it is; other values as they are.
+
+    Every rank has the whole tensor, so each just takes its part.
+    """
+    if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
+        return value
+    return distribute_tensor(
+        value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
+    )

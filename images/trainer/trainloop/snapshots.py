@@ -1,0 +1,134 @@
+"""What a checkpoint of a run holds, and how a run takes one up again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trainloop import seeding
+from trainloop.compression import carried_over
+from trainloop.data import Position
+from trainloop.errors import ConfigError
+from trainloop.evaluation import sample_loss
+from trainloop.state import TrainState
+from trainloop.storage import Checkpoint
+
+if TYPE_CHECKING:
+    from trainloop.trainer import Trainer
+
+#: Purpose of a rank's seed.
+SEED_RANK = 2
+
+
+def capture(trainer: Trainer) -> dict[str, Any]:
+    """All that a run needs to go on to the bit; the same on every rank, collective."""
+    trainer.replica.settle(trainer.optimizer)
+    own = {
+        "random": seeding.capture(trainer.world.device),
+        "compression": {name: tensor.cpu() for name, tensor in trainer.exchange.compressor.memory.items()},
+    }
+    whole: dict[str, Any] = {}
+    if trainer.config.checkpoint.format == "full":
+        model, optimizer = trainer.replica.model_state(), trainer.replica.optimizer_state(trainer.optimizer)
+        whole = {"model": model, "optimizer": optimizer}
+    return {
+        **whole,
+        "train": asdict(trainer.state),
+        "delayed": trainer.delayed.state(),
+        "scaler": trainer.precision.scaler.state_dict(),
+        "anomaly": trainer.detector.state(),
+        "ranks": trainer.world.gather(own),
+        "sampleLoss": _sample_loss(trainer) if trainer.config.checkpoint.verify_loss else None,
+    }
+
+
+def save(trainer: Trainer) -> list[str]:
+    """Save a checkpoint as the configuration says; what went wrong, as sentences."""
+    assert trainer.checkpoints is not None
+    state = capture(trainer)
+    if trainer.config.checkpoint.format == "full":
+        return trainer.checkpoints.save(trainer.state.step, state, trainer.state.results)
+    # Imported when used: DCP costs half a second, and the time to start is part of every recovery.
+    from trainloop import shards
+
+    return shards.save(trainer, state)
+
+
+def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
+    """Take up a state that `capture` made, by this or another number of ranks."""
+    train = saved["train"]
+    trainer.state = TrainState(**{**train, "position": Position(**train["position"])})
+    if "model" in saved:
+        trainer.replica.load_model(saved["model"])
+        trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
+    else:
+        from trainloop import shards
+
+        shards.load(trainer, checkpoint)
+    trainer.delayed.load(saved["delayed"])
+    trainer.precision.scaler.load_state_dict(saved["scaler"])
+    trainer.detector.load(saved["anomaly"])
+    ranks, world = saved["ranks"], trainer.world
+    if len(ranks) == world.size:
+        trainer.exchange.compressor.memory = dict(ranks[world.rank]["compression"])
+    else:
+        trainer.exchange.compressor.memory = carried_over([rank["compression"] for rank in ranks])
+    if world.rank < len(ranks):
+        seeding.restore(ranks[world.rank]["random"], world.device)
+    else:
+        seeding.seed_all(seeding.derive(trainer.config.seed.value, SEED_RANK, world.rank, trainer.state.step))
+
+
+def resume(trainer: Trainer) -> bool:
+    """Go on from the newest checkpoint that is whole and computes what it did when it was saved; whether there was one.
+
+    Raises ConfigError when there are checkpoints and none of them can be used: starting anew would be a surprise.
+    """
+    if trainer.checkpoints is None or not trainer.config.checkpoint.resume:
+        return False
+    trainer.progress.enter("checkpoint", message="looking for a checkpoint")
+    found = False
+    for checkpoint, saved in trainer.checkpoints.valid():
+        if not found:
+            _warm_up(trainer)
+            found = True
+        apply(trainer, checkpoint, saved)
+        if _computes_the_same(trainer, saved["sampleLoss"]):
+            trainer.log.say(f"resumed from {checkpoint.path}")
+            trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, "world": trainer.world.size})
+            return True
+        trainer.log.say(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
+    if found:
+        raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
+    return False
+
+
+def _sample_loss(trainer: Trainer) -> float:
+    return sample_loss(trainer.task, trainer.replica, trainer.world, trainer.precision)
+
+
+def _computes_the_same(trainer: Trainer, expected: float | None) -> bool:
+    if expected is None:
+        return True
+    tolerance = 1e-4 if trainer.config.precision.compute in ("fp32", "fp64") else 2e-2
+    loss = _sample_loss(trainer)
+    both_nan = math.isnan(loss) and math.isnan(expected)
+    agrees = both_nan or math.isclose(loss, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return trainer.world.sum([float(not agrees)])[0] == 0
+
+
+def _warm_up(trainer: Trainer) -> None:
+    """Two passes whose results are thrown away, before a checkpoint is loaded.
+
+    DDP orders its buckets anew after the first backward. An uninterrupted run has done so long before; a resumed one
+    would reduce its first step in other chunks, and with four ranks (not with two) sums come out differently.
+    """
+    samples = trainer.task.collate([trainer.task.train[0]])
+    batch = {name: tensor.to(trainer.world.device) for name, tensor in samples.items()}
+    for _ in range(2):
+        with trainer.replica.synchronising(last=True), trainer.precision.autocast():
+            loss = trainer.task.loss(trainer.replica.forward, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+    trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.delayed.drop_gradients()

@@ -1,0 +1,173 @@
+"""Checkpoints on a file system: atomic, checked, and never all gone. Knows files only, no ranks and no tensors'
+meaning.
+
+A checkpoint is a directory `step-<step>.<version>` that appears by one rename, after its files and a manifest with
+their SHA-256 have been written and synced. What isn't complete has another name (`.saving-…`) and is never looked at.
+A step that is saved again (after a rollback) gets the next version, nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MANIFEST = "manifest.json"
+STATE = "state.pt"
+_NAME = re.compile(r"step-(\d{9,})\.(\d+)")
+_PARTIAL = ".saving-"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint can't be written or read; the message names the file."""
+
+
+@dataclass(frozen=True, order=True)
+class Checkpoint:
+    """A complete checkpoint; ordered by step, then version."""
+
+    step: int
+    version: int
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+
+def complete(directory: Path) -> list[Checkpoint]:
+    """Every complete checkpoint, newest first; partial ones are not among them."""
+    if not directory.is_dir():
+        return []
+    found = []
+    for entry in directory.iterdir():
+        match = _NAME.fullmatch(entry.name)
+        if match and (entry / MANIFEST).is_file():
+            found.append(Checkpoint(int(match[1]), int(match[2]), entry))
+    return sorted(found, reverse=True)
+
+
+def write(directory: Path, step: int, fill: Callable[[Path], None], about: dict[str, Any]) -> Checkpoint:
+    """Write a checkpoint of `step`: `fill` puts its files into the directory it is given.
+
+    `about` goes into the manifest. Raises CheckpointError when the disk refuses or doesn't give back what was written.
+    """
+    partial = partial_name(directory, step)
+    try:
+        partial.mkdir(parents=True)
+        fill(partial)
+        return seal(directory, partial, step, about)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {error}") from error
+
+
+def partial_name(directory: Path, step: int) -> Path:
+    """A new name for what will be the checkpoint of `step`."""
+    return directory / f"{_PARTIAL}{step:09d}-{os.getpid()}-{time.monotonic_ns()}"
+
+
+def seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Checkpoint:
+    """Give the files in `partial` a manifest and their final name."""
+    files = {}
+    for file in sorted(path for path in partial.rglob("*") if path.is_file()):
+        _sync(file)
+        files[str(file.relative_to(partial))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
+    body = {"format": 1, "step": step, "created": time.time(), "about": about, "files": files}
+    manifest = {**body, "sha256": _digest_of_json(body)}
+    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    _sync(partial / MANIFEST)
+    _sync(partial)
+    version = max((found.version for found in complete(directory) if found.step == step), default=0) + 1
+    final = directory / f"step-{step:09d}.{version}"
+    partial.rename(final)
+    _sync(directory)
+    return Checkpoint(step, version, final)
+
+
+def verify(checkpoint: Checkpoint) -> str | None:
+    """What is wrong with the checkpoint, or None; reads every byte."""
+    try:
+        manifest = read_manifest(checkpoint)
+        for name, expected in manifest["files"].items():
+            file = checkpoint.path / name
+            if file.stat().st_size != expected["bytes"]:
+                return f"{file} has {file.stat().st_size} bytes, its manifest says {expected['bytes']}"
+            if _digest(file) != expected["sha256"]:
+                return f"{file} doesn't have the SHA-256 that its manifest says"
+    except CheckpointError as error:
+        return str(error)
+    except OSError as error:
+        return f"{checkpoint.path} can't be read: {error}"
+    return None
+
+
+def read_manifest(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The manifest; raises CheckpointError when it was damaged."""
+    try:
+        manifest: dict[str, Any] = json.loads((checkpoint.path / MANIFEST).read_bytes())
+        claimed = manifest.pop("sha256")
+        if claimed == _digest_of_json(manifest) and manifest["format"] == 1:
+            return manifest
+    except (ValueError, KeyError, AttributeError, TypeError):
+        pass
+    raise CheckpointError(f"{checkpoint.path / MANIFEST} is damaged or of another format")
+
+
+def prune(directory: Path, keep: int, also: set[str]) -> None:
+    """Delete all but the newest `keep` (at least one) and the names in `also`."""
+    for checkpoint in complete(directory)[max(1, keep) :]:
+        if checkpoint.name not in also:
+            remove(checkpoint)
+
+
+def remove(checkpoint: Checkpoint) -> None:
+    """Delete a checkpoint; it is renamed first, so that half of one never looks complete."""
+    doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.name}-{time.monotonic_ns()}")
+    checkpoint.path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def clean(directory: Path) -> None:
+    """Delete what saves that never ended have left; only while nobody else saves here."""
+    if directory.is_dir():
+        for entry in directory.iterdir():
+            if entry.name.startswith(_PARTIAL):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def save_tensors(state: dict[str, Any], file: Path) -> None:
+    """`state`, nested dicts and lists of plain values and tensors, into one file."""
+    torch.save(state, file)
+
+
+def load_tensors(file: Path) -> dict[str, Any]:
+    """What `save_tensors` wrote, on the CPU. Never runs code from the file."""
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return state
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest_of_json(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

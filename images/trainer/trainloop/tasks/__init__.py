@@ -1,0 +1,112 @@
+"""What is trained: a task gives model, data and loss, and the loop does the rest.
+
+A built-in task is named (`reviews`), a user's own is `module:factory`, where `factory(options)` returns a Task. The
+loop never looks inside a batch: it asks the task to collate samples, to count what the loss is a mean over, and for
+the loss as a *sum* over those, because only sums can be added up over micro-batches and ranks.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from pydantic import Field, ValidationError
+from torch import nn
+
+from trainloop.data import Batch, SizedDataset
+from trainloop.errors import ConfigError
+from trainloop.settings import Settings, sentences
+
+
+class TaskSettings(Settings):
+    """Which task, and its own options."""
+
+    name: str = Field("reviews", description="A built-in task, or `module:factory` of your own.")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="What the task itself takes; see the tasks below."
+    )
+
+
+@runtime_checkable
+class Task(Protocol):
+    """Model, data and loss. Tensors that a method is given are on the rank's device."""
+
+    train: SizedDataset
+    evaluation: SizedDataset | None
+
+    def model(self) -> nn.Module:
+        """A fresh model on the CPU; called with the generators seeded the same on every rank."""
+        ...
+
+    def collate(self, samples: list[Any]) -> Batch:
+        """Samples as one batch of tensors, sample first."""
+        ...
+
+    def count(self, batch: Batch) -> int:
+        """What the loss is a mean over in this batch: its samples, or its tokens that aren't padding."""
+        ...
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        """The loss *summed* over `count(batch)` terms, a scalar."""
+        ...
+
+    def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
+        """Sums for `results`, by name; `loss` and `count` are added by the loop."""
+        ...
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Evaluation results (accuracy, perplexity) from the sums over the whole evaluation set."""
+        ...
+
+
+#: Built-in tasks by name: where the factory is. Imported only when used, each has its own requirements.
+BUILT_IN: dict[str, str] = {
+    "reviews": "trainloop.tasks.reviews:Reviews",
+    "text": "trainloop.tasks.text:Text",
+    "causal-lm": "trainloop.tasks.hub:CausalLanguageModel",
+    "sentence-pairs": "trainloop.tasks.hub:SentencePairs",
+}
+
+
+def task_module(settings: TaskSettings) -> str:
+    """The module that the task comes from."""
+    return BUILT_IN.get(settings.name, settings.name).partition(":")[0]
+
+
+def build_task(settings: TaskSettings) -> Task:
+    """The task that `settings` name. Raises ConfigError with what is wrong with the name or the options."""
+    target = BUILT_IN.get(settings.name, settings.name)
+    module_name, separator, name = target.partition(":")
+    if not separator:
+        raise ConfigError(
+            f"task.name is {settings.name!r}: known are {', '.join(sorted(BUILT_IN))}, and your own as module:factory"
+        )
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"task.name is {settings.name!r}: {error}; is it on PYTHONPATH in the image?") from error
+    except AttributeError as error:
+        raise ConfigError(f"task.name is {settings.name!r}: module {module_name} has no {name!r}") from error
+    task = factory(_options(factory, settings.options))
+    if not isinstance(task, Task):
+        missing = [attribute for attribute in _TASK_ATTRIBUTES if not hasattr(task, attribute)]
+        raise ConfigError(
+            f"task.name is {settings.name!r}: what it returns has no {', '.join(missing)} (see docs/training.md)"
+        )
+    return task
+
+
+_TASK_ATTRIBUTES = ("train", "evaluation", "model", "collate", "count", "loss", "measure", "results")
+
+
+def _options(factory: Any, options: dict[str, Any]) -> Any:
+    """The options checked by the factory's `Options` settings, where it has them, else as they are."""
+    kind = getattr(factory, "Options", None)
+    if kind is None:
+        return options
+    try:
+        return kind.model_validate(options)
+    except ValidationError as error:
+        raise ConfigError("\n".join(sentences(error, kind, "task.options"))) from error

