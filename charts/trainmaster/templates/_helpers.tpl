@@ -1,0 +1,75 @@
+{{- define "trainmaster.fullname" -}}
+{{- if contains .Chart.Name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainmaster.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "trainmaster.labels" -}}
+{{ include "trainmaster.selector" . }}
+app.kubernetes.io/component: operator
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "trainmaster.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "trainmaster.fullname" .) -}}
+{{- else -}}
+{{- required "serviceAccount.name: needed when serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainmaster.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "trainmaster.agentImage" -}}
+{{- .Values.agentImage | default (printf "ghcr.io/trainmaster/trainer:%s" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{- /* What the operator does to a job and its children; the same for a ClusterRole and for a Role in each namespace. */ -}}
+{{- define "trainmaster.rules" -}}
+- apiGroups: [trainmaster.dev]
+  resources: [distributedtrainingjobs]
+  # delete: ttlSecondsAfterFinished
+  verbs: [get, list, watch, delete]
+- apiGroups: [trainmaster.dev]
+  resources: [distributedtrainingjobs/status]
+  verbs: [get, patch]
+# Owning children needs this where the OwnerReferencesPermissionEnforcement admission plugin is on (OpenShift).
+- apiGroups: [trainmaster.dev]
+  resources: [distributedtrainingjobs/finalizers]
+  verbs: [update]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [services, configmaps]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, patch, delete]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
+- apiGroups: [""]
+  # A pod is only deleted by force when its node is seen to be lost. Nodes have no namespace: with `namespaces` set
+  # this grants nothing, and such pods wait for an administrator.
+  resources: [nodes]
+  verbs: [get]
+- apiGroups: [""]
+  resources: [events]
+  # list: why a StatefulSet's pods aren't made is only told there.
+  verbs: [create, patch, list]
+{{- end -}}
