@@ -1,0 +1,50 @@
+"""`python -m bench [NAME ...]`: run the benchmarks one after the other; each prints a table.
+
+A benchmark is a module of this folder that can be run by itself (`python -m bench.local_api`). They run one at a time
+and in processes of their own, because the figures of two that run together would be worth nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+# Parts that benchmarks share, not benchmarks.
+SHARED = {"__init__", "__main__", "table"}
+
+
+def names() -> list[str]:
+    """The benchmarks there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run them; 1 when one of them ended with an error."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run; default: all of {', '.join(names())}")
+    chosen = parser.parse_args(arguments).names or names()
+    unknown = sorted(set(chosen) - set(names()))
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: no such benchmark; there are {', '.join(names())}")
+    cpus = len(os.sched_getaffinity(0))
+    print(f"{platform.processor() or platform.machine()}, {cpus} cores, Python {platform.python_version()}")
+    failed = []
+    for name in chosen:
+        print(f"\n== {name}", flush=True)
+        started = time.monotonic()
+        if subprocess.run([sys.executable, "-m", f"bench.{name}"], cwd=FOLDER.parent, check=False).returncode:
+            failed.append(name)
+        print(f"({time.monotonic() - started:.0f} s)")
+    if failed:
+        print(f"\nfailed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

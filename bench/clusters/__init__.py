@@ -1,0 +1,245 @@
+"""What the operator's benchmarks share: a cluster and an operator as processes of their own, and jobs to give them.
+
+With TRAINMASTER_TEST_KUBECONFIG they run on that cluster instead (an operator must not run there already).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from trainmaster.controller.cluster import JOBS, PODS, RawObject
+from trainmaster.controller.connection import connect
+from trainmaster.controller.errors import AlreadyExists, Invalid, NotFound
+from trainmaster.controller.kubernetes_cluster import KubernetesCluster
+
+NAMESPACE = "bench"
+
+# The program of the peers' figures: ranks join rank 0 over TCP and exit when a peer's connection breaks. Rank 0 lets
+# them go on when all are there; each then says when that was and which process it is.
+RING = """
+import os, socket, sys, time
+rank, world, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["TRAINMASTER_ATTEMPT"]
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if rank == 0:
+    server = socket.create_server(("0.0.0.0", address[1]), reuse_port=False)
+    peers = [server.accept()[0] for _ in range(world - 1)]
+    [peer.sendall(b"g") for peer in peers]
+else:
+    while True:
+        try:
+            peers = [socket.create_connection(address, 1)]; break
+        except OSError:
+            time.sleep(0.005)
+    peers[0].settimeout(None)
+    if peers[0].recv(1) != b"g": sys.exit(1)
+print("joined", attempt, rank, os.getpid(), time.time(), flush=True)
+import select
+while True:
+    ready, _, _ = select.select(peers, [], [])
+    for peer in ready:
+        if not peer.recv(1): sys.exit(1)
+"""
+
+
+def job(name: str, workers: int, **spec: Any) -> RawObject:
+    """A job of ranks that join and wait."""
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"workers": workers, "launcher": "exec", "command": ["python3", "-c", RING], **spec},
+    }
+
+
+class World:
+    """A cluster with the custom resource and a client."""
+
+    def __init__(self, kubeconfig: Path, cluster: KubernetesCluster, folder: Path, pid: int | None) -> None:
+        self.kubeconfig = kubeconfig
+        self.cluster = cluster
+        self.folder = folder
+        # The embedded cluster's process.
+        self.pid = pid
+
+    async def apply(self, body: RawObject) -> None:
+        await self.cluster.apply(JOBS, NAMESPACE, body["metadata"]["name"], body, force=True)
+
+    async def delete(self, name: str) -> None:
+        found = await self.cluster.get(JOBS, NAMESPACE, name)
+        await self.cluster.delete(JOBS, NAMESPACE, name, uid=found["metadata"]["uid"])
+        while await self.pods(name):
+            await asyncio.sleep(0.05)
+
+    async def force_delete(self, pod: RawObject) -> None:
+        metadata = pod["metadata"]
+        await self.cluster.delete(PODS, NAMESPACE, metadata["name"], uid=metadata["uid"], grace_seconds=0)
+
+    async def pods(self, name: str) -> list[RawObject]:
+        selector = f"trainmaster.dev/job-name={name}"
+        return [pod async for page in self.cluster.pages(PODS, NAMESPACE, label_selector=selector) for pod in page]
+
+    async def joined(
+        self, name: str, workers: int, attempt: int, seconds: float = 120.0
+    ) -> dict[int, tuple[int, float]]:
+        """By rank: process and time of joining, once all ranks of an attempt have joined."""
+        async with asyncio.timeout(seconds):
+            while True:
+                found: dict[int, tuple[int, float]] = {}
+                for worker in range(workers):
+                    try:
+                        text = await self.cluster.pod_log(
+                            NAMESPACE, f"{name}-{worker}", container="worker", tail_lines=50, limit_bytes=65_536
+                        )
+                    except (NotFound, Invalid):
+                        # Not there yet, or its container hasn't started.
+                        break
+                    match = re.search(rf"joined {attempt} (\d+) (\d+) ([0-9.]+)", text)
+                    if match is None:
+                        break
+                    found[int(match[1])] = (int(match[2]), float(match[3]))
+                if len(found) == workers:
+                    return found
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def world(*, fake: bool = False) -> AsyncIterator[World]:
+    """A cluster for the benchmark; `fake`: with faked pods and faked agents, for thousands of them."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        given = os.environ.get("TRAINMASTER_TEST_KUBECONFIG")
+        process = None
+        if given:
+            kubeconfig = Path(given)
+        else:
+            command = [sys.executable, "-m", "bench.clusters.serve", folder, *(["fake"] if fake else [])]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            kubeconfig = Path((await asyncio.to_thread(process.stdout.readline)).strip())
+        cluster = KubernetesCluster(await connect(str(kubeconfig), None))
+        try:
+            await _prepare(cluster, kubeconfig)
+            yield World(kubeconfig, cluster, Path(folder), process.pid if process else None)
+        finally:
+            await cluster.close()
+            if process is not None:
+                process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(process.wait, 30)
+
+
+async def _prepare(cluster: KubernetesCluster, kubeconfig: Path) -> None:
+    from trainmaster.api.crd import crd_yaml
+    from trainmaster.controller.cluster import Resource
+
+    kubectl = Path(sys.executable).with_name("kubectl")
+    for arguments in (["apply", "--server-side", "-f", "-"], ["wait", "--for=condition=Established", "crd", "--all"]):
+        subprocess.run(
+            [str(kubectl), "--kubeconfig", str(kubeconfig), *arguments],
+            input=crd_yaml(),
+            text=True,
+            check=True,
+            capture_output=True,
+        )
+    try:
+        namespaces = Resource("", "v1", "namespaces", "Namespace")
+        await cluster.create(namespaces, "", {"metadata": {"name": NAMESPACE}, "apiVersion": "v1", "kind": "Namespace"})
+    except AlreadyExists:
+        return
+
+
+class Operator:
+    """The operator's process; `metrics` reads its counters."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path, started: float) -> None:
+        self.process = process
+        self.log = log
+        self.started = started
+        self.port = int(self._wait(r"Metrics and probes on port (\d+)"))
+
+    def _wait(self, pattern: str, seconds: float = 120.0) -> str:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            match = re.search(pattern, self.log.read_text())
+            if match is not None:
+                return match[1]
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise RuntimeError(f"the operator never said {pattern!r}:\n{self.log.read_text()[-2000:]}")
+
+    def serving(self) -> float:
+        """Seconds from its start until it knew all jobs."""
+        self._wait(r"Serving [^:]*: (\d+) jobs")
+        return time.monotonic() - self.started
+
+    def metrics(self) -> dict[str, float]:
+        """Every sample by its name and labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+    def writes(self) -> dict[str, float]:
+        """Successful writes by verb and kind."""
+        found = {}
+        for name, value in self.metrics().items():
+            match = re.match(r'trainmaster_api_writes_total\{kind="([^"]+)",verb="([^"]+)"\}', name)
+            if match is not None:
+                found[f"{match[2]} {match[1]}"] = value
+        return found
+
+
+@contextmanager
+def operator(world: World, *arguments: str) -> Iterator[Operator]:
+    """An operator for the benchmark's namespace."""
+    log = world.folder / f"operator-{time.monotonic_ns()}.log"
+    command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run", "--namespace", NAMESPACE]
+    command += ["--kubeconfig", str(world.kubeconfig), "--no-leader-elect", "--metrics-port", "0", *arguments]
+    started = time.monotonic()
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file)
+    try:
+        yield Operator(process, log, started)
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a table."""
+    made = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        made.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row))
+    Console(width=110).print(made)
+
+
+def spread(values: Sequence[float], limit: float | None = None) -> list[object]:
+    """Median, least, most, and the median's ratio to a limit."""
+    middle = statistics.median(values)
+    return [middle, min(values), max(values), "" if limit is None else f"{middle / limit:.2f} of {limit:g} s"]
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> float:
+    """Wait for a condition; returns how long it took."""
+    started = time.monotonic()
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+    return time.monotonic() - started
