@@ -1,0 +1,43 @@
+"""The cluster that the conformance cases run against.
+
+By default an embedded one without nodes, as the recording's was; with KUBEBUILDER_ASSETS or TRAINMASTER_TEST_KUBECONFIG
+the session's shared cluster (see tests/cluster/conftest.py).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import SharedCluster
+from trainmaster.local.config import ClusterConfig
+from trainmaster.local.embedded import LocalCluster
+
+
+@dataclass(frozen=True)
+class Target:
+    """Address, administrator's token, what verifies the server, and whether controllers run."""
+
+    server: str
+    token: str
+    tls: ssl.SSLContext
+    controllers: bool = True
+
+
+@asynccontextmanager
+async def target(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Target]:
+    if os.environ.get("KUBEBUILDER_ASSETS") or os.environ.get("TRAINMASTER_TEST_KUBECONFIG"):
+        shared: SharedCluster = request.getfixturevalue("shared_cluster")
+        assert shared.token, "the conformance cases need a kubeconfig whose user has a token"
+        yield Target(shared.server, shared.token, shared.tls, shared.runs_pods)
+        return
+    async with LocalCluster(ClusterConfig(state_dir=folder, nodes=())) as cluster:
+        tls = ssl.create_default_context(cadata=base64.b64decode(cluster.authority).decode())
+        yield Target(cluster.server, cluster.token, tls)

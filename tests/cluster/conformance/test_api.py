@@ -1,0 +1,47 @@
+"""102 requests as a Kubernetes 1.36 answered them, played in order against the cluster under test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from tests.cluster.conformance.cluster_under_test import target
+from tests.cluster.conformance.replay import Case, Replay, compare, load
+
+pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+
+CASES = load()
+
+# Answered by what controllers and the scheduler do: a kube-apiserver alone can't.
+CONTROLLERS = frozenset(
+    (
+        "pod: the scheduler's condition without nodes",
+        "StatefulSet's pod with ordinals.start: labels, hostname, subdomain, owner",
+        "table of pods",
+        "table of StatefulSets",
+        "StatefulSet: status",
+        "StatefulSet: template patched",
+        "StatefulSet: status after a template patch under OnDelete",
+        "it is collected within seconds",
+        "delete in the foreground",
+    )
+)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def replay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replay]:
+    async with (
+        target(request, tmp_path_factory.mktemp("conformance")) as cluster,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=cluster.tls)) as session,
+    ):
+        yield Replay(cluster.server, cluster.token, session, cluster.controllers)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+async def test_answers_as_kubernetes(replay: Replay, case: Case) -> None:
+    if case.title in CONTROLLERS and not replay.controllers:
+        pytest.skip("a kube-apiserver alone runs no controllers")
+    assert compare(case, await replay.play(case)) == []

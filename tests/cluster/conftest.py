@@ -1,0 +1,220 @@
+"""A cluster for tests: the embedded one, a real API server, or any cluster.
+
+`cluster` gives each test a namespace of its own in a cluster that the whole session shares:
+
+- by default the embedded local cluster, on a thread of this process (`cluster.embedded` reaches faults and nodes);
+- with KUBEBUILDER_ASSETS the kube-apiserver and etcd in that folder: no controllers and no nodes, so tests that need
+  pods to run are skipped there;
+- with TRAINMASTER_TEST_KUBECONFIG the cluster of that kubeconfig's current context (kind, in the workflow file).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.apiserver_binaries import ApiServerBinaries
+from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
+from trainmaster.local.embedded import ThreadedCluster
+from trainmaster.local.kubelet.host import KubeletTimings
+
+KUBECTL = Path(sys.executable).with_name("kubectl")
+
+# A twentieth of Kubernetes' back-off: 10 s become 0.5 s, in the same order and with the same messages.
+BACKOFF_SCALE = 0.05
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything below tests/cluster needs a cluster."""
+    for item in items:
+        if Path(item.fspath).is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.cluster)
+
+
+@dataclass(frozen=True)
+class SharedCluster:
+    """A running cluster. `token` is the administrator's, empty where the kubeconfig holds a client certificate."""
+
+    kubeconfig: Path
+    server: str
+    token: str
+    authority: bytes
+    embedded: ThreadedCluster | None = None
+    runs_pods: bool = True
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        if self.authority:
+            context.load_verify_locations(cadata=self.authority.decode())
+        return context
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A test's own namespace in the shared cluster."""
+
+    shared: SharedCluster
+    namespace: str
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.shared.kubeconfig
+
+    @property
+    def server(self) -> str:
+        return self.shared.server
+
+    @property
+    def token(self) -> str:
+        return self.shared.token
+
+    @property
+    def embedded(self) -> ThreadedCluster:
+        """The embedded cluster; a test that asks for it is skipped on any other."""
+        if self.shared.embedded is None:
+            pytest.skip("needs the embedded cluster's faults or nodes")
+        return self.shared.embedded
+
+    def kubectl(
+        self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs kubectl in the namespace. `check`: fails the test when it does."""
+        done = subprocess.run(
+            [str(KUBECTL), "--namespace", self.namespace, *arguments],
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode:
+            pytest.fail(f"kubectl {' '.join(arguments)} exited with {done.returncode}:\n{done.stderr}{done.stdout}")
+        return done
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Applies manifests."""
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def get(self, resource: str, name: str) -> dict[str, Any]:
+        """An object as JSON."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", resource, name, "-o", "json").stdout)
+        return found
+
+    def items(self, resource: str, *arguments: str) -> list[dict[str, Any]]:
+        """The namespace's objects of a resource."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", resource, "-o", "json", *arguments).stdout)[
+            "items"
+        ]
+        return found
+
+    def request(
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 30.0
+    ) -> tuple[int, Any]:
+        """One HTTP request with the administrator's token: status and decoded body (text where it isn't JSON)."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.server + path, data=data, method=method)
+        request.add_header("Authorization", f"Bearer {self.token}")
+        if data is not None:
+            request.add_header("Content-Type", content_type)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout, context=self.shared.tls) as answer:
+                return answer.status, _decoded(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, _decoded(error.read())
+
+    def eventually(self, check: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
+        """Waits until `check` gives something true, and gives it back. An AssertionError in it means: not yet."""
+        deadline = time.monotonic() + seconds
+        problem: AssertionError | None = None
+        while time.monotonic() < deadline:
+            try:
+                found = check()
+                if found:
+                    return found
+            except AssertionError as error:
+                problem = error
+            time.sleep(0.05)
+        pytest.fail(f"not within {seconds:.0f} s: {what or check}" + (f": {problem}" if problem else ""))
+
+
+def _decoded(data: bytes) -> Any:
+    text = data.decode()
+    return json.loads(text) if text.startswith(("{", "[")) else text
+
+
+def _embedded(folder: Path) -> Iterator[SharedCluster]:
+    config = ClusterConfig(
+        state_dir=folder,
+        nodes=(NodeConfig(cpu="64", memory="64Gi", pods=1000, resources={"nvidia.com/gpu": 8}),),
+        kubelet=KubeletTimings(backoff_scale=BACKOFF_SCALE),
+        node_timings=NodeTimings(
+            lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
+        ),
+    )
+    with ThreadedCluster(config) as threaded:
+        local = threaded.cluster
+        authority = base64.b64decode(local.authority)
+        yield SharedCluster(local.kubeconfig, local.server, local.token, authority, threaded)
+
+
+def _given(path: Path) -> SharedCluster:
+    config = yaml.safe_load(path.read_text())
+    context = next(c["context"] for c in config["contexts"] if c["name"] == config["current-context"])
+    cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
+    user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
+    authority = base64.b64decode(cluster.get("certificate-authority-data", ""))
+    return SharedCluster(path, cluster["server"], user.get("token", ""), authority)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
+    """The session's cluster."""
+    folder = tmp_path_factory.mktemp("cluster")
+    if os.environ.get("TRAINMASTER_TEST_KUBECONFIG"):
+        yield _given(Path(os.environ["TRAINMASTER_TEST_KUBECONFIG"]))
+    elif os.environ.get("KUBEBUILDER_ASSETS"):
+        with ApiServerBinaries(Path(os.environ["KUBEBUILDER_ASSETS"]), folder) as binaries:
+            yield SharedCluster(
+                binaries.kubeconfig, binaries.server, binaries.token, binaries.authority, runs_pods=False
+            )
+    else:
+        yield from _embedded(folder)
+
+
+@pytest.fixture
+def cluster(shared_cluster: SharedCluster) -> Iterator[Cluster]:
+    """The shared cluster, in a namespace of the test's own, which is deleted afterwards."""
+    made = Cluster(shared_cluster, f"test-{uuid.uuid4().hex[:10]}")
+    made.kubectl("create", "namespace", made.namespace)
+    if shared_cluster.runs_pods:
+        made.eventually(
+            lambda: made.kubectl("get", "serviceaccount", "default", check=False).returncode == 0, 10, "service account"
+        )
+    yield made
+    if shared_cluster.embedded is not None:
+        shared_cluster.embedded.cluster.faults.clear()
+    made.kubectl("delete", "namespace", made.namespace, "--wait=false")
+
+
+@pytest.fixture
+def pods_run(shared_cluster: SharedCluster) -> None:
+    """For tests whose pods have to run."""
+    if not shared_cluster.runs_pods:
+        pytest.skip("a kube-apiserver alone runs no pods")

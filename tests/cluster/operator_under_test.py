@@ -1,0 +1,103 @@
+"""The operator as a user starts it: a process of its own, for one namespace of the test cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.conftest import Cluster
+
+STOP_SECONDS = 15.0
+
+
+@dataclass
+class OperatorProcess:
+    """Start it, stop it with SIGTERM, or kill it; its log is in `log`."""
+
+    cluster: Cluster
+    log: Path
+    arguments: Sequence[str] = ()
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
+        options = ["--namespace", self.cluster.namespace, "--kubeconfig", str(self.cluster.kubeconfig)]
+        options += ["--no-leader-elect", "--metrics-port", "0", *self.arguments]
+        before = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *options], stdout=log, stderr=log, env={**os.environ, "COLUMNS": "200"}
+            )
+        deadline = time.monotonic() + 30
+        while b"Serving" not in self.log.read_bytes()[before:]:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the operator didn't start:\n{self.text()}")
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As when its node dies."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> int:
+        """As when its Deployment is scaled down; returns the exit status."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+
+def install_crd(cluster: Cluster) -> None:
+    """The custom resource, and wait until it is served."""
+    from trainmaster.api.crd import crd_yaml
+
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_yaml())
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+
+
+@contextmanager
+def running_operator(cluster: Cluster, folder: Path, *arguments: str) -> Iterator[OperatorProcess]:
+    """An operator for the cluster's namespace, with the custom resource installed."""
+    install_crd(cluster)
+    operator = OperatorProcess(cluster, folder / "operator.log", arguments)
+    operator.start()
+    try:
+        yield operator
+    finally:
+        operator.stop()
+        # Shown by pytest when the test fails.
+        print(operator.text())
+
+
+def training_job(name: str, script: str, *, workers: int = 2, **spec: Any) -> dict[str, Any]:
+    """A job whose ranks run a small Python script, one a worker."""
+    return {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": name},
+        "spec": {
+            "image": "ghcr.io/trainmaster/trainer:0.1.0",
+            "workers": workers,
+            "launcher": "exec",
+            "command": ["python3", "-c", script],
+            **spec,
+        },
+    }

@@ -1,0 +1,156 @@
+"""The custom resource on an API server: it is accepted, fills in defaults, refuses what can't run, shows what matters.
+
+And what jobs are rendered to is accepted by the API server that has to take it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.operator_under_test import install_crd
+from tests.unit.rendering.goldens import JOBS, NAMES, manifests
+from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, VERSION
+
+
+@pytest.fixture
+def with_crd(cluster: Cluster) -> Cluster:
+    install_crd(cluster)
+    return cluster
+
+
+def job(name: str, spec: dict[str, Any]) -> str:
+    return yaml.safe_dump({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec})
+
+
+def test_applying_the_definition_again_changes_nothing(with_crd: Cluster) -> None:
+    """What the API server stores is what the manifest says: no default or field of it was dropped."""
+
+    def version() -> str:
+        return str(with_crd.get("crd", f"{PLURAL}.{GROUP}")["metadata"]["resourceVersion"])
+
+    before = version()
+    install_crd(with_crd)
+    assert version() == before
+
+
+def test_it_is_accepted_by_the_api_servers_own_checks(with_crd: Cluster) -> None:
+    conditions = with_crd.get("crd", f"{PLURAL}.{GROUP}")["status"]["conditions"]
+    assert {one["type"]: one["status"] for one in conditions if one["type"] != "NonStructuralSchema"} == {
+        "NamesAccepted": "True",
+        "Established": "True",
+    }
+    assert not [one for one in conditions if one["type"] == "NonStructuralSchema"]
+
+
+def test_defaults_are_filled_in(with_crd: Cluster) -> None:
+    with_crd.kubectl("apply", "-f", "-", stdin=job("defaults", {"workers": 1, "failurePolicy": {"hang": {}}}))
+    spec = with_crd.get("dtj", "defaults")["spec"]
+    assert (spec["launcher"], spec["backend"], spec["processesPerWorker"]) == ("torchrun", "auto", "auto")
+    assert spec["runPolicy"] == {"suspend": False, "keepPods": "None"}
+    assert spec["failurePolicy"]["backoff"] == {"initialSeconds": 0, "factor": 2, "maxSeconds": 300}
+    assert spec["failurePolicy"]["hang"]["progressSeconds"] == 600
+    assert "resources" not in spec
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "a misspelled field": ("job", {"wokers": 2}, 'unknown field "spec.wokers"'),
+    "zero workers": ("job", {"workers": 0}, "spec.workers: Invalid value: 0"),
+    "a fraction of a GPU": ("job", {"workers": 1, "resources": {"gpus": 0.5}}, "spec.resources.gpus"),
+    "an unknown launcher": ("job", {"workers": 1, "launcher": "mpi"}, 'spec.launcher: Unsupported value: "mpi"'),
+    "workers and groups": (
+        "job",
+        {"workers": 2, "workerGroups": [{"name": "a", "workers": 1}]},
+        "2 is given beside spec.workerGroups; remove spec.workers, or make it a group",
+    ),
+    "groups of one name": (
+        "job",
+        {"workerGroups": [{"name": "a", "workers": 1}, {"name": "a", "workers": 2}]},
+        "spec.workerGroups[1]: Duplicate value",
+    ),
+    "a missing command": (
+        "job",
+        {"workers": 1, "image": "me/x:1"},
+        "is missing, and the image 'me/x:1' has no program that Trainmaster knows",
+    ),
+    "a name too long": ("x" * 53, {"workers": 1}, "has 53 characters, and the labels of its pods leave room for 52"),
+    "what isn't there yet": (
+        "job",
+        {"workers": 1, "scheduling": {"queue": "team-a"}},
+        "spec.scheduling.queue: Forbidden: not supported yet; remove it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "spec", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cant_run_is_refused_at_apply(with_crd: Cluster, name: str, spec: dict[str, Any], said: str) -> None:
+    done = with_crd.kubectl("apply", "-f", "-", stdin=job(name, spec), check=False)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+def test_a_running_jobs_pods_cant_be_changed_but_its_policies_can(with_crd: Cluster) -> None:
+    with_crd.kubectl("apply", "-f", "-", stdin=job("fixed", {"workers": 1, "training": {"lr": 1}}))
+    refused = with_crd.kubectl(
+        "patch", "dtj", "fixed", "--type=merge", "-p", '{"spec":{"training":{"lr":2}}}', check=False
+    )
+    assert "spec.training: Forbidden: can't be changed once the job exists" in refused.stderr
+    scaled = with_crd.kubectl("scale", "dtj", "fixed", "--replicas=3", check=False)
+    assert "can't be changed, because the job isn't elastic" in scaled.stderr
+    with_crd.kubectl("patch", "dtj", "fixed", "--type=merge", "-p", '{"spec":{"runPolicy":{"suspend":true}}}')
+    assert with_crd.get("dtj", "fixed")["spec"]["runPolicy"]["suspend"] is True
+
+
+def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
+    with_crd.kubectl("apply", "-f", "-", stdin=job("glance", {"workers": 2}))
+    status = {
+        "phase": "Running",
+        "attempt": 3,
+        "restarts": 2,
+        "workers": {"desired": 2, "running": 2},
+        "progress": {"step": 120, "totalSteps": 1000, "loss": 0.25},
+        "failures": [{"attempt": 1, "reason": "Error", "at": ""}, {"attempt": 2, "reason": "OOMKilled", "at": ""}],
+        "writtenByANewerOperator": {"kept": True},
+    }
+    path = f"/apis/{GROUP}/{VERSION}/namespaces/{with_crd.namespace}/{PLURAL}/glance/status"
+    code, stored = with_crd.request("PATCH", path, {"status": status}, "application/merge-patch+json")
+    assert code == 200, stored
+    assert stored["status"]["writtenByANewerOperator"] == {"kept": True}
+    header, row = with_crd.kubectl("get", "dtj", "glance").stdout.splitlines()
+    assert header.split() == [
+        "NAME",
+        "PHASE",
+        "ATTEMPT",
+        "RESTARTS",
+        "WORKERS",
+        "RUNNING",
+        "STEP",
+        "TOTAL",
+        "LOSS",
+        "AGE",
+    ]
+    assert row.split()[:9] == ["glance", "Running", "3", "2", "2", "2", "120", "1000", "0.25"]
+    header, row = with_crd.kubectl("get", "dtj", "glance", "-o", "wide").stdout.splitlines()
+    assert "OOMKilled" in row and "FAILURE" in header
+
+
+def test_kubectl_explain_tells_what_a_field_is_for(with_crd: Cluster) -> None:
+    told = with_crd.kubectl("explain", "dtj.spec.failurePolicy.hang.progressSeconds").stdout
+    assert "Seconds without a new step after which a running job hangs." in " ".join(told.split())
+
+
+def test_jobs_and_their_children_are_accepted(with_crd: Cluster) -> None:
+    """Without anything being created: the API server's own defaults and validation, pods' templates included."""
+    jobs = [job(name, yaml.safe_load((JOBS / f"{name}.yaml").read_text())) for name in NAMES]
+    with_crd.kubectl("create", "--dry-run=server", "-f", "-", stdin="---\n".join(jobs))
+    children = [json.loads(json.dumps(child.body)) for name in NAMES for child in manifests(name)]
+    for child in children:
+        child["metadata"]["namespace"] = with_crd.namespace
+    done = with_crd.kubectl(
+        "apply", "--server-side", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(children), timeout=120
+    )
+    assert len(done.stdout.splitlines()) == len(children)

@@ -1,0 +1,147 @@
+"""Installing Trainmaster as its users do: Helm's own engine, and plain manifests with kubectl.
+
+The operator runs as the chart's Deployment with the chart's roles, so a permission that is missing shows here.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python import Config
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.operator_under_test import training_job
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "trainmaster"
+CRD = "distributedtrainingjobs.trainmaster.dev"
+OPERATOR = "deployment/trainmaster"
+
+SHORT = "print('trained', flush=True)"
+# Ends when the test says so, through a file that it can write from outside on a cluster of any kind: its own progress.
+PATIENT = """
+import os, pathlib, time
+progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
+for step in range(100):
+    progress.write_text('{"step": %d, "totalSteps": 100}' % (step + 1))
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def helm(cluster: Cluster) -> Iterator[Config]:
+    """Helm in the test's namespace; whatever a failed test left installed is removed.
+
+    The CRD outlives its release. Another release adopts it as Helm asks for: by its annotations and label.
+    """
+    if cluster.kubectl("get", "crd", CRD, check=False).returncode == 0:
+        owner = (f"meta.helm.sh/release-namespace={cluster.namespace}", "meta.helm.sh/release-name=trainmaster")
+        cluster.kubectl("annotate", "--overwrite", "crd", CRD, *owner)
+        cluster.kubectl("label", "--overwrite", "crd", CRD, "app.kubernetes.io/managed-by=Helm")
+    with Config(kubeconfig_path=cluster.kubeconfig, namespace=cluster.namespace) as config:
+        yield config
+        config.uninstall("trainmaster", ignore_not_found=True, timeout=60)
+
+
+def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
+    return {"namespaces": [cluster.namespace], "replicas": 1, **others}
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return str((cluster.get("dtj", name).get("status") or {}).get("phase"))
+
+
+def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 60) -> None:
+    cluster.eventually(lambda: phase(cluster, name) == wanted, seconds, f"{name} is {wanted}")
+
+
+def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Config, cluster: Cluster) -> None:
+    release = helm.install(CHART, "trainmaster", values(cluster), timeout=90, wait="watcher")
+    assert release["status"] == "deployed"
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
+    cluster.apply(training_job("short", SHORT))
+    until_phase(cluster, "short", "Succeeded")
+    log = cluster.kubectl("logs", OPERATOR).stdout
+    assert "orbidden" not in log, log
+    assert cluster.get("configmap", "short-logs")["data"]["worker-0.log"].endswith("trained\n")
+
+
+def test_an_upgrade_changes_the_crd_and_loses_no_running_job(helm: Config, cluster: Cluster, tmp_path: Path) -> None:
+    helm.install(CHART, "trainmaster", values(cluster), timeout=90, wait="watcher")
+    cluster.apply(training_job("patient", PATIENT))
+    until_phase(cluster, "patient", "Running")
+    pods = {pod["metadata"]["uid"] for pod in cluster.items("pods", "-l", "trainmaster.dev/job-name=patient")}
+
+    newer = tmp_path / "trainmaster"
+    shutil.copytree(CHART, newer)
+    crd = yaml.safe_load((newer / "files" / "crd.yaml").read_text())
+    crd["spec"]["versions"][0]["additionalPrinterColumns"].append(
+        {"name": "Image", "type": "string", "jsonPath": ".spec.image"}
+    )
+    (newer / "files" / "crd.yaml").write_text(yaml.safe_dump(crd))
+    upgraded = values(cluster, operator={"workers": 4})
+    assert helm.upgrade(newer, "trainmaster", upgraded, timeout=90, wait="watcher")["status"] == "deployed"
+
+    columns = cluster.get("crd", CRD)["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert columns[-1]["name"] == "Image"
+    until_phase(cluster, "patient", "Succeeded")
+    status = cluster.get("dtj", "patient")["status"]
+    assert (status["attempt"], status.get("restarts", 0), status.get("disruptions", 0)) == (1, 0, 0)
+    assert len(pods) == 2
+
+
+def test_uninstalling_leaves_the_jobs_and_nothing_that_is_stuck(helm: Config, cluster: Cluster) -> None:
+    helm.install(CHART, "trainmaster", values(cluster), timeout=90, wait="watcher")
+    cluster.apply(training_job("kept", PATIENT))
+    until_phase(cluster, "kept", "Running")
+    helm.uninstall("trainmaster", timeout=60, wait="watcher")
+    assert cluster.items("deployments") == []
+    assert cluster.items("rolebindings") == []
+    assert cluster.get("crd", CRD)["metadata"]["name"] == CRD
+    # Without an operator a job can still be deleted, with all that belongs to it: no finalizer holds anything.
+    cluster.kubectl("delete", "dtj", "kept", "--timeout=20s")
+    cluster.eventually(lambda: not cluster.items("statefulsets") and not cluster.items("services"), 30, "children gone")
+    cluster.eventually(lambda: not cluster.items("pods"), 60, "pods gone")
+
+
+def test_plain_manifests_install_the_same_operator_for_all_namespaces(cluster: Cluster) -> None:
+    try:
+        cluster.kubectl(
+            "-n", "trainmaster-system", "apply", "--server-side", "--force-conflicts", "-k", str(ROOT / "manifests")
+        )
+        cluster.kubectl("-n", "trainmaster-system", "rollout", "status", OPERATOR, "--timeout=90s", timeout=100)
+        lease = (
+            "-n",
+            "trainmaster-system",
+            "get",
+            "lease",
+            "trainmaster-operator",
+            "-o",
+            "jsonpath={.spec.holderIdentity}",
+        )
+        cluster.eventually(lambda: cluster.kubectl(*lease, check=False).stdout, 30, "a leader")
+        cluster.apply(training_job("short", SHORT))
+        until_phase(cluster, "short", "Succeeded")
+        for pod in cluster.kubectl("-n", "trainmaster-system", "get", "pods", "-o", "name").stdout.split():
+            log = cluster.kubectl("-n", "trainmaster-system", "logs", pod).stdout
+            assert "orbidden" not in log, log
+    finally:
+        everything = yaml.safe_load((ROOT / "manifests" / "kustomization.yaml").read_text())["resources"]
+        # Not the CRD: other tests' jobs would go with it.
+        for name in reversed([name for name in everything if name != "crd.yaml"]):
+            cluster.kubectl(
+                "-n",
+                "trainmaster-system",
+                "delete",
+                "--ignore-not-found",
+                "-f",
+                str(ROOT / "manifests" / name),
+                timeout=120,
+            )

@@ -1,0 +1,220 @@
+"""kubectl 1.32 and 1.37 against pods that run: tables, logs, descriptions, scaling, rollouts and deletions."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.kubectls import NEW, OLD, Kubectl, program
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("pods_run")]
+
+IMAGE = "python:3.12"
+COUNTING = "import time\nfor n in range(3): print('line', n, flush=True)\ntime.sleep(600)"
+
+
+@pytest.fixture(params=[NEW, OLD])
+def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
+    return Kubectl(program(request.param), cluster.kubeconfig, cluster.namespace)
+
+
+def pod(name: str, *containers: tuple[str, str], **spec: object) -> str:
+    """A pod whose containers each run a line of Python."""
+    listed = [{"name": n, "image": IMAGE, "command": ["python3", "-u", "-c", code]} for n, code in containers]
+    body = {"terminationGracePeriodSeconds": 2, "containers": listed, **spec}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body})
+
+
+def stateful_set(replicas: int, code: str = COUNTING) -> str:
+    container = {"name": "c", "image": IMAGE, "command": ["python3", "-u", "-c", code]}
+    template = {
+        "metadata": {"labels": {"app": "set"}},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]},
+    }
+    spec = {
+        "serviceName": "set",
+        "replicas": replicas,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {"app": "set"}},
+        "template": template,
+    }
+    return json.dumps({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": spec})
+
+
+def test_pod_runs_and_is_described(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING)))
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+    header, row = kubectl("get", "pods", "-o", "wide").splitlines()
+    assert header.split()[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    assert "NOMINATED NODE" in header
+    assert row.split()[:4] == ["p", "1/1", "Running", "0"]
+    described = kubectl("describe", "pod", "p")
+    assert re.search(r"^Status: +Running$", described, re.M)
+    assert re.search(r"^QoS Class: +BestEffort$", described, re.M)
+    assert re.search(r"Normal +Scheduled .* Successfully assigned", described)
+    assert re.search(r"Normal +Started .*[Cc]ontainer", described)
+    node = kubectl("get", "pod", "p", "-o", "jsonpath={.spec.nodeName}")
+    assert re.search(rf"^{node} +Ready ", kubectl("get", "nodes"), re.M)
+    allocated = kubectl("describe", "node", node)
+    assert re.search(rf"^  {kubectl.namespace} +p +", allocated, re.M)
+    assert "Scheduled" in kubectl("events", "--for", "pod/p")
+    assert re.search(r"Normal +Scheduled +pod/p", kubectl("get", "events"))
+
+
+def test_logs(kubectl: Kubectl) -> None:
+    kubectl(
+        "apply",
+        "-f",
+        "-",
+        stdin=pod("p", ("first", COUNTING), ("second", "print('hello'); import time; time.sleep(600)")),
+    )
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+    assert kubectl("logs", "p", "-c", "first") == "line 0\nline 1\nline 2\n"
+    assert kubectl("logs", "p", "-c", "first", "--tail=1") == "line 2\n"
+    stamped = kubectl("logs", "p", "-c", "second", "--timestamps").strip()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z hello", stamped)
+    time.sleep(1.1)
+    assert kubectl("logs", "p", "-c", "second", "--since=1s") == ""
+    assert kubectl("logs", "p", "-c", "second", "--since=10m") == "hello\n"
+    assert "hello\n" in kubectl("logs", "p", "--all-containers")
+    assert "line 2" in kubectl("logs", "p", "--all-containers", "--prefix")
+    refused = kubectl.refused("logs", "p", "-c", "third")
+    assert "container third is not valid for pod p" in refused
+    assert "previous terminated container" in kubectl.refused("logs", "p", "-c", "first", "--previous")
+
+
+def test_logs_follow_until_the_end(kubectl: Kubectl) -> None:
+    slow = "import time\nfor n in range(4): print(n, flush=True); time.sleep(0.4)"
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", slow), restartPolicy="Never"))
+    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/p", "--timeout=30s")
+    assert kubectl("logs", "-f", "p", seconds=30) == "0\n1\n2\n3\n"
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/p", "--timeout=30s")
+    assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["0/1", "Completed"]
+
+
+def test_crash_loop_shows_restarts_and_the_previous_log(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", "print('boom'); raise SystemExit(3)")))
+    kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=2", "pod/p", "--timeout=60s")
+    row = kubectl("get", "pod", "p", "--no-headers")
+    assert re.match(r"p +0/1 +(CrashLoopBackOff|Error) +\d+ \(\d+s ago\) ", row), row
+    assert kubectl("logs", "p", "--previous") == "boom\n"
+    described = kubectl("describe", "pod", "p")
+    assert re.search(r"^    Last State: +Terminated$", described, re.M)
+    assert re.search(r"^      Exit Code: +3$", described, re.M)
+
+
+def test_init_containers_show_in_the_status(kubectl: Kubectl) -> None:
+    waiting = {"name": "init", "image": IMAGE, "command": ["python3", "-c", "import time; time.sleep(2)"]}
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING), initContainers=[waiting]))
+    kubectl("wait", "--for=jsonpath={.status.initContainerStatuses[0].state.running}", "pod/p", "--timeout=30s")
+    assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["0/1", "Init:0/1"]
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+
+
+def test_pod_that_fits_nowhere_says_why(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING), nodeSelector={"none": "such"}))
+    kubectl("wait", "--for=condition=PodScheduled=false", "pod/p", "--timeout=30s")
+    assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["0/1", "Pending"]
+    assert "didn't match Pod's node affinity/selector" in kubectl("describe", "pod", "p")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"containers": []}, "spec.containers: Required value"),
+        (
+            {"containers": [{"name": "c", "image": IMAGE, "resources": {"limits": {"nvidia.com/gpu": "0.5"}}}]},
+            'spec.containers[0].resources.limits[nvidia.com/gpu]: Invalid value: "500m": must be an integer',
+        ),
+        (
+            {"containers": [{"name": "c", "image": IMAGE, "volumeMounts": [{"name": "v", "mountPath": "/v"}]}]},
+            'spec.containers[0].volumeMounts[0].name: Not found: "v"',
+        ),
+        (
+            {"containers": [{"name": "c", "image": IMAGE}, {"name": "c", "image": IMAGE}]},
+            'spec.containers[1].name: Duplicate value: "c"',
+        ),
+        (
+            {"containers": [{"name": "c", "image": IMAGE, "resources": {"limits": {"memory": "lots"}}}]},
+            "quantities must match the regular expression",
+        ),
+        ({"restartPolicy": "Sometimes"}, 'spec.restartPolicy: Unsupported value: "Sometimes"'),
+        ({"containerz": []}, 'strict decoding error: unknown field "spec.containerz"'),
+    ],
+    ids=["no container", "half a GPU", "no volume", "same name", "quantity", "policy", "unknown field"],
+)
+def test_bad_pod_is_refused(kubectl: Kubectl, change: dict[str, object], sentence: str) -> None:
+    assert sentence in kubectl.refused("create", "-f", "-", stdin=pod("p", ("c", COUNTING), **change))
+
+
+def test_what_a_pod_is_made_of_stays(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING), nodeSelector={"none": "such"}))
+    refused = kubectl.refused("patch", "pod", "p", "-p", '{"spec":{"hostname":"other"}}')
+    assert "pod updates may not change fields other than `spec.containers[*].image`" in refused
+
+
+def test_stateful_set_scales_and_rolls_out(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=stateful_set(2))
+    assert "roll out complete: 2 new pods" in kubectl("rollout", "status", "sts/set", "--timeout=60s")
+    assert kubectl("get", "sts", "set", "--no-headers").split()[:2] == ["set", "2/2"]
+    assert "2 Running" in kubectl("describe", "sts", "set")
+    assert kubectl("get", "sts", "-o", "wide", "--no-headers").split()[3:] == ["c", IMAGE]
+    kubectl("scale", "sts", "set", "--replicas=3")
+    kubectl("wait", "--for=jsonpath={.status.readyReplicas}=3", "sts/set", "--timeout=60s")
+    refused = kubectl.refused("scale", "sts", "set", "--replicas=1", "--current-replicas=7")
+    assert "Expected replicas to be 7, was 3" in refused
+    kubectl("set", "env", "sts/set", "STAGE=two")
+    assert "roll out complete: 3 new pods" in kubectl("rollout", "status", "sts/set", "--timeout=90s")
+    stages = kubectl("get", "pods", "-l", "app=set", "-o", "jsonpath={.items[*].spec.containers[0].env[0].value}")
+    assert stages.split() == ["two"] * 3
+    kubectl("rollout", "restart", "sts/set")
+    kubectl("rollout", "status", "sts/set", "--timeout=90s")
+
+
+def test_deletion_of_an_owner(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", stdin=stateful_set(1))
+    kubectl("rollout", "status", "sts/set", "--timeout=60s")
+    kubectl("delete", "sts", "set", "--cascade=orphan")
+    assert kubectl("get", "pods", "-l", "app=set", "-o", "name").split() == ["pod/set-0"]
+    kubectl("apply", "-f", "-", stdin=stateful_set(1))
+    kubectl("rollout", "status", "sts/set", "--timeout=60s")
+    kubectl("delete", "sts", "set", "--cascade=foreground", "--timeout=60s")
+    assert kubectl("get", "pods", "-l", "app=set", "-o", "name") == ""
+
+
+def test_pod_is_deleted_by_force(kubectl: Kubectl) -> None:
+    deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", deaf), terminationGracePeriodSeconds=300))
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+    kubectl("delete", "pod", "p", "--wait=false")
+    assert kubectl("get", "pod", "p", "--no-headers").split()[2] == "Terminating"
+    kubectl("delete", "pod", "p", "--grace-period=0", "--force", "--timeout=30s")
+    assert "not found" in kubectl.refused("get", "pod", "p")
+
+
+def test_deployment(kubectl: Kubectl) -> None:
+    kubectl("create", "deployment", "web", f"--image={IMAGE}", "--replicas=2", "--", "python3", "-c", COUNTING)
+    assert 'deployment "web" successfully rolled out' in kubectl("rollout", "status", "deploy/web", "--timeout=60s")
+    assert kubectl("get", "deploy", "web", "--no-headers").split()[:4] == ["web", "2/2", "2", "2"]
+    owned = kubectl("get", "rs", "--no-headers").split()
+    assert owned[1:4] == ["2", "2", "2"]
+    kubectl("delete", "deploy", "web", "--timeout=60s")
+    kubectl("wait", "--for=delete", "pod", "-l", "app=web", "--timeout=60s")
+
+
+def test_quota_refuses_what_exceeds_it(kubectl: Kubectl) -> None:
+    kubectl("create", "quota", "few", "--hard=pods=1,requests.nvidia.com/gpu=1")
+    refused = kubectl.refused(
+        "create",
+        "-f",
+        "-",
+        stdin=pod("p", ("c", COUNTING)).replace('"image"', '"resources": {"limits": {"nvidia.com/gpu": 2}}, "image"'),
+    )
+    assert 'pods "p" is forbidden: exceeded quota: few, requested: requests.nvidia.com/gpu=2, used:' in refused
+    kubectl("create", "-f", "-", stdin=pod("p", ("c", COUNTING), nodeSelector={"none": "such"}))
+    refused = kubectl.refused("create", "-f", "-", stdin=pod("q", ("c", COUNTING)))
+    assert refused.endswith("exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1")

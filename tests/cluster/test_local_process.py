@@ -1,0 +1,83 @@
+"""`trainmaster local up`, `down` and `status`: one process tree that is gone when it ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import KUBECTL
+from trainmaster.local import cluster
+
+WORK = """
+apiVersion: v1
+kind: Pod
+metadata: {name: work}
+spec:
+  containers:
+  - {name: c, image: python, command: [sh, -c, "echo up; sleep 987654 & sleep 987654"]}
+"""
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "state"
+    cluster.down(tmp_path / "state")
+
+
+def run_work(info: cluster.ClusterInfo) -> None:
+    env = {**os.environ, "KUBECONFIG": str(info.kubeconfig)}
+    subprocess.run([str(KUBECTL), "apply", "-f", "-"], input=WORK, text=True, env=env, check=True, timeout=20)
+    wait = [str(KUBECTL), "wait", "--for=condition=Ready", "pod/work", "--timeout=15s"]
+    subprocess.run(wait, env=env, check=True, timeout=20)
+
+
+def below(folder: Path) -> list[str]:
+    """Command lines of the processes that work in the folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if str(folder) in str((entry / "cwd").readlink()):
+                    found.append((entry / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue  # it ended meanwhile, or is the kernel's
+    return found
+
+
+def gone(folder: Path) -> bool:
+    deadline = time.monotonic() + 10
+    while below(folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_up_runs_pods_and_down_ends_all_of_it(state_dir: Path) -> None:
+    info = cluster.up(state_dir, gpus=2)
+    assert cluster.status(state_dir) == info
+    run_work(info)
+    assert any("sleep" in line for line in below(state_dir))
+    with pytest.raises(cluster.LocalClusterError, match=r"is up already at https://127\.0\.0\.1:\d+"):
+        cluster.up(state_dir)
+    assert cluster.down(state_dir) is True
+    assert gone(state_dir)
+    assert cluster.status(state_dir) is None
+    assert cluster.down(state_dir) is False
+
+
+def test_nothing_is_left_of_a_killed_cluster_and_another_can_start(state_dir: Path) -> None:
+    info = cluster.up(state_dir)
+    run_work(info)
+    os.kill(info.pid, signal.SIGKILL)
+    assert gone(state_dir)
+    assert cluster.status(state_dir) is None
+    again = cluster.up(state_dir)
+    assert again.pid != info.pid
+    assert cluster.status(state_dir) == again

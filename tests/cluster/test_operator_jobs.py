@@ -1,0 +1,265 @@
+"""Jobs from `kubectl apply` to their end, with the real operator and real agents.
+
+What is asserted of pods is Kubernetes' own: a container that exits is started again in its pod (restartPolicy Always is
+all that a StatefulSet's pod may have, kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle), so "in place" means
+the same uid *and* no container restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.operator_under_test import OperatorProcess, install_crd, running_operator, training_job
+from trainmaster.controller.app import Operator
+from trainmaster.controller.settings import OperatorSettings
+from trainmaster.reconciling import decide
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+# Trains `STEPS` steps of 0.1 s; `fault` runs at step 3. Every rank says when it starts: `rank attempt`.
+TRAIN = """
+import json, os, pathlib, signal, sys, time
+rank, attempt = int(os.environ["RANK"]), int(os.environ["TRAINMASTER_ATTEMPT"])
+print("start", rank, attempt, os.getpid(), flush=True)
+progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
+for step in range({steps}):
+    progress.write_text(json.dumps({{"step": step + 1, "totalSteps": {steps}, "loss": 1 / (step + 1)}}))
+    if step == 3:
+        {fault}
+        pass
+    time.sleep(0.1)
+print("done", rank, attempt, flush=True)
+"""
+
+
+def train(fault: str = "pass", steps: int = 8) -> str:
+    return textwrap.dedent(TRAIN).format(steps=steps, fault=fault)
+
+
+class Jobs:
+    """What a person would look at with kubectl."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def status(self, name: str = "job") -> dict[str, Any]:
+        return dict(self.cluster.get("dtj", name).get("status") or {})
+
+    def phase(self, name: str = "job") -> str:
+        return str(self.status(name).get("phase"))
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        return {pod["metadata"]["name"]: pod for pod in self.cluster.items("pods")}
+
+    def uids(self) -> dict[str, str]:
+        return {name: pod["metadata"]["uid"] for name, pod in self.pods().items()}
+
+    def until_phase(self, *phases: str, seconds: float = 30, name: str = "job") -> str:
+        self.cluster.eventually(lambda: self.phase(name) in phases, seconds, f"{name}: {' or '.join(phases)}")
+        return self.phase(name)
+
+    def until_all_started(self, attempt: int, workers: int = 2) -> None:
+        self.cluster.eventually(
+            lambda: all(f" {attempt} " in self.log(f"job-{worker}") for worker in range(workers)), 30
+        )
+
+    def log(self, pod: str) -> str:
+        return self.cluster.kubectl("logs", pod, "-c", "worker", check=False).stdout
+
+    def kept_logs(self, name: str = "job") -> dict[str, str]:
+        return dict(self.cluster.get("configmap", f"{name}-logs")["data"])
+
+    def events(self) -> list[str]:
+        found = self.cluster.items("events", "--field-selector", "involvedObject.kind=DistributedTrainingJob")
+        return [f"{event['reason']}: {event['message']}" for event in found]
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def jobs(cluster: Cluster, operator: OperatorProcess) -> Jobs:
+    return Jobs(cluster)
+
+
+def test_two_workers_train_to_success_and_free_their_resources(cluster: Cluster, jobs: Jobs) -> None:
+    cluster.apply(training_job("job", train()))
+    jobs.until_phase("Succeeded")
+    cluster.eventually(lambda: not jobs.pods(), 20, "pods gone")
+    assert cluster.get("statefulset", "job")["spec"]["replicas"] == 0
+    status = jobs.status()
+    assert (status["attempt"], status.get("restarts", 0)) == (1, 0)
+    assert status["progress"]["step"] == 8
+    kept = jobs.kept_logs()
+    assert sorted(kept) == ["worker-0.log", "worker-1.log"]
+    assert all("start" in text and "done" in text for text in kept.values())
+    job = cluster.get("dtj", "job")
+    assert "finalizers" not in job["metadata"]
+
+
+def test_a_failed_rank_restarts_the_group_in_place(cluster: Cluster, jobs: Jobs) -> None:
+    script = train("sys.exit(7) if rank == 1 and attempt == 1 else None", steps=60)
+    cluster.apply(training_job("job", script))
+    cluster.eventually(lambda: len(jobs.pods()) == 2, 20, "two pods")
+    before = jobs.uids()
+    cluster.eventually(lambda: jobs.status().get("attempt") == 2, 20, "attempt 2")
+    jobs.until_all_started(2)
+    assert jobs.uids() == before
+    restarts = [pod["status"]["containerStatuses"][0]["restartCount"] for pod in jobs.pods().values()]
+    assert restarts == [0, 0]
+    jobs.until_phase("Succeeded")
+    status = jobs.status()
+    assert (status["attempt"], status["restarts"]) == (2, 1)
+    failure = status["failures"][0]
+    assert (failure["attempt"], failure["worker"], failure["exitCode"]) == (1, 1, 7)
+    assert failure["pod"] == "job-1"
+
+
+def test_a_job_that_uses_its_restarts_up_fails_and_says_why(cluster: Cluster, jobs: Jobs) -> None:
+    script = train("raise ValueError('the data is broken') if rank == 0 else None")
+    cluster.apply(training_job("job", script, failurePolicy={"maxRestarts": 1}))
+    jobs.until_phase("Failed")
+    cluster.eventually(lambda: not jobs.pods(), 20, "pods gone")
+    status = jobs.status()
+    assert (status["attempt"], status["restarts"]) == (2, 1)
+    assert "the data is broken" in str(status["failures"])
+    assert "the data is broken" in jobs.kept_logs()["worker-0.log"]
+    assert any(event.startswith("MaxRestartsExceeded") for event in jobs.events()), jobs.events()
+    assert cluster.kubectl("describe", "dtj", "job").stdout.count("Failed")
+
+
+def test_a_deleted_job_leaves_nothing_behind(cluster: Cluster, jobs: Jobs) -> None:
+    cluster.apply(training_job("job", train(steps=600), training={"steps": 1}))
+    jobs.until_all_started(1)
+    cluster.kubectl("delete", "dtj", "job", timeout=30)
+    kinds = "statefulsets,services,pods"
+    cluster.eventually(lambda: not cluster.items(kinds), 30, f"{kinds} gone")
+    names = [item["metadata"]["name"] for item in cluster.items("configmaps")]
+    assert [name for name in names if name.startswith("job")] == []
+
+
+def test_training_does_not_notice_that_the_operator_is_killed_and_comes_back(
+    cluster: Cluster, operator: OperatorProcess, jobs: Jobs
+) -> None:
+    cluster.apply(training_job("job", train(steps=60)))
+    jobs.until_all_started(1)
+    jobs.until_phase("Running")
+    before, started = jobs.uids(), jobs.log("job-0")
+    operator.kill()
+    time.sleep(1.0)
+    operator.start()
+    jobs.until_phase("Succeeded")
+    status = jobs.status()
+    assert (status["attempt"], status.get("restarts", 0)) == (1, 0)
+    kept = jobs.kept_logs()
+    assert kept["worker-0.log"].count("start") == 1
+    assert started.splitlines()[0] in kept["worker-0.log"]
+    assert sorted(before) == ["job-0", "job-1"]
+
+
+def test_a_failure_while_the_operator_is_away_is_answered_when_it_is_back(
+    cluster: Cluster, operator: OperatorProcess, jobs: Jobs
+) -> None:
+    fault = "time.sleep(1.5) or sys.exit(3) if rank == 0 and attempt == 1 else None"
+    cluster.apply(training_job("job", train(fault, steps=30)))
+    jobs.until_all_started(1)
+    operator.kill()
+    time.sleep(3.5)
+    operator.start()
+    jobs.until_phase("Succeeded", seconds=60)
+    status = jobs.status()
+    assert (status["attempt"], status["restarts"]) == (2, 1)
+    assert status["failures"][0]["exitCode"] == 3
+
+
+async def test_without_any_stream_failures_and_the_end_are_learned_from_the_pods(
+    cluster: Cluster, pods_run: None
+) -> None:
+    """The sure way alone (docs/protocol.md): agents that nobody follows report by exiting."""
+    install_crd(cluster)
+    settings = OperatorSettings(
+        namespaces=(cluster.namespace,),
+        kubeconfig=str(cluster.kubeconfig),
+        leader_elect=False,
+        metrics_port=None,
+        # Nobody listens there.
+        agent_port=9,
+    )
+    operator, stop = Operator(settings, decide), asyncio.Event()
+    running = asyncio.create_task(operator.run(stop))
+    jobs = Jobs(cluster)
+    fault = "sys.exit(7) if rank == 1 and attempt == 1 else None"
+    try:
+        await asyncio.wait_for(operator.ready.wait(), 20)
+        await asyncio.to_thread(cluster.apply, training_job("job", train(fault)))
+        await asyncio.to_thread(jobs.until_phase, "Succeeded", seconds=60)
+        status = await asyncio.to_thread(jobs.status)
+        assert (status["attempt"], status["restarts"]) == (2, 1)
+        assert (status["failures"][0]["worker"], status["failures"][0]["exitCode"]) == (1, 7)
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, 15)
+
+
+def test_a_deleted_pod_is_a_disruption_and_costs_no_restart(cluster: Cluster, jobs: Jobs) -> None:
+    cluster.apply(training_job("job", train("time.sleep(3) if attempt == 1 else None")))
+    jobs.until_all_started(1)
+    jobs.until_phase("Running")
+    before = jobs.uids()
+    cluster.kubectl("delete", "pod", "job-1", "--wait=false", "--grace-period=1")
+    cluster.eventually(lambda: jobs.status().get("attempt") == 2, 30, "attempt 2")
+    jobs.until_phase("Succeeded", seconds=40)
+    status = jobs.status()
+    assert (status["attempt"], status.get("restarts", 0), status["disruptions"]) == (2, 0, 1)
+    assert before["job-0"] in status["members"]
+    assert before["job-1"] not in status["members"]
+
+
+def test_a_job_that_a_quota_keeps_from_its_pods_says_so(cluster: Cluster, jobs: Jobs) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+    cluster.apply(quota)
+    cluster.apply(training_job("job", train()))
+    cluster.eventually(lambda: "exceeded quota: few" in str(jobs.status()), 30, "the quota in the status")
+
+
+@pytest.mark.torch
+def test_two_workers_train_with_ddp_through_torchrun(cluster: Cluster, jobs: Jobs) -> None:
+    script = textwrap.dedent(
+        """
+        import torch, torch.distributed as dist
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(dist.get_rank())
+        for _ in range(20):
+            inputs = torch.randn(32, 4)
+            loss = ((model(inputs) - inputs.sum(1, keepdim=True)) ** 2).mean()
+            optimizer.zero_grad(); loss.backward(); optimizer.step()
+        total = torch.ones(1); dist.all_reduce(total)
+        print(f"world {int(total)} loss {loss.item():.4f} weights {model.module.weight.sum().item():.6f}", flush=True)
+        dist.destroy_process_group()
+        """
+    )
+    job = training_job("job", script, launcher="torchrun", backend="gloo")
+    # torchrun starts files and modules, so the setup line makes a file of the script.
+    job["spec"]["setup"] = 'printf "%s" "$SCRIPT" > "$TRAINMASTER_STATE_DIR/train.py"'
+    job["spec"]["command"] = ["python3", "$(TRAINMASTER_STATE_DIR)/train.py"]
+    environment = [{"name": "SCRIPT", "value": script}]
+    job["spec"]["podTemplate"] = {"spec": {"containers": [{"name": "worker", "env": environment}]}}
+    cluster.apply(job)
+    jobs.until_phase("Succeeded", seconds=90)
+    lines = [line for text in jobs.kept_logs().values() for line in text.splitlines() if "world 2" in line]
+    assert len(lines) == 2
+    assert len({line.partition("weights")[2] for line in lines}) == 1, "both ranks end with the same weights"

@@ -1,0 +1,118 @@
+"""Jobs whose nodes go: replaced where there is room, fewer workers where there is none, and back again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from trainmaster.local.config import NodeConfig
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+# Trains until the file that its argument names is there; says who it is when it starts.
+TRAIN = """
+import os, pathlib, sys, time
+me = os.environ
+print("start", me["RANK"], "of", me["WORLD_SIZE"], "attempt", me["TRAINMASTER_ATTEMPT"], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+QUICK = {"nodes": {"lostAfterSeconds": 2}, "maxRestarts": 0}
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as process:
+        yield process
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> Iterator[list[str]]:
+    """Two nodes for this test alone, with two accelerators each."""
+    names = [f"{cluster.namespace}-{index}" for index in range(2)]
+    for name in names:
+        config = NodeConfig(name=name, resources={"nvidia.com/gpu": 2}, labels={"for": cluster.namespace})
+        cluster.embedded.call(cluster.embedded.cluster.add_node(config))
+    yield names
+    for name in names:
+        cluster.embedded.call(cluster.embedded.cluster.remove_node(name))
+
+
+def status(cluster: Cluster) -> dict[str, Any]:
+    return dict(cluster.get("dtj", "job").get("status") or {})
+
+
+def is_running(cluster: Cluster, attempt: int) -> bool:
+    now = status(cluster)
+    return now.get("phase") == "Running" and now.get("attempt", 0) >= attempt
+
+
+def started(cluster: Cluster, worker: int) -> str:
+    return cluster.kubectl("logs", f"job-{worker}", "-c", "worker", check=False).stdout
+
+
+def job(cluster: Cluster, end: Path, workers: int, **spec: Any) -> dict[str, Any]:
+    made = training_job("job", TRAIN, workers=workers, failurePolicy=QUICK, **spec)
+    made["spec"]["args"] = [str(end)]
+    made["spec"]["podTemplate"] = {"spec": {"terminationGracePeriodSeconds": 3}}
+    return made
+
+
+def test_kubectl_scale_resizes_an_elastic_job(cluster: Cluster, operator: OperatorProcess, tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    cluster.apply(job(cluster, end, 2, elastic={"minWorkers": 1, "maxWorkers": 3}))
+    cluster.eventually(lambda: is_running(cluster, 1), 30, "two workers")
+    cluster.kubectl("scale", "dtj", "job", "--replicas=1")
+    cluster.eventually(lambda: is_running(cluster, 2), 30, "one worker")
+    assert "start 0 of 1 attempt 2" in started(cluster, 0)
+    cluster.kubectl("scale", "dtj", "job", "--replicas=3")
+    cluster.eventually(lambda: is_running(cluster, 3), 40, "three workers")
+    assert "start 2 of 3 attempt 3" in started(cluster, 2)
+    now = status(cluster)
+    assert (now["restarts"], now["disruptions"], now["ranks"]) == (0, 0, [0, 1, 2])
+    end.touch()
+    cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 30, "Succeeded")
+
+
+def test_a_lost_nodes_workers_come_back_elsewhere(
+    cluster: Cluster, operator: OperatorProcess, nodes: list[str], tmp_path: Path
+) -> None:
+    """The kubelet of a lost node never ends its pods, so the StatefulSet waits until they are deleted by force."""
+    end = tmp_path / "end"
+    made = job(cluster, end, 2, resources={"gpus": 1})
+    made["spec"]["podTemplate"]["spec"]["nodeSelector"] = {"for": cluster.namespace}
+    cluster.apply(made)
+    cluster.eventually(lambda: is_running(cluster, 1), 30, "two workers")
+    lost = cluster.get("pod", "job-0")["spec"]["nodeName"]
+    cluster.embedded.call(cluster.embedded.cluster.lose_node(lost))
+    cluster.eventually(lambda: is_running(cluster, 2), 60, "two workers elsewhere")
+    now = status(cluster)
+    assert (now["restarts"], now["disruptions"]) == (0, 1)
+    assert now["failures"][0]["reason"] == "NodeLost"
+    assert lost not in {pod["spec"]["nodeName"] for pod in cluster.items("pods")}
+    end.touch()
+    cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 30, "Succeeded")
+
+
+def test_an_elastic_job_does_with_fewer_until_there_is_room_again(
+    cluster: Cluster, operator: OperatorProcess, nodes: list[str], tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    made = job(cluster, end, 3, elastic={"minWorkers": 2, "maxWorkers": 3}, resources={"gpus": 1})
+    made["spec"]["podTemplate"]["spec"]["nodeSelector"] = {"for": cluster.namespace}
+    cluster.apply(made)
+    cluster.eventually(lambda: is_running(cluster, 1), 30, "three workers")
+    cluster.embedded.call(cluster.embedded.cluster.lose_node(nodes[1]))
+    cluster.eventually(lambda: is_running(cluster, 2), 60, "two workers")
+    assert len(status(cluster)["ranks"]) == 2
+    cluster.embedded.call(cluster.embedded.cluster.recover_node(nodes[1]))
+    cluster.eventually(lambda: is_running(cluster, 3), 60, "three workers again")
+    now = status(cluster)
+    assert (now["ranks"], now["restarts"], now["disruptions"]) == ([0, 1, 2], 0, 1)
+    end.touch()
+    cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 30, "Succeeded")

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# The tests, in the order of what they cost. A failure in one stage doesn't hide the next one's.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+pytest=("${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider)
+failed=0
+
+stage() {
+  local title=$1
+  shift
+  printf '\n== %s\n' "$title"
+  "${pytest[@]}" "$@" || failed=1
+}
+
+stage "unit and property tests" -n 2 --ignore tests/unit/agent tests/unit
+# One at a time: each of these starts several agents and ranks of its own.
+stage "agent (real processes)" tests/unit/agent
+stage "training loop (real torch processes)" -m "not slow" tests/trainer
+stage "cluster (real operator, agents, kubectl, Helm)" -m "not slow" tests/cluster
+stage "README's commands" -m "not slow" tests/e2e
+
+if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then
+  stage "soaks" -m slow tests
+else
+  printf '\nLeft out: the soaks (marker slow); TRAINMASTER_SLOW=1 runs them too, or make test-slow.\n'
+fi
+exit "$failed"

@@ -1,0 +1,105 @@
+"""The agent with the real torchrun and a DDP script on gloo: it finishes, and it survives a killed rank in place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.agent.agents import Agent, Job, Stream, until
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import json, os, pathlib, signal, sys, time
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"] + f".{rank}")
+
+def save(*_):
+    time.sleep(1)
+    pathlib.Path(sys.argv[3], f"saved-{rank}").touch()
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, save)
+for step in range(1, steps + 1):
+    loss = model(torch.ones(2, 4) * (rank + 1)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    progress.write_text(json.dumps({"step": step, "totalSteps": steps, "loss": loss.item()}))
+    if step == 1:
+        attempt, world = os.environ["TRAINMASTER_ATTEMPT"], dist.get_world_size()
+        print(f"attempt {attempt} pid {os.getpid()} world {world}", flush=True)
+    time.sleep(seconds)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path, f"127.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}")
+    yield made
+    made.end()
+
+
+def start(job: Job, workers: int, processes: int, *arguments: str) -> list[Agent]:
+    path = job.folder / "train.py"
+    path.write_text(SCRIPT)
+    environ = {
+        "TRAINMASTER_LAUNCHER": "torchrun",
+        "NPROC_PER_NODE": str(processes),
+        "OMP_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    agents = [job.agent(w, **environ).start(sys.executable, str(path), *arguments) for w in range(workers)]
+    job.annotate(job.assignment(1, range(workers)))
+    return agents
+
+
+def test_two_workers_train_under_torchrun_and_finish(job: Job) -> None:
+    agents = start(job, 2, 1, "3", "0", str(job.folder))
+    for rank, agent in enumerate(agents):
+        assert agent.exit_code(120) == 0, agent.output()
+        assert agent.termination()["state"] == "Finished"
+        assert f"[rank {rank}]: attempt 1 pid " in agent.output()
+        assert "world 2" in agent.output()
+
+
+def test_a_killed_rank_is_named_with_its_signal_and_all_train_again_in_place(job: Job) -> None:
+    agents = start(job, 1, 2, "1000", "0.05", str(job.folder))
+    stream = Stream(agents[0])
+
+    def pid() -> int:
+        lines = [line for line in agents[0].output().splitlines() if "[rank 1]: attempt 1 pid " in line]
+        return int(lines[0].split()[5]) if lines else 0
+
+    os.kill(until(pid, 90, "rank 1 trains"), signal.SIGKILL)
+    culprit = stream.until(lambda line: (line.get("report") or {}).get("culprit") is True and "Failed" in str(line))
+    report = culprit["report"]
+    assert (report["rank"], report["signal"], report["reason"]) == (1, 9, "Signal")
+    assert agents[0].request("POST", "/v1/ack", {"seq": culprit["seq"]})[0] == 204
+    assert agents[0].request("POST", "/v1/assignment", job.assignment(2))[0] == 204
+    progress = stream.until(lambda line: line["type"] == "progress" and line["attempt"] == 2)
+    assert set(progress["ranks"]) <= {"0", "1"}
+    assert progress["ranks"]["0"]["totalSteps"] == 1000
+    stream.close()
+    process = agents[0].process
+    assert process is not None
+    process.terminate()
+    assert agents[0].exit_code() == 143
+    assert (job.folder / "saved-0").exists() and (job.folder / "saved-1").exists()
+    assert agents[0].termination()["state"] == "Stopped"

@@ -1,0 +1,207 @@
+"""Checkpoints: resumed runs are bit-exact, killed saves leave a loadable one, damaged ones are passed over (T14)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.ranks import free_port, run_ranks, start_rank
+from tests.trainer.toy import config, train
+from trainloop import storage
+from trainloop.checkpoint import Checkpointer, CheckpointSettings
+from trainloop.config import Config
+from trainloop.distributed import joined
+from trainloop.trainer import Trainer
+
+#: Single precision, dropout and Adam: a resume is only bit-exact when weights, moments, generators and buckets all are.
+#: At depth 6 the gradients fill several buckets of 4 KiB, which DDP orders anew after the first step.
+EXACT: dict[str, Any] = {
+    "task": {
+        "name": "tests.trainer.toy:Toy",
+        "options": {"dropout": 0.3, "double": False, "hidden": 40, "depth": 6},
+    },
+    "precision": {"compute": "fp32"},
+    "parallel": {"bucket_mb": 0.004},
+    "steps": 8,
+}
+
+
+def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("ranks", "mode"), [(2, "thread"), (2, "process"), (4, "sync")])
+def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, ranks: int, mode: str) -> None:
+    through = run_ranks(ranks, train, config(tmp_path / "through", **EXACT))
+    changes = {**EXACT, "checkpoint": {"path": str(tmp_path / "saved"), "mode": mode}}
+    run_ranks(ranks, train, config(tmp_path, **changes), 3)
+    resumed = run_ranks(ranks, train, config(tmp_path, **changes))
+    for rank in range(ranks):
+        assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
+@pytest.mark.torch
+def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
+    changes = {**EXACT, "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 3}}
+    run_ranks(2, train, config(tmp_path, **changes))
+    newest, before = storage.complete(tmp_path / "saved")[:2]
+    assert (newest.step, before.step) == (8, 6)
+    flip_a_byte(newest.path / storage.STATE)
+    again = run_ranks(2, train, config(tmp_path, **changes))
+    lines = (tmp_path / "report" / "metrics.jsonl").read_text()
+    assert '"event": "resumed", "step": 6' in lines
+    assert again[0]["state"].step == 8
+
+
+@pytest.mark.torch
+def test_a_checkpoint_whose_weights_compute_another_loss_is_passed_over(tmp_path: Path) -> None:
+    """All hashes are right here: what is wrong was wrong before the file was written."""
+    changes = {**EXACT, "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 3}}
+    run_ranks(1, train, config(tmp_path, **changes))
+    newest = storage.complete(tmp_path / "saved")[0]
+    state = storage.load_tensors(newest.path / storage.STATE)
+    state["model"]["0.weight"] += 1.0
+    storage.remove(newest)
+    storage.write(tmp_path / "saved", 8, lambda partial: storage.save_tensors(state, partial / storage.STATE), {})
+    run_ranks(1, train, config(tmp_path, **changes))
+    assert '"event": "resumed", "step": 6' in (tmp_path / "report" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.torch
+def test_a_rank_with_an_empty_disk_is_given_the_others_checkpoint(tmp_path: Path) -> None:
+    """Each rank has a disk of its own, as with an emptyDir; rank 0's pod was replaced."""
+    first = run_ranks(3, _with_own_disk, tmp_path)
+    for file in sorted((tmp_path / "disk0").rglob("*"), reverse=True):
+        file.unlink() if file.is_file() else file.rmdir()
+    second = run_ranks(3, _with_own_disk, tmp_path)
+    assert [rank["writer"] for rank in first] == [0, 1, 2]
+    assert [rank["loaded"] for rank in first] == [None] * 3
+    assert [rank["loaded"] for rank in second] == [5] * 3
+    assert storage.verify(storage.complete(tmp_path / "disk0")[0]) is None
+
+
+def _with_own_disk(folder: Path) -> dict[str, Any]:
+    with joined(config().distributed) as world:
+        disk = folder / f"disk{world.rank}"
+        checkpoints = Checkpointer(CheckpointSettings.model_validate({}), world, disk)
+        loaded = next((state["number"] for _, state in checkpoints.valid()), None)
+        if loaded is None:
+            checkpoints.save(1, {"number": 5, "tensor": torch.arange(3)})
+        return {"writer": checkpoints.writer, "loaded": loaded}
+
+
+@pytest.mark.torch
+def test_ranks_that_share_a_directory_have_one_writer(tmp_path: Path) -> None:
+    assert run_ranks(3, _writer_of, tmp_path) == [0, 0, 0]
+
+
+def _writer_of(folder: Path) -> int:
+    with joined(config().distributed) as world:
+        return Checkpointer(CheckpointSettings.model_validate({}), world, folder).writer
+
+
+@pytest.mark.torch
+def test_sigterm_to_one_rank_stops_all_after_the_step_with_a_checkpoint(tmp_path: Path) -> None:
+    stopped = run_ranks(2, _stopped_by_sigterm, config(tmp_path, steps=1_000_000))
+    assert [rank["stopped"] for rank in stopped] == [True, True]
+    assert stopped[0]["step"] == stopped[1]["step"] < 1_000_000
+    assert storage.complete(tmp_path / "checkpoints")[0].step == stopped[0]["step"]
+
+
+def _stopped_by_sigterm(settings: Config) -> dict[str, Any]:
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+
+        def terminate_in_training() -> None:
+            while trainer.state.step < 5:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        if world.rank == 1:
+            threading.Thread(target=terminate_in_training).start()
+        outcome = trainer.run()
+        return {"stopped": outcome.stopped, "step": outcome.step}
+
+
+@pytest.mark.torch
+def test_kill_9_at_any_point_of_a_save_leaves_a_loadable_checkpoint(tmp_path: Path) -> None:
+    """Saves follow each other without a pause, so that a kill nearly always comes in the middle of one."""
+    for delay in (0.02, 0.11, 0.23):
+        process = start_rank(_save_for_ever, 0, 1, free_port(), tmp_path / "out", tmp_path)
+        while not storage.complete(tmp_path):
+            time.sleep(0.005)
+        time.sleep(delay)
+        process.kill()
+        process.join()
+        newest = storage.complete(tmp_path)[0]
+        assert storage.verify(newest) is None
+        assert storage.load_tensors(newest.path / storage.STATE)["step"] == newest.step
+
+
+def _save_for_ever(folder: Path) -> None:
+    step = max((found.step for found in storage.complete(folder)), default=0)
+    tensor = torch.zeros(1_000_000)
+    while True:
+        step += 1
+        state = {"step": step, "tensor": tensor}
+        storage.write(folder, step, lambda partial, state=state: storage.save_tensors(state, partial / "state.pt"), {})  # type: ignore[misc]
+        storage.prune(folder, 2, set())
+
+
+def flip_a_byte(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def written(folder: Path, step: int, value: float = 0.0) -> storage.Checkpoint:
+    state = {"tensor": torch.full((4,), value)}
+    return storage.write(
+        folder,
+        step,
+        lambda partial: storage.save_tensors(state, partial / storage.STATE),
+        {"results": {"accuracy": value}},
+    )
+
+
+def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
+    for name in (storage.STATE, storage.MANIFEST):
+        checkpoint = written(tmp_path, 1)
+        assert storage.verify(checkpoint) is None
+        flip_a_byte(checkpoint.path / name)
+        problem = storage.verify(checkpoint)
+        assert problem is not None and name in problem
+
+
+def test_a_step_that_is_saved_again_overwrites_nothing(tmp_path: Path) -> None:
+    first, second = written(tmp_path, 5), written(tmp_path, 5)
+    assert second > first and first.path.is_dir()
+    assert storage.complete(tmp_path) == [second, first]
+
+
+def test_retention_keeps_the_newest_and_the_named(tmp_path: Path) -> None:
+    all_of_them = [written(tmp_path, step) for step in range(1, 7)]
+    storage.prune(tmp_path, 2, {all_of_them[0].name})
+    assert [found.step for found in storage.complete(tmp_path)] == [6, 5, 1]
+
+
+def test_what_an_unfinished_save_left_is_never_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        storage.write(tmp_path, 3, lambda partial: {}["the disk is gone"], {})
+    assert storage.complete(tmp_path) == []
+    storage.clean(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(storage.CheckpointError, match="checkpoint of step 3 can't be written to"):
+        written(tmp_path / "file", 3)

@@ -1,0 +1,141 @@
+"""Every mistake in a configuration is one sentence that names field, value and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trainloop.config import dump_config, load_config, parse_config, reference
+from trainloop.distributed import DistributedSettings, choose_backend, choose_device, environment
+from trainloop.errors import ConfigError
+from trainloop.tasks import TaskSettings, build_task
+
+GOOD: dict[str, Any] = {"epochs": 1, "batch": {"size": 8}}
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"optimiser": {"lr": 1}}, "optimiser (value {'lr': 1}) is not a field: did you mean 'optimizer'?"),
+    ({"schedule": {"warm_up": 5}}, "schedule.warm_up (value 5) is not a field: did you mean 'warmup'?"),
+    ({"seed": {"xyz": 5}}, "seed.xyz (value 5) is not a field: known here are value, deterministic"),
+    ({"optimizer": {"lr": -1}}, "optimizer.lr is -1: input should be greater than 0"),
+    ({"optimizer": {"lr": "fast"}}, "optimizer.lr is 'fast': input should be a valid number, unable to parse string"),
+    ({"optimizer": {"name": "lion"}}, "optimizer.name is 'lion': input should be 'adamw', 'adam' or 'sgd'"),
+    ({"steps": 5}, "the length is not clear: set exactly one of epochs and steps"),
+    ({"batch": {}}, "batch: batch needs size (samples in a step, all ranks) or per_rank (samples in a forward pass)"),
+    ({"schedule": {"scaling": "linear"}}, "schedule: reference_batch is missing: scaling linear needs the batch that"),
+    ({"data": 5}, "data is 5: input should be a valid dictionary or instance of DataSettings"),
+    ({"data": {"workers": 1.5}}, "data.workers is 1.5: input should be a valid integer"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**GOOD, **change})
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_all_mistakes_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config({"epochs": 0, "batch": {"size": 0}, "foo": 1})
+    assert [line.split()[0] for line in str(caught.value).splitlines()] == ["epochs", "batch.size", "foo"]
+
+
+def test_a_missing_section_is_named() -> None:
+    with pytest.raises(ConfigError, match="batch is missing: it is required"):
+        parse_config({"epochs": 1})
+
+
+def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(yaml.safe_dump(GOOD))
+    config = load_config(file, ["optimizer.lr=3e-4", "batch.size=16", "task.options={samples: 5}"])
+    assert (config.optimizer.lr, config.batch.size, config.task.options) == (3e-4, 16, {"samples": 5})
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("optimizer.lr", "--set 'optimizer.lr' is not of the form field.field=value"),
+        ("epochs.x=1", "--set 'epochs.x=1': epochs is a value, it has no fields"),
+        ("optimizer.lrr=1", "optimizer.lrr (value 1) is not a field: did you mean 'lr'?"),
+    ],
+)
+def test_a_wrong_override_is_a_sentence(tmp_path: Path, override: str, sentence: str) -> None:
+    file = tmp_path / "training.yaml"
+    file.write_text(yaml.safe_dump(GOOD))
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, [override])
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("- 1", "has a list at the top"), ("a: [", "is no YAML"), (None, "can't be read")]
+)
+def test_a_file_that_is_no_configuration_is_a_sentence(tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "training.yaml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        load_config(file)
+
+
+def test_the_printed_configuration_loads_to_itself(tmp_path: Path) -> None:
+    config = parse_config({**GOOD, "task": {"name": "reviews", "options": {"width": 8}}})
+    file = tmp_path / "training.yaml"
+    file.write_text(dump_config(config))
+    assert load_config(file) == config
+
+
+def test_every_field_has_a_description() -> None:
+    rows = [line for line in reference().splitlines() if line.startswith("| `")]
+    assert len(rows) > 40
+    assert [row for row in rows if row.rstrip().endswith("|  |")] == []
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "training-reference.md"
+    assert page.read_text() == reference(), "run: python -m trainloop.config > docs/training-reference.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reveiws", "task.name is 'reveiws': known are causal-lm, reviews, sentence-pairs, text"),
+        ("nowhere:factory", "No module named 'nowhere'; is it on PYTHONPATH in the image?"),
+        ("trainloop.data:factory", "module trainloop.data has no 'factory'"),
+        ("builtins:dict", "what it returns has no train, evaluation, model"),
+    ],
+)
+def test_a_task_that_is_none_is_a_sentence(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        build_task(TaskSettings.model_validate({"name": name}))
+
+
+def test_a_tasks_own_options_are_checked_like_the_rest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_task(TaskSettings.model_validate({"name": "reviews", "options": {"widht": 8}}))
+    assert str(caught.value) == "task.options.widht (value 8) is not a field: did you mean 'width'?"
+
+
+def test_an_environment_that_contradicts_itself_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="RANK is 2 with WORLD_SIZE 2: it must be from 0 to 1"):
+        environment()
+
+
+def test_a_device_or_backend_that_is_not_there_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"distributed.device is 'npu' but this machine has"):
+        choose_device("npu", 0)
+    with pytest.raises(ConfigError, match=r"distributed.backend is 'smoke-signals': this torch build has"):
+        choose_backend("smoke-signals", choose_device("cpu", 0))
+
+
+def test_auto_follows_the_operators_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_BACKEND", "gloo")
+    settings = DistributedSettings.model_validate({})
+    assert choose_backend(settings.backend, choose_device("cpu", 0)) == "gloo"

@@ -1,0 +1,107 @@
+"""Training with several ranks is training with one: T1, T4, T6 and T10 of the feature list, to 1e-12 in double
+precision.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainer.ranks import run_ranks
+from tests.trainer.toy import config, largest_difference, train
+from trainloop.distributed import joined
+from trainloop.optimizer import clip_gradients
+from trainloop.trainer import Trainer
+
+pytestmark = pytest.mark.torch
+
+#: 20 samples in batches of 8: the last step of an epoch has 4, so at four ranks with micro-batches of 1 some work more.
+UNEVEN = {"task": {"name": "tests.trainer.toy:Toy", "options": {"samples": 20}}, "steps": 7}
+WORDS = {"task": {"name": "tests.trainer.toy:Words", "options": {"samples": 21}}, "steps": 7}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, Any]]:
+    """The same runs in one process."""
+    return {
+        name: run_ranks(1, train, config(**changes))[0] for name, changes in {"toy": UNEVEN, "words": WORDS}.items()
+    }
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_together_take_the_steps_that_one_process_takes(alone: dict[str, dict[str, Any]], ranks: int) -> None:
+    together = run_ranks(ranks, train, config(**UNEVEN))
+    for rank in together:
+        assert largest_difference(rank["weights"], alone["toy"]["weights"]) < 1e-12
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_accumulated_micro_batches_with_uneven_padding_equal_the_big_batch(
+    alone: dict[str, dict[str, Any]], ranks: int
+) -> None:
+    """Three ranks and passes of at most two sequences: every micro-batch has another number of tokens."""
+    accumulated = run_ranks(ranks, train, config(**WORDS, batch={"size": 8, "per_rank": 2}))
+    for rank in accumulated:
+        assert largest_difference(rank["weights"], alone["words"]["weights"]) < 1e-12
+
+
+def test_a_rank_without_samples_takes_part(alone: dict[str, dict[str, Any]]) -> None:
+    """21 samples in batches of 8 leave an epoch's last step 5, and in batches of 10 one for two ranks."""
+    changes = {**WORDS, "batch": {"size": 10}, "steps": 6}
+    one = run_ranks(1, train, config(**changes))[0]
+    two = run_ranks(2, train, config(**changes))
+    assert largest_difference(two[1]["weights"], one["weights"]) < 1e-12
+
+
+def test_every_sample_is_seen_once_when_the_number_of_ranks_changes_in_mid_epoch(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {**UNEVEN, "epochs": 1, "steps": None, "batch": {"size": 4}}
+    before = run_ranks(2, train, config(tmp_path, **changes), 2)
+    after = run_ranks(4, train, config(tmp_path, **changes))
+    seen = [sample for rank in [*before, *after] for sample in rank["seen"]]
+    # A rank makes one pass over sample 0 before it loads (the trainer's warm-up); those are not training.
+    warm_up = 4 * 2
+    assert sorted(seen) == sorted([*range(20), *[0] * warm_up])
+
+
+def test_the_global_batch_of_the_first_start_is_kept_when_the_number_of_ranks_changes(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {**UNEVEN, "batch": {"per_rank": 2, "accumulation": 2}}
+    run_ranks(2, train, config(tmp_path, **changes), 2)
+    assert run_ranks(1, train, config(tmp_path, **changes))[0]["state"].batch == 8
+
+
+def test_loader_processes_give_the_same_batches_as_reading_in_place(alone: dict[str, dict[str, Any]]) -> None:
+    loaded = run_ranks(2, train, config(**UNEVEN, data={"workers": 2, "prefetch": 2}))
+    assert largest_difference(loaded[0]["weights"], alone["toy"]["weights"]) < 1e-12
+
+
+def test_the_trained_weights_are_left_as_safetensors(tmp_path: Path) -> None:
+    [run] = run_ranks(1, train, config(tmp_path, **UNEVEN))
+    assert largest_difference(load_file(tmp_path / "checkpoints" / "model.safetensors"), run["weights"]) == 0
+
+
+def test_the_step_is_bounded_by_the_clipped_norm() -> None:
+    """With plain SGD the update is lr x gradient, so its norm is at most lr x max_norm, also when the gradient is
+    large.
+    """
+    [(update, norm)] = run_ranks(1, _one_clipped_step)
+    assert norm > 0.01
+    assert update == pytest.approx(0.5 * 0.01, rel=1e-4)
+
+
+def _one_clipped_step() -> tuple[float, float]:
+    changes = {"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0, "weight_decay": 0, "max_norm": 0.01}}
+    settings = config(**changes, schedule={"kind": "constant", "warmup": 0})
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.prepare()
+        before = [parameter.detach().clone() for parameter in trainer.replica.model.parameters()]
+        trainer.train_step()
+        after = [parameter.detach() for parameter in trainer.replica.model.parameters()]
+        update = torch.cat([(b - a).flatten() for a, b in zip(before, after, strict=True)]).norm()
+        loss = trainer.task.loss(trainer.replica.model, trainer.task.collate([trainer.task.train[0]]))
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(update), float(clip_gradients(trainer.replica.model.parameters(), None))

@@ -1,0 +1,115 @@
+"""The scripts that come with the image: a plain one with the heartbeat (T23), and DeepSpeed's (T20)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.ranks import environment, free_port, run_ranks
+from tests.trainer.toy import config, largest_difference, train
+from trainloop.config import Config
+from trainloop.errors import ConfigError
+
+EXAMPLES = Path(__file__).parents[2] / "images" / "trainer" / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.torch
+def test_a_plain_script_tells_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    assert "step 60/60" in _run_plain(tmp_path, steps=60)
+    told = [json.loads((tmp_path / f"progress.{rank}").read_text()) for rank in range(2)]
+    assert [(line["step"], line["totalSteps"]) for line in told] == [(60, 60)] * 2
+    later = _run_plain(tmp_path, steps=100)
+    assert "step 50/" not in later and "step 100/100" in later
+
+
+def _run_plain(folder: Path, steps: int) -> str:
+    port = free_port()
+    more = {"STEPS": str(steps), "OMP_NUM_THREADS": "1"}
+    more |= {"TRAINMASTER_CHECKPOINT_DIR": str(folder), "TRAINMASTER_PROGRESS_FILE": str(folder / "progress")}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, EXAMPLES / "plain_train.py"],
+            env={**os.environ, **environment(rank, 2, port), **more},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    return outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("total", "most", "ranks", "micro", "accumulation"),
+    [(64, 16, 2, 16, 2), (64, 16, 4, 16, 1), (64, 16, 8, 8, 1), (96, 16, 3, 16, 2), (48, 10, 2, 8, 3)],
+)
+def test_batch_sizes_follow_the_number_of_ranks(
+    total: int, most: int, ranks: int, micro: int, accumulation: int
+) -> None:
+    document = {"train_batch_size": total, "train_micro_batch_size_per_gpu": most, "steps_per_print": 5}
+    found = example("deepspeed_train").batch_sizes(document, ranks)
+    assert (found["train_micro_batch_size_per_gpu"], found["gradient_accumulation_steps"]) == (micro, accumulation)
+    assert micro * accumulation * ranks == found["train_batch_size"] == total
+    assert found["steps_per_print"] == 5
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({}, "train_batch_size is None in ds_config.json"),
+        ({"train_batch_size": 64}, "train_batch_size is 64: 3 ranks can't share it, use a multiple of 3"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared_out_is_a_sentence(document: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        example("deepspeed_train").batch_sizes(document, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+def test_deepspeeds_zero_1_over_gloo_takes_ddps_steps() -> None:
+    """In single precision, to what rounding does in another order of adding. Needs `pip install deepspeed`."""
+    pytest.importorskip("deepspeed")
+    changes: dict[str, Any] = {
+        "task": {"name": "tests.trainer.toy:Toy", "options": {"double": False}},
+        "steps": 20,
+        "optimizer": {"lr": 0.01, "weight_decay": 0.0, "max_norm": 0.5},
+        "schedule": {"kind": "constant", "warmup": 0},
+        "precision": {"compute": "fp32"},
+    }
+    ddp = run_ranks(2, train, config(**changes))[0]["weights"]
+    for stage in (0, 1):
+        zero = run_ranks(2, _deepspeed, config(**changes), stage, seconds=150)
+        assert largest_difference(zero[0], ddp) < 1e-5
+        assert largest_difference(zero[0], zero[1]) == 0
+
+
+def _deepspeed(settings: Config, stage: int) -> dict[str, torch.Tensor]:
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    document = {
+        "train_batch_size": 8,
+        "train_micro_batch_size_per_gpu": 2,
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.01, "weight_decay": 0.0, "torch_adam": True}},
+        "gradient_clipping": 0.5,
+        "zero_optimization": {"stage": stage},
+    }
+    model = example("deepspeed_train").train(settings, document)
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}

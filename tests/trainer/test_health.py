@@ -1,0 +1,247 @@
+"""Ranks that differ, gradients that aren't there, steps that jump: found by all ranks together (T2, T9, T15, T17)."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.trainer.ranks import RankFailed, environment, free_port, run_ranks
+from tests.trainer.toy import config, largest_difference, train
+from trainloop import resources
+from trainloop.anomaly import AnomalyDetector, AnomalySettings, z_score
+from trainloop.distributed import joined
+from trainloop.errors import OutOfMemory, PreflightMismatch
+from trainloop.gradients import checksums, compare_parameters
+from trainloop.preflight import PreflightSettings, checker, differences
+from trainloop.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+
+
+def toy(**options: Any) -> dict[str, Any]:
+    return {"task": {"name": "tests.trainer.toy:Toy", "options": options}}
+
+
+def python_m_trainloop(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainloop", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.torch
+def test_ranks_with_another_configuration_all_end_with_the_same_lines_and_code_67(tmp_path: Path) -> None:
+    port = free_port()
+    common = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "steps=3", "--set", "batch.size=8"]
+    ranks = [
+        python_m_trainloop(*common, "--set", f"optimizer.lr={rate}", **environment(rank, 2, port))
+        for rank, rate in enumerate((0.1, 0.2))
+    ]
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [67, 67]
+    lines = [[line for line in output.splitlines() if line.startswith("trainloop:")] for output in outputs]
+    assert lines[0] == lines[1]
+    assert "ranks differ, so they can't train together" in lines[0][0]
+    assert lines[0][1].startswith("trainloop: config: ")
+    assert "on rank 0" in lines[0][1] and "on rank 1" in lines[0][1]
+
+
+def test_the_odd_rank_is_named_and_what_is_equal_is_not() -> None:
+    usual = {"torch": "2.13", "driver": "550"}
+    assert differences([usual, usual, {**usual, "driver": "535"}]) == {
+        "driver": "driver: 550 on rank 0, 1; 535 on rank 2"
+    }
+    assert differences([usual] * 3) == {}
+
+
+@pytest.mark.torch
+def test_a_difference_that_is_not_fatal_is_a_warning() -> None:
+    assert run_ranks(2, _with_driver_of_its_own, ["torch"]) == [2.0, 2.0]
+    with pytest.raises(RankFailed, match="driver: 1 on rank 0; 2 on rank 1"):
+        run_ranks(2, _with_driver_of_its_own, ["driver"])
+
+
+def _with_driver_of_its_own(fatal: list[str]) -> float:
+    mine = {"torch": "2.13", "driver": str(1 + int(os.environ["RANK"]))}
+    check = checker(PreflightSettings.model_validate({"fatal": fatal}), mine)
+    try:
+        with joined(config().distributed, check) as world:
+            return world.sum([1.0])[0]
+    except PreflightMismatch as error:
+        raise AssertionError(str(error)) from error
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_unused_layer_is_named_after_the_first_step(ranks: int) -> None:
+    with pytest.raises(RankFailed, match=r"no rank has a gradient for 0\.unused\.weight, 0\.unused\.bias"):
+        run_ranks(ranks, train, config(**toy(unused=True)))
+
+
+@pytest.mark.torch
+def test_an_unused_layer_may_be_only_a_warning() -> None:
+    changes = {"gradients": {"ghosts": "warn"}, "parallel": {"find_unused_parameters": True}}
+    assert run_ranks(2, train, config(**toy(unused=True), **changes))[0]["state"].step == 6
+
+
+@pytest.mark.torch
+def test_a_rank_with_one_flipped_bit_is_named_with_the_parameter() -> None:
+    for message in run_ranks(3, _with_a_flipped_bit):
+        assert message.startswith("parameters differ between ranks: rank 2 differs, first in 1.weight")
+
+
+def _with_a_flipped_bit() -> str:
+    with joined(config().distributed) as world:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        compare_parameters(model, world)
+        if world.rank == 2:
+            model[1].weight.data.view(torch.int32)[0, 0] ^= 1
+        try:
+            compare_parameters(model, world)
+        except Exception as error:
+            return str(error)
+        return "nothing was found"
+
+
+@given(st.integers(1, 50), st.integers(0, 10**6), st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+def test_a_checksum_sees_exchanged_values_and_any_flipped_bit(size: int, where: int, dtype: torch.dtype) -> None:
+    tensor = torch.arange(1.0, size + 2).to(dtype)
+    exchanged = tensor.flip(0)
+    flipped = tensor.clone()
+    bits = flipped.view(torch.int16)
+    bits[where % bits.numel()] ^= 1 << (where % 15)
+    assert checksums([tensor]) != checksums([flipped])
+    assert checksums([tensor]) != checksums([exchanged])
+    assert checksums([tensor]) == checksums([tensor.clone()])
+
+
+@pytest.mark.torch
+def test_a_step_poisoned_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
+    """The 70th step: all ranks skip it and stay equal, and the run ends where it would have without it, nearly."""
+    changes: dict[str, Any] = {"steps": 100, "schedule": {"kind": "constant", "warmup": 0}}
+    poisoned = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70], poisoned_rank=1)))
+    assert largest_difference(poisoned[0]["weights"], poisoned[1]["weights"]) == 0
+    assert [rank["state"].updates for rank in poisoned] == [99, 99]
+    assert poisoned[0]["results"]["accuracy"] > 0.9
+    assert "step 70 left out: gradient norm" in (tmp_path / "report" / "metrics.jsonl").read_text()
+
+
+@pytest.mark.torch
+def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "steps": 100,
+        "schedule": {"kind": "constant", "warmup": 0},
+        "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_steps": 65},
+    }
+    runs = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70, 71, 72], poisoned_rank=1)))
+    log = (tmp_path / "report" / "metrics.jsonl").read_text()
+    assert "went back to step 65" in log
+    assert largest_difference(runs[0]["weights"], runs[1]["weights"]) == 0
+    state = runs[0]["state"]
+    assert state.step == state.updates == 100
+    # Steps 66 to 72 were computed and taken back, their data isn't seen again: 100 + 7 steps of 8 samples of 40.
+    assert (state.position.epoch, state.position.consumed) == divmod((100 + 7) * 8, 40)
+
+
+@pytest.mark.torch
+def test_without_a_checkpoint_numbers_that_are_not_finite_end_the_run_as_diverged(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"steps": 60, "anomaly": {"rollback_after": 2}}
+    with pytest.raises(
+        RankFailed, match="Diverged: steps stand out at step 41 and there is no checkpoint to go back to"
+    ):
+        run_ranks(1, train, config(tmp_path, **changes, **toy(poison=[40, 41], factor=math.nan)))
+
+
+@pytest.mark.torch
+def test_without_a_checkpoint_a_clipped_step_is_made_in_the_end(tmp_path: Path) -> None:
+    """A learning rate that grows too far makes one odd step after another; skipping them all would be a standstill."""
+    changes: dict[str, Any] = {"steps": 90, "anomaly": {"rollback_after": 3}}
+    [run] = run_ranks(1, train, config(tmp_path, **changes, **toy(poison=list(range(70, 76)))))
+    assert run["state"].step == 90
+    assert run["state"].updates == 88
+
+
+def test_falling_is_no_anomaly_and_not_finite_always_is() -> None:
+    detector = AnomalyDetector(AnomalySettings.model_validate({"least": 4, "rollback_after": 2, "loss_ratio": 1.0}))
+    assert [detector.judge(1.0 + 0.1 * (step % 3), 1.0) for step in range(8)] == ["step"] * 8
+    assert detector.judge(0.1, 1.0) == "step"
+    assert detector.judge(math.nan, 1.0) == "skip"
+    assert detector.judge(1.0, math.inf) == "rollback"
+    assert detector.judge(1.0, 1.0) == "step"
+
+
+def test_a_healthy_loss_with_normal_noise_is_hardly_ever_skipped() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(20_000, generator=generator).tolist()
+    detector = AnomalyDetector(AnomalySettings.model_validate({}))
+    assert sum(detector.judge(2 + 0.1 * value, 1.0) != "step" for value in noise) <= 1
+    history = deque(noise[:1000])
+    assert z_score(4.0, history) == pytest.approx(4.0, rel=0.1)
+
+
+def test_threads_fit_the_containers_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert resources.cpu_limit(tmp_path) == 1.5
+    assert resources.cores(tmp_path) <= 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert resources.cpu_limit(tmp_path) is None
+    assert resources.cpu_limit(tmp_path / "none") is None
+
+
+def test_memory_is_read_from_the_cgroup(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1073741824\n")
+    (tmp_path / "memory.current").write_text("1024\n")
+    assert (resources.memory_limit(tmp_path), resources.memory_used(tmp_path)) == (2**30, 1024)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert resources.memory_limit(tmp_path) is None
+
+
+def test_out_of_memory_ends_with_advice() -> None:
+    with (
+        pytest.raises(OutOfMemory, match=r"out of memory.*batch\.per_rank below 16.*precision\.compute: bf16"),
+        resources.explaining_out_of_memory(torch.device("cpu"), 16),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+@pytest.mark.torch
+def test_two_deterministic_runs_are_equal_to_the_bit() -> None:
+    changes = {**toy(dropout=0.5), "seed": {"value": 5, "deterministic": True}}
+    first, second = (run_ranks(2, _seeded, config(**changes)) for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]  # Each rank has random numbers of its own.
+
+
+def _seeded(settings: Any) -> list[float]:
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.prepare()
+        trainer.train_step()
+        return [*torch.rand(3).tolist(), *trainer.replica.model_state()["0.weight"].flatten().tolist()]
+
+
+def test_ranks_that_share_a_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(resources, "cores", lambda: 8.0)
+    try:
+        assert [resources.fit_threads(ranks, 1) for ranks in (1, 2, 16)] == [7, 3, 1]
+        monkeypatch.setenv("OMP_NUM_THREADS", "5")
+        assert resources.fit_threads(1, 0) == 1
+    finally:
+        torch.set_num_threads(before)

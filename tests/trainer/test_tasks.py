@@ -1,0 +1,197 @@
+"""The built-in tasks on small local data: text, causal language models, sentence pairs (T18, T19); and the report."""
+
+from __future__ import annotations
+
+import json
+import pydoc_data.topics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainer.ranks import run_ranks
+from trainloop.config import Config, parse_config
+from trainloop.distributed import joined
+from trainloop.errors import ConfigError
+from trainloop.report import write_report
+from trainloop.tasks import TaskSettings, build_task
+from trainloop.tasks.hub import read_pairs
+from trainloop.tasks.text import SmallGPT, TextOptions, Windows, unigram_entropy
+from trainloop.trainer import Trainer
+
+DEEPSEEK = {
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "moe_intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "max_position_embeddings": 128,
+}
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real English text that every Python brings: its own reference, 700 KB."""
+    file = tmp_path_factory.mktemp("text") / "english.txt"
+    file.write_text("\n".join(pydoc_data.topics.topics.values()))
+    return file
+
+
+def run(path: Path, task: dict[str, Any], **changes: Any) -> Config:
+    document = {
+        "task": task,
+        "batch": {"size": 16},
+        "optimizer": {"lr": 4e-3},
+        "evaluation": {"samples": 64},
+        "metrics": {"path": str(path), "plot": False},
+        **changes,
+    }
+    return parse_config(document)
+
+
+def results(settings: Config) -> dict[str, float]:
+    with joined(settings.distributed) as world:
+        return Trainer(settings, world).run().results
+
+
+def test_windows_predict_every_token_once() -> None:
+    windows = Windows(np.arange(31, dtype=np.uint8), 10)
+    assert [windows[i][1:].tolist() for i in range(len(windows))] == [list(range(s, s + 10)) for s in (1, 11, 21)]
+
+
+def test_the_models_logits_do_not_depend_on_later_tokens() -> None:
+    torch.manual_seed(0)
+    model = SmallGPT(TextOptions.model_validate({"context": 16, "width": 16, "heads": 2, "layers": 2})).eval()
+    tokens = torch.randint(0, 256, (2, 16))
+    changed = tokens.clone()
+    changed[:, 9:] = 0
+    assert torch.allclose(model(tokens)[:, :9], model(changed)[:, :9], atol=1e-6)
+    assert not torch.allclose(model(tokens)[:, 9:], model(changed)[:, 9:], atol=1e-3)
+
+
+def test_unigram_entropy_of_a_fair_coin_is_log_two() -> None:
+    assert unigram_entropy(np.array([0, 1] * 50)) == pytest.approx(np.log(2))
+
+
+@pytest.mark.torch
+def test_text_is_learnt_below_its_unigram_entropy(tmp_path: Path, english: Path) -> None:
+    options = {"path": str(english), "context": 32, "layers": 2, "width": 48, "heads": 2, "dropout": 0.0}
+    found = run_ranks(2, results, run(tmp_path, {"name": "text", "options": options}, steps=80))[0]
+    assert found["loss"] < found["unigramLoss"] - 0.1
+    assert found["perplexity"] == pytest.approx(np.exp(found["loss"]))
+
+
+@pytest.mark.torch
+def test_a_deepseek_model_learns_below_the_unigram_entropy_and_is_loaded_again(tmp_path: Path, english: Path) -> None:
+    """From scratch in transformers' own class; then its checkpoint, given as LOAD_CHECKPOINT, starts where it ended."""
+    options = {"path": str(english), "context": 32, "architecture": "deepseek_v3", "config": DEEPSEEK}
+    settings = run(tmp_path, {"name": "causal-lm", "options": options}, steps=100)
+    first, second = run_ranks(1, _trained_and_loaded_again, settings, tmp_path)[0]
+    assert first["loss"] < first["unigramLoss"]
+    assert second == pytest.approx(first["loss"], abs=0.02)
+
+
+def _trained_and_loaded_again(settings: Config, folder: Path) -> tuple[dict[str, float], float]:
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        first = trainer.run().results
+        trainer.replica.model.save_pretrained(folder / "saved")  # type: ignore[operator]
+        options = {**settings.task.options, "checkpoint": str(folder / "saved")}
+        again = Trainer(run(folder, {"name": "causal-lm", "options": options}, steps=1), world)
+        return first, again.evaluate()["loss"]
+
+
+def test_an_architecture_that_transformers_does_not_know_is_a_sentence(english: Path) -> None:
+    task = build_task(
+        TaskSettings.model_validate({"name": "causal-lm", "options": {"path": str(english), "architecture": "deepsek"}})
+    )
+    with pytest.raises(ConfigError, match=r"task\.options\.architecture is 'deepsek': transformers .* doesn't know it"):
+        task.model()
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made-up sentence pairs in MRPC's TSV format; a tiny BERT and its tokenizer, as save_pretrained writes them."""
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("pairs")
+    words = [f"w{number}" for number in range(40)]
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
+    generator = np.random.default_rng(0)
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+    for name, count in (("train.tsv", 400), ("dev.tsv", 80)):
+        rows = [header]
+        for number in range(count):
+            first, other = generator.integers(0, 20, 4), generator.integers(20, 40, 4)
+            same = number % 2
+            sentences = [" ".join(words[i] for i in which) for which in (first, first if same else other)]
+            rows.append(f"{same}\t{number}\t{number}\t{sentences[0]}\t{sentences[1]}")
+        (folder / name).write_text("\n".join(rows) + "\n")
+    model = folder / "bert"
+    torch.manual_seed(0)
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    BertForSequenceClassification(BertConfig(vocab_size=45, **size)).save_pretrained(model)
+    BertTokenizerFast(vocab=str(folder / "vocab.txt"), vocab_file=str(folder / "vocab.txt")).save_pretrained(model)
+    return folder
+
+
+def test_a_tsv_is_read_as_glue_writes_it(pairs: Path) -> None:
+    training, evaluation = read_pairs(str(pairs))
+    assert (len(training), len(evaluation)) == (400, 80)
+    assert training[1][0] == training[1][1] and training[1][2] == 1
+
+
+@pytest.mark.torch
+def test_bert_learns_sentence_pairs_with_three_ranks(tmp_path: Path, pairs: Path) -> None:
+    options = {"model": str(pairs / "bert"), "data": str(pairs)}
+    changes = {"epochs": 6, "batch": {"per_rank": 8}, "optimizer": {"lr": 3e-3}}
+    found = run_ranks(3, results, run(tmp_path, {"name": "sentence-pairs", "options": options}, **changes))[0]
+    assert found["accuracy"] > 0.9 and found["f1"] > 0.9
+
+
+def test_a_model_that_is_not_there_is_a_sentence(pairs: Path) -> None:
+    options = {"model": "/nowhere/bert", "data": str(pairs)}
+    with pytest.raises(ConfigError, match=r"task\.options\.tokenizer is '/nowhere/bert': it can't be loaded"):
+        build_task(TaskSettings.model_validate({"name": "sentence-pairs", "options": options}))
+
+
+def test_the_report_has_the_numbers_the_curves_and_the_comparison(tmp_path: Path) -> None:
+    for name, speed, ranks in (("alone", 100.0, 1), ("together", 180.0, 2)):
+        (tmp_path / name).mkdir()
+        rows = [
+            {"kind": "step", "attempt": 1 + (s > 30), "time": s, "step": s, "totalSteps": 60, "loss": 3 / s, "lr": 0.1}
+            | {"gradNorm": 1.0, "samplesPerSecond": speed, "stepSeconds": 0.1, "dataWait": 0.02, "communication": 0.1}
+            | {"bytesSent": 1000, "rankComputeSeconds": [0.05] * ranks}
+            for s in range(10, 70, 10)
+        ]
+        rows.append({"kind": "checkpoint", "attempt": 2, "time": 61, "step": 60, "stallSeconds": 0.5})
+        rows.append({"kind": "event", "attempt": 2, "time": 62, "step": 60, "event": "warning", "text": "<odd> & more"})
+        rows.append({"kind": "evaluation", "attempt": 2, "time": 62, "step": 60, "loss": 0.1, "accuracy": 0.875})
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_report(tmp_path / "together", tmp_path / "alone")
+    assert page is not None
+    text, markdown = page.read_text(), (tmp_path / "together" / "report.md").read_text()
+    for piece in (
+        "60 of 60",
+        "0.8750",
+        "1.80 times as fast with 2 ranks (90% efficient)",
+        "2, resumed 0 times",
+        "0.50 s",
+    ):
+        assert piece in text and piece in markdown
+    assert "&lt;odd&gt; &amp; more" in text
+    assert {path.name for path in page.parent.iterdir()} >= {"curves.png", "ranks.png", "report.md"}

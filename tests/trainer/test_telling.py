@@ -1,0 +1,155 @@
+"""What a run tells: progress for the agent, metrics for programs, and who it is that all wait for (T7, T22)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.ranks import environment, free_port, run_ranks
+from tests.trainer.test_health import python_m_trainloop
+from tests.trainer.toy import config, train
+from trainloop.metrics import read_metrics, write_prometheus
+from trainloop.progress import Progress, heartbeat
+from trainloop.watchdog import blame
+
+
+def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+    progress.enter("train", seconds=30, message="x" * 300)
+    progress.step(3, totalSteps=10, loss=float("nan"), samplesPerSecond=5.0)
+    progress.result({f"number{i}": float(i) for i in range(20)} | {"bad": float("inf")})
+    [line] = (tmp_path / "progress").read_text().splitlines()
+    told = json.loads(line)
+    assert told["section"] == "train" and told["sectionSeconds"] == 30 and len(told["message"]) == 200
+    assert told["step"] == 3 and told["totalSteps"] == 10 and "loss" not in told
+    assert len(told["result"]) == 16 and "bad" not in told["result"]
+    assert len(line) < 4096
+    assert [path.name for path in tmp_path.iterdir()] == ["progress"]
+
+
+def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_PROGRESS_FILE", str(tmp_path / "progress"))
+    assert Progress.from_environment(5, 8).path == tmp_path / "progress.5"
+    assert Progress.from_environment(5, 1).path == tmp_path / "progress"
+    heartbeat(7, 9, 0.5)
+    assert json.loads((tmp_path / "progress").read_text())["step"] == 7
+
+
+def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINMASTER_PROGRESS_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    heartbeat(1)
+    Progress.from_environment(0, 1).enter("train")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
+    report = {"path": str(tmp_path), "every_steps": 2, "plot": False, "prometheus_file": str(tmp_path / "run.prom")}
+    run_ranks(2, train, config(metrics=report))
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["step"] for line in steps] == [1, 2, 4, 6]
+    for line in steps:
+        assert line["loss"] > 0 and line["gradNorm"] > 0 and line["samplesPerSecond"] > 0
+        assert 0 <= line["dataWait"] <= 1 and 0 <= line["communication"] <= 1
+        assert len(line["rankComputeSeconds"]) == 2
+        # 83 numbers of 8 bytes around a ring of two: each rank sends each number once.
+        assert line["bytesSent"] == 83 * 8
+    assert lines[-1]["kind"] == "result" and 0 <= lines[-1]["accuracy"] <= 1
+    samples = dict(line.split() for line in (tmp_path / "run.prom").read_text().splitlines() if line[0] != "#")
+    assert float(samples["trainloop_step"]) == 6
+    assert float(samples["trainloop_loss"]) == steps[-1]["loss"]
+
+
+def test_prometheus_names_are_snake_case(tmp_path: Path) -> None:
+    write_prometheus(tmp_path / "x.prom", {"step": 1, "samplesPerSecond": 2.5, "ranks": [1]})
+    assert "trainloop_samples_per_second 2.5\n" in (tmp_path / "x.prom").read_text()
+
+
+def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 1}\n{"kind": "st')
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"kind": "step", "step": 1}]
+
+
+def test_who_holds_the_others_up() -> None:
+    waits = {"what": "forward and backward", "waits": True}
+    loads = {"what": "fetching data", "waits": False}
+    assert blame({0: waits, 1: loads, 2: waits}) == "rank 1 is fetching data; rank 0, 2 wait for them"
+    assert blame({0: waits, 1: None}).startswith("rank 1 doesn't answer")
+    assert blame({0: waits, 1: waits}).startswith("all ranks wait in a collective")
+
+
+TOY = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "batch.size=8", "--set", "precision.compute=fp64"]
+
+
+@pytest.mark.torch
+def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(tmp_path: Path) -> None:
+    port = free_port()
+    arguments = [*TOY, "--set", "steps=1000000", "--set", "watchdog.stall_seconds=1"]
+    arguments += ["--set", f"metrics.path={tmp_path}", "--set", f"checkpoint.path={tmp_path}/checkpoints"]
+    ranks = [python_m_trainloop(*arguments, **environment(rank, 2, port)) for rank in range(2)]
+    try:
+        _wait_for(lambda: (tmp_path / "metrics.jsonl").is_file() and "step" in (tmp_path / "metrics.jsonl").read_text())
+        ranks[1].send_signal(signal.SIGSTOP)
+        time.sleep(6)
+        ranks[1].send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        ranks[0].send_signal(signal.SIGTERM)
+        outputs = [rank.communicate(timeout=30)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in outputs[0]
+    assert [rank.returncode for rank in ranks] == [143, 143]
+
+
+def _wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 40
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.torch
+def test_a_task_that_raises_ends_with_its_traceback_and_code_1(tmp_path: Path) -> None:
+    """T8's part in the loop: the error file that the launcher reads names the exception."""
+    error_file = tmp_path / "error.json"
+    process = python_m_trainloop(
+        *TOY, "--set", "steps=5", "--set", "task.options={samples: x}", TORCHELASTIC_ERROR_FILE=str(error_file)
+    )
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 1
+    assert "Traceback" in output
+    assert "TypeError" in json.loads(error_file.read_text())["message"]["message"]
+
+
+@pytest.mark.torch
+def test_a_dry_run_says_memory_and_step_time_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainloop", *TOY, "--set", "epochs=2", "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "s a step, peak memory" in done.stdout and "10 steps in all" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_configuration_ends_with_code_2_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    from trainloop.__main__ import main
+
+    assert main(["--set", "epochs=1", "--set", "batch.sise=3"]) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == "trainloop: batch.sise (value 3) is not a field: did you mean 'size'?"

@@ -1,0 +1,158 @@
+"""Small tasks with exact answers: a classifier of numbers, and a language model with padding."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainloop.config import Config, parse_config
+from trainloop.data import Batch
+from trainloop.distributed import joined
+from trainloop.trainer import Trainer
+
+FEATURES, CLASSES = 6, 3
+
+
+class Toy:
+    """Classify points; `options`: samples, seed, dropout, hidden, record (keep which samples were trained on)."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        generator = torch.Generator().manual_seed(options.get("seed", 1))
+        count = options.get("samples", 40)
+        points = torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
+        labels = (points @ torch.randn(FEATURES, CLASSES, generator=generator, dtype=torch.float64)).argmax(1)
+        self.dtype = torch.float64 if options.get("double", True) else torch.float32
+        self.train = [(index, points[index].to(self.dtype), labels[index]) for index in range(count)]
+        self.evaluation = self.train[: count // 2]
+        self.seen: list[int] = []
+        #: Training passes so far, and those (`poison`, on `poisoned_rank`) whose loss is multiplied by a million.
+        self.calls = 0
+        mine = options.get("poisoned_rank", 0) == int(os.environ.get("RANK", "0"))
+        self.poisoned = set(options.get("poison", [])) if mine else set()
+
+    def model(self) -> nn.Module:
+        hidden = self.options.get("hidden", 8)
+        layers = [nn.Linear(FEATURES, hidden), nn.Tanh(), nn.Dropout(self.options.get("dropout", 0.0))]
+        if self.options.get("unused"):
+            layers[0].unused = nn.Linear(2, 2)
+        layers += [
+            module for _ in range(self.options.get("depth", 0)) for module in (nn.Linear(hidden, hidden), nn.Tanh())
+        ]
+        return nn.Sequential(*layers, nn.Linear(hidden, CLASSES))
+
+    def collate(self, samples: list[Any]) -> Batch:
+        indices, points, labels = zip(*samples, strict=True)
+        return {"index": torch.tensor(indices), "points": torch.stack(points), "labels": torch.stack(labels)}
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["labels"])
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            self.seen += batch["index"].tolist()
+        self.calls += torch.is_grad_enabled()
+        if self.calls in self.poisoned:
+            return self.options.get("factor", 1e6) * functional.cross_entropy(
+                model(batch["points"]), batch["labels"], reduction="sum"
+            )
+        return functional.cross_entropy(model(batch["points"]), batch["labels"], reduction="sum")
+
+    def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
+        return {"correct": (model(batch["points"]).argmax(1) == batch["labels"]).sum()}
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {"accuracy": sums["correct"] / sums["count"]}
+
+
+class Words(Toy):
+    """Predict the next number of sequences that are of uneven length, so that micro-batches have uneven padding."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        generator = torch.Generator().manual_seed(options.get("seed", 1))
+        lengths = torch.randint(2, 9, (options.get("samples", 40),), generator=generator).tolist()
+        texts = [torch.randint(1, 12, (length,), generator=generator) for length in lengths]
+        self.train = list(enumerate(texts))  # type: ignore[assignment]
+        self.evaluation = self.train[:8]
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Embedding(12, 8, padding_idx=0), nn.Tanh(), nn.Linear(8, 12))
+
+    def collate(self, samples: list[Any]) -> Batch:
+        indices, texts = zip(*samples, strict=True)
+        return {"index": torch.tensor(indices), "text": nn.utils.rnn.pad_sequence(list(texts), batch_first=True)}
+
+    def count(self, batch: Batch) -> int:
+        return int((batch["text"][:, 1:] != 0).sum())
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            self.seen += batch["index"].tolist()
+        logits = model(batch["text"][:, :-1])
+        return functional.cross_entropy(
+            logits.flatten(0, 1), batch["text"][:, 1:].flatten(), ignore_index=0, reduction="sum"
+        )
+
+    def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
+        return {}
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {}
+
+
+def reports() -> str:
+    """Where runs put their metrics when a test doesn't look at them; conftest.py makes and deletes it."""
+    return os.environ["TRAINLOOP_TEST_REPORTS"]
+
+
+def config(path: Any = None, **changes: Any) -> Config:
+    """A short run in double precision, without files unless `path` says where; `changes` replace whole sections."""
+    document: dict[str, Any] = {
+        "task": {"name": "tests.trainer.toy:Toy"},
+        "steps": 6,
+        "batch": {"size": 8},
+        "optimizer": {"lr": 0.05, "max_norm": 0.5},
+        "schedule": {"kind": "cosine", "warmup": 2},
+        "precision": {"compute": "fp64"},
+        "checkpoint": {"path": str(path / "checkpoints") if path else None, "every_steps": 1000},
+        "metrics": {"path": str(path / "report") if path else reports(), "every_steps": 1, "plot": False},
+    }
+    return parse_config({**document, **changes})
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in trainer.replica.model_state().items()}
+
+
+def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
+    """Train in this rank; weights, samples seen, and the learning rates used. With `steps`, save and stop after so
+    many.
+    """
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        if steps is None:
+            outcome = trainer.run()
+        else:
+            trainer.prepare()
+            trainer.task.seen.clear()  # type: ignore[attr-defined]
+            for _ in range(steps):
+                trainer.train_step()
+            trainer.save()
+            outcome = None
+        return {
+            "weights": weights(trainer),
+            "seen": list(trainer.task.seen),  # type: ignore[attr-defined]
+            "results": outcome.results if outcome else {},
+            "state": trainer.state,
+        }
+
+
+def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)

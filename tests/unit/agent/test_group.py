@@ -1,0 +1,341 @@
+"""Several workers on one machine: one failure stops all, a push starts all again, and the lead can be lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from .agents import Agent, Job, Stream, until
+
+# Lives until it is told to end: writes its pid, so that a test can pick a rank.
+RANK = 'echo "$TRAINMASTER_ATTEMPT $$" >> "$1/rank-$NODE_RANK"; exec sleep 300'
+
+
+def start_group(job: Job, size: int, program: str = RANK, **environ: str) -> list[Agent]:
+    agents = [job.agent(worker).start("sh", "-c", program, "sh", str(job.folder), **environ) for worker in range(size)]
+    job.annotate(job.assignment(1, range(size)))
+    return agents
+
+
+def rank_pid(job: Job, rank: int, attempt: int) -> int:
+    """The pid of a rank in an attempt, once it runs."""
+
+    def find() -> int:
+        path = job.folder / f"rank-{rank}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return next((int(line.split()[1]) for line in lines if line.split()[0] == str(attempt)), 0)
+
+    return until(find, what=f"rank {rank} runs in attempt {attempt}")
+
+
+def joined(lead: Agent, size: int) -> None:
+    """Wait until all workers are joined to the lead."""
+    until(
+        lambda: sum(member["connected"] for member in lead.state().get("members", [])) == size,
+        what=f"{size} members; state is {lead.state()}",
+    )
+
+
+def test_one_killed_rank_stops_all_and_a_push_to_the_lead_starts_all_again(job: Job) -> None:
+    agents = start_group(job, 3)
+    joined(agents[0], 3)
+    stream = Stream(agents[0])
+    assert stream.until(lambda line: line["type"] == "hello")["lead"] == 0
+    for attempt in (1, 2, 3):
+        victim = attempt % 3
+        for rank in range(3):
+            rank_pid(job, rank, attempt)
+        os.kill(rank_pid(job, victim, attempt), signal.SIGKILL)
+        failed = stream.until_report("Failed", attempt)
+        assert (failed["report"]["worker"], failed["report"]["signal"]) == (victim, 9)
+        stopped = {stream.until_report("Stopped", attempt)["report"]["worker"] for _ in range(2)}
+        assert stopped == {0, 1, 2} - {victim}
+        assert agents[0].request("POST", "/v1/ack", {"seq": failed["seq"]}) == (204, "")
+        begun = time.monotonic()
+        assert agents[0].request("POST", "/v1/assignment", job.assignment(attempt + 1, range(3)))[0] == 204
+        for rank in range(3):
+            rank_pid(job, rank, attempt + 1)
+        assert time.monotonic() - begun < 5, "tenths of a second where the machine is free (bench/agent_restart.py)"
+    assert all(agent.process is not None and agent.process.poll() is None for agent in agents)
+    stream.close()
+
+
+def test_a_new_stream_gets_every_kept_report_again(job: Job) -> None:
+    agents = start_group(job, 2, "if [ $NODE_RANK = 1 ]; then exit 3; fi; exec sleep 300")
+    first = Stream(agents[0])
+    report = first.until_report("Failed")["report"]
+    first.until_report("Stopped")
+    second = Stream(agents[0])
+    first.close()
+    again = second.until_report("Failed")
+    assert again["report"] == report
+    assert report["exitCode"] == 3
+    second.until_report("Stopped")
+    assert agents[0].request("POST", "/v1/ack", {"seq": 99})[0] == 204
+    time.sleep(3.5)
+    assert agents[1].process is not None and agents[1].process.poll() is None, "acknowledged, so it stays"
+    second.close()
+
+
+def test_a_followed_but_unacknowledged_failure_is_made_by_exiting_after_three_seconds(job: Job) -> None:
+    agents = start_group(job, 2)
+    joined(agents[0], 2)
+    stream = Stream(agents[0])
+    pid = rank_pid(job, 1, 1)
+    rank_pid(job, 0, 1)
+    os.kill(pid, signal.SIGKILL)
+    begun = time.monotonic()
+    assert agents[1].exit_code() == 137
+    assert time.monotonic() - begun > 2.5
+    assert agents[0].until_state("Stopped")["culprit"] is False
+    stream.close()
+
+
+def test_a_bystander_waits_for_a_newer_assignment_before_it_exits(job: Job) -> None:
+    program = "echo 'ConnectionResetError: [Errno 104] Connection reset by peer' >&2; exit 1"
+    agent = job.agent(0).start("sh", "-c", program)
+    begun = time.monotonic()
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 1
+    assert time.monotonic() - begun > 2.5
+    assert agent.termination()["culprit"] is False
+
+
+def test_the_rank_at_fault_may_still_leave_with_its_own_code_after_a_bystander_has_failed(job: Job) -> None:
+    # Worker 1 loses its connection first; worker 0, who closed it, exits with its code 0.2 s later.
+    program = (
+        'if [ $NODE_RANK = 1 ]; then sleep 0.5; echo "BrokenPipeError: broken pipe" >&2; exit 1; fi; '
+        "sleep 0.7; echo 'ValueError: mine' >&2; exit 9"
+    )
+    agents = start_group(job, 2, program)
+    stream = Stream(agents[0])
+    reports: dict[int, dict[str, Any]] = {}
+    while len(reports) < 2:
+        report = stream.until(lambda line: (line.get("report") or {}).get("state") in ("Failed", "Stopped"))["report"]
+        reports[report["worker"]] = report
+    assert (reports[1]["culprit"], reports[1]["exitCode"]) == (False, 1)
+    assert (reports[0]["state"], reports[0]["culprit"], reports[0]["exitCode"]) == ("Failed", True, 9)
+    stream.close()
+
+
+def test_when_the_lead_is_lost_the_next_one_takes_over_and_hears_everything_again(job: Job) -> None:
+    agents = start_group(job, 3)
+    joined(agents[0], 3)
+    for rank in range(3):
+        rank_pid(job, rank, 1)
+    agents[0].kill()
+    joined(agents[1], 2)
+    stream = Stream(agents[1])
+    hello = stream.until(lambda line: line["type"] == "hello")
+    assert hello["lead"] == 1
+    stream.until_report("Running", worker=1)
+    stream.until_report("Running", worker=2)
+    os.kill(rank_pid(job, 2, 1), signal.SIGKILL)
+    failed = stream.until_report("Failed")
+    assert failed["report"]["worker"] == 2
+    agents[1].request("POST", "/v1/ack", {"seq": failed["seq"]})
+    stream.until_report("Stopped", worker=1)
+    # The container of worker 0 is started again: everybody goes back to the first choice, and tells it again.
+    agents[0].start("sh", "-c", RANK, "sh", str(job.folder))
+    joined(agents[0], 3)
+    first = Stream(agents[0])
+    lost = first.until_report("Failed", worker=0)["report"]
+    assert lost["reason"] == "AgentLost"
+    seq = first.until_report("Failed", worker=2)["seq"]
+    assert agents[0].request("POST", "/v1/ack", {"seq": seq})[0] == 204
+    stream.close()
+    first.close()
+
+
+def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
+    agents = start_group(job, 2)
+    job.annotate(job.assignment(2, [0, 1]))
+    rank_pid(job, 1, 2)
+    agents[1].kill()
+    replacement = Agent(job, 7, {"TRAINMASTER_WORKER": "1", "TRAINMASTER_POD_UID": "uid-new"})
+    replacement.address = job.address(1)
+    replacement.annotate(job.assignment(2, [0, 1]))
+    replacement.start("sh", "-c", RANK, "sh", str(job.folder), TRAINMASTER_POD_IP=job.address(1))
+    replacement.until_state("Waiting", 2)
+    stream = Stream(agents[0])
+    member = stream.until(lambda line: line["type"] == "hello")["members"][-1]
+    assert (member["worker"], member["uid"]) == (1, "uid-new")
+    third = {**job.assignment(3, [0, 1]), "uids": ["uid-0", "uid-new"]}
+    assert agents[0].request("POST", "/v1/assignment", third)[0] == 204
+    rank_pid(job, 1, 3)
+    rank_pid(job, 0, 3)
+    stream.close()
+
+
+def test_a_planned_stop_gives_the_seconds_of_its_assignment(job: Job) -> None:
+    program = (
+        'trap "sleep 1; touch $1/saved-$NODE_RANK; exit 0" TERM; touch "$1/up-$NODE_RANK"; while :; do sleep 0.05; done'
+    )
+    agents = start_group(job, 2, program)
+    until(lambda: all((job.folder / f"up-{rank}").exists() for rank in range(2)))
+    stream = Stream(agents[0])
+    joined(agents[0], 2)
+    hold = {**job.assignment(2, [0, 1]), "state": "Hold", "graceSeconds": 10}
+    assert agents[0].request("POST", "/v1/assignment", hold)[0] == 204
+    for _ in agents:
+        assert stream.until_report("Stopped")["report"]["exitCode"] == 0
+    for rank, agent in enumerate(agents):
+        assert (job.folder / f"saved-{rank}").exists()
+        agent.until_state("Waiting", 2)
+    stream.close()
+
+
+def test_progress_and_the_workers_environment_reach_the_stream_and_the_metrics(job: Job) -> None:
+    program = (
+        'echo "{\\"step\\": 5, \\"loss\\": 0.25, \\"mine\\": 1}" > $TRAINMASTER_PROGRESS_FILE.new; '
+        "mv $TRAINMASTER_PROGRESS_FILE.new $TRAINMASTER_PROGRESS_FILE; exec sleep 300"
+    )
+    agents = start_group(job, 2, program)
+    stream = Stream(agents[0])
+    lines: dict[int, Any] = {}
+    while len(lines) < 2:
+        line = stream.until(lambda line: line["type"] == "progress")
+        lines[line["worker"]] = line["ranks"]
+    assert lines == {0: {"0": {"step": 5, "loss": 0.25}}, 1: {"1": {"step": 5, "loss": 0.25}}}
+    status, text = agents[1].request("GET", "/metrics", token=None)
+    assert status == 200
+    assert 'trainmaster_step{job="job",worker="1",rank="1"} 5\n' in text
+    assert 'trainmaster_worker_state{job="job",worker="1",state="Running"} 1\n' in text
+    assert "mine" not in text
+    stream.close()
+
+
+def test_workers_whose_environments_differ_all_fail_with_the_differing_lines(job: Job) -> None:
+    for worker, version in ((0, "2.13.0"), (1, "2.12.0")):
+        packages = job.folder / f"packages-{worker}"
+        (packages / f"torch-{version}.dist-info").mkdir(parents=True)
+        job.agent(worker, PYTHONPATH=str(packages) + ":" + os.environ.get("PYTHONPATH", ""))
+    agents = [agent.start("sh", "-c", "exec sleep 300") for agent in job.agents.values()]
+    job.annotate(job.assignment(1, [0, 1]))
+    for agent in agents:
+        assert agent.exit_code() == 67
+        report = agent.termination()
+        assert report["reason"] == "PreflightMismatch"
+        assert report["error"] == (
+            "the workers' environments differ:\ntorch differs: 2.13.0 on worker 0; 2.12.0 on worker 1"
+        )
+
+
+def test_a_worker_waits_for_worker_0_and_says_where_it_looked_for_it(job: Job) -> None:
+    job.hosts_file.write_text(f"{job.address(1)} {job.host(1)}\n")
+    agent = job.agent(1, TRAINMASTER_FIRST_STEP_TIMEOUT="1").start("touch", str(job.folder / "ran"))
+    job.annotate(job.assignment(1, [0, 1]))
+    assert agent.exit_code() == 66
+    report = agent.termination()
+    assert report["reason"] == "MasterUnreachable"
+    assert report["error"].startswith(
+        f"worker 0 is not within reach after 1 s: {job.host(0)} (no address) port {job.agent_port}: "
+    )
+    assert not (job.folder / "ran").exists()
+
+
+def test_without_the_agents_port_outcomes_travel_by_exit_alone(job: Job) -> None:
+    agents = start_group(job, 2, TRAINMASTER_AGENT_PORT="0")
+    os.kill(rank_pid(job, 1, 1), signal.SIGKILL)
+    assert agents[1].exit_code() == 137
+    agents[1].start("sh", "-c", RANK, "sh", str(job.folder), TRAINMASTER_AGENT_PORT="0")
+    rank_pid(job, 0, 1)
+    job.annotate(job.assignment(2, [0, 1]))
+    rank_pid(job, 0, 2)
+    rank_pid(job, 1, 2)
+
+
+def test_strangers_half_requests_and_slow_readers_hold_nothing_up(job: Job) -> None:
+    agents = start_group(job, 2)
+    joined(agents[0], 2)
+    address = (job.address(0), job.agent_port)
+    half = [socket.create_connection(address, timeout=5) for _ in range(40)]
+    for sock in half:
+        sock.sendall(b"POST /v1/assignment HTTP/1.1\r\nContent-")
+    slow = socket.create_connection(address, timeout=5)
+    slow.sendall(b"GET /v1/stream HTTP/1.1\r\nTrainmaster-Token: 0123456789abcdef\r\n\r\n")
+    for method, path, body in (
+        ("GET", "/v1/state", None),
+        ("GET", "/v1/stream", None),
+        ("POST", "/v1/assignment", job.assignment(9, [0, 1])),
+        ("POST", "/v1/ack", {"seq": 1}),
+    ):
+        for token in (None, "", "wrong"):
+            assert agents[0].request(method, path, body, token=token)[0] == 401
+    assert agents[0].request("POST", "/v1/assignment", b"{")[0] == 400
+    assert agents[0].request("POST", "/v1/assignment", {"attempt": 0})[0] == 400
+    assert agents[0].request("POST", "/v1/assignment", b"x" * 300_000)[0] == 413
+    assert agents[0].request("DELETE", "/v1/state")[0] == 405
+    assert agents[0].request("GET", "/nothing")[0] == 404
+    status, text = agents[0].request("POST", "/v1/assignment", job.assignment(1, [0, 1], state="Run"))
+    assert status == 204 and text == "", "the same one again is no conflict"
+    rank_pid(job, 1, 1)
+    assert agents[0].request("POST", "/v1/assignment", job.assignment(2, [0, 1]))[0] == 204
+    rank_pid(job, 1, 2)
+    status, text = agents[0].request("POST", "/v1/assignment", job.assignment(1, [0, 1]))
+    assert status == 409 and '"attempt": 2' in text
+    for sock in (*half, slow):
+        sock.close()
+
+
+def test_the_state_command_prints_this_workers_state(job: Job, tmp_path: Path) -> None:
+    import json
+    import subprocess
+
+    from .agents import AGENT
+
+    agent = start_group(job, 1)[0]
+    agent.until_state("Running")
+    environ = {
+        "PATH": os.environ["PATH"],
+        "TRAINMASTER_WORKER": "0",
+        "TRAINMASTER_POD_IP": agent.address,
+        "TRAINMASTER_AGENT_PORT": str(job.agent_port),
+        "TRAINMASTER_ASSIGNMENT_FILE": str(agent.podinfo / "assignment"),
+        "TRAINMASTER_STATE_DIR": str(agent.state_dir),
+    }
+    printed = subprocess.run([*AGENT, "state"], env=environ, capture_output=True, text=True, timeout=20)
+    state = json.loads(printed.stdout)
+    assert state["report"]["state"] == "Running"
+    assert "token" not in state["assignment"]
+    agent.kill()
+    printed = subprocess.run([*AGENT, "state"], env=environ, capture_output=True, text=True, timeout=20)
+    assert json.loads(printed.stdout)["report"]["state"] == "Running"
+    assert "doesn't answer" in printed.stderr
+
+
+def test_of_several_that_stall_the_worker_with_the_stopped_rank_is_named(job: Job) -> None:
+    program = (
+        'for step in 1 2 3; do echo "{\\"step\\": $step}" > $TRAINMASTER_PROGRESS_FILE; sleep 0.2; done; '
+        "if [ $NODE_RANK = 2 ]; then kill -STOP $$; fi; exec sleep 300"
+    )
+    agents = start_group(job, 3, program, TRAINMASTER_PROGRESS_TIMEOUT="1.5")
+    stream = Stream(agents[0])
+    failed = stream.until_report("Failed")["report"]
+    assert (failed["worker"], failed["reason"], failed["rank"]) == (2, "Hung", 2)
+    assert {stream.until_report("Stopped")["report"]["worker"] for _ in range(2)} == {0, 1}
+    stream.close()
+
+
+def test_a_member_speaks_for_itself_only(job: Job) -> None:
+    agent = start_group(job, 1)[0]
+    stream = Stream(agent)
+    with socket.create_connection((agent.address, job.agent_port), timeout=5) as member:
+        member.sendall(
+            b"GET /v1/join HTTP/1.1\r\nTrainmaster-Token: 0123456789abcdef\r\nUpgrade: trainmaster/1\r\n\r\n"
+            b'{"type":"hello","worker":5,"uid":"five","seen":1}\n'
+            b'{"type":"report","report":{"state":"Failed","attempt":1,"worker":0}}\n'
+            b'{"type":"report","report":{"state":"Running","attempt":1,"worker":5,"uid":"zero","error":7}}\n'
+        )
+        report = stream.until(lambda line: (line.get("report") or {}).get("state") in ("Failed", "Running"))["report"]
+        while report["worker"] == 0:
+            assert report["state"] == "Running"
+            report = stream.until(lambda line: line["type"] == "report")["report"]
+        assert (report["worker"], report["uid"], report["error"]) == (5, "five", "")
+    gone = stream.until(lambda line: line["type"] == "member" and not line["connected"] and line["seen"] == 1)
+    assert gone["worker"] == 5
+    stream.close()

@@ -1,0 +1,98 @@
+"""The link alone, against a lead that behaves badly."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from trainmaster.agent import link
+from trainmaster.agent.assignment import from_wire
+from trainmaster.agent.http import UPGRADED
+from trainmaster.agent.loop import Loop
+from trainmaster.agent.settings import read_settings
+
+from .test_parsers import GOOD
+
+
+class Listener:
+    """A lead's port without a lead behind it."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket.settimeout(5)
+        self.port = int(self.socket.getsockname()[1])
+
+    def accept(self, answer: bytes) -> socket.socket:
+        peer, _ = self.socket.accept()
+        peer.settimeout(5)
+        request = peer.recv(4_096)
+        assert request.startswith(b"GET /v1/join HTTP/1.1\r\n") and b"Trainmaster-Token: abc\r\n" in request
+        peer.sendall(answer)
+        return peer
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    made = Listener()
+    with closing(made.socket):
+        yield made
+
+
+def make_link(listener: Listener, received: list[dict[str, Any]]) -> tuple[Loop, link.Link]:
+    environ = {"TRAINMASTER_WORKER": "1", "TRAINMASTER_AGENT_PORT": str(listener.port)}
+    loop = Loop()
+    made = link.Link(loop, read_settings(environ), lambda: [{"type": "hello"}], received.append, lambda: None)
+    made.assignment_changed(from_wire({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"]}))
+    return loop, made
+
+
+def turn(loop: Loop, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        loop.run_once(0.02)
+
+
+def test_a_lead_that_falls_silent_is_left(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 0.3)
+    loop, made = make_link(listener, [])
+    loop.run_once(0.1)
+    peer = listener.accept(UPGRADED + b'{"type":"followed","value":true}\n')
+    turn(loop, lambda: made.lead == 0 and made.followed)
+    assert made.contact.reached
+    # The machine behind it is gone without a word: nothing comes any more, not even a reset.
+    listener.socket.close()
+    turn(loop, lambda: made.lead == 1)
+    assert not made.followed
+    peer.close()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 401 Unauthorized\r\n\r\n", b"SSH-2.0-x\r\n" + b"y" * 5_000, b""])
+def test_something_else_on_the_port_is_passed_over(listener: Listener, answer: bytes) -> None:
+    loop, made = make_link(listener, [])
+    loop.run_once(0.1)
+    peer = listener.accept(answer)
+    if not answer:
+        peer.close()
+    turn(loop, lambda: made.lead == 1)
+    assert made.contact.resolved
+    peer.close()
+
+
+def test_nonsense_from_the_lead_is_passed_over(listener: Listener) -> None:
+    received: list[dict[str, Any]] = []
+    loop, made = make_link(listener, received)
+    loop.run_once(0.1)
+    peer = listener.accept(UPGRADED)
+    peer.sendall(b'nonsense\n[1]\n\xff\n{"type":"ping"}\n{"type":"stop","attempt":3}\n')
+    turn(loop, lambda: bool(received))
+    assert received == [{"type": "stop", "attempt": 3}]
+    peer.sendall(b"x" * 300_000)
+    turn(loop, lambda: made.lead == 1)
+    peer.close()

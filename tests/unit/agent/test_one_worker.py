@@ -1,0 +1,300 @@
+"""One worker's life, with real processes: start, end, failure, the mark, and what reaches the kubelet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .agents import Job, until
+
+PYTHON = sys.executable
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / f"rank-{abs(hash(text))}.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_rank_that_ends_with_0_is_finished_and_the_agent_exits_where_nobody_follows(job: Job) -> None:
+    agent = job.agent(0).start("sh", "-c", "echo hello; echo trouble >&2")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 0
+    report = agent.termination()
+    assert (report["state"], report["exitCode"], report["attempt"], report["uid"]) == ("Finished", 0, 1, "uid-0")
+    assert agent.mark()["exited"] is True
+    assert "[rank 0]: hello\n" in agent.output()
+    assert "[rank 0]: trouble\n" in agent.output()
+    assert (agent.state_dir / "attempt-1" / "rank-0.out.log").read_text() == "hello\n"
+
+
+def test_a_rank_gets_the_environment_of_its_attempt(job: Job) -> None:
+    out = job.folder / "env"
+    first = job.agent(0, NPROC_PER_NODE="1").start("sh", "-c", f"env > {out}")
+    assignment = job.assignment(1)
+    job.annotate(assignment)
+    first.exit_code()
+    environ = dict(line.split("=", 1) for line in out.read_text().splitlines() if "=" in line)
+    assert environ["MASTER_ADDR"] == job.address(0), "by the hosts file, the address"
+    assert environ["MASTER_PORT"] == str(assignment["port"])
+    assert (environ["RANK"], environ["WORLD_SIZE"], environ["NODE_RANK"], environ["LOCAL_RANK"]) == ("0", "1", "0", "0")
+    assert environ["TRAINMASTER_ATTEMPT"] == "1"
+    assert environ["PET_RDZV_BACKEND"] == "static"
+    assert environ["TRAINMASTER_PROGRESS_FILE"] == str(agent_folder(job, 0) / "attempt-1" / "progress")
+    assert environ["TORCHELASTIC_ERROR_FILE"].endswith("attempt-1/error.json")
+
+
+def until_gone(pid: int) -> None:
+    until(lambda: not Path(f"/proc/{pid}").exists(), what=f"{pid} is gone")
+
+
+def until_lines(path: Path, count: int) -> None:
+    until(lambda: path.exists() and len(path.read_text().split()) == count, what=f"{count} lines in {path}")
+
+
+def agent_folder(job: Job, worker: int) -> Path:
+    return job.agents[worker].state_dir
+
+
+def test_a_failed_rank_ends_the_container_with_its_code_and_its_last_lines(job: Job) -> None:
+    agent = job.agent(0).start("sh", "-c", "echo fine; echo 'ValueError: bad batch' >&2; exit 7")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 7
+    report = agent.termination()
+    assert (report["state"], report["reason"], report["exitCode"], report["rank"]) == ("Failed", "Error", 7, 0)
+    assert report["error"] == "ValueError: bad batch"
+    assert report["culprit"] is True
+    assert report["node"] == "node-a"
+
+
+def test_a_killed_rank_is_reported_with_its_signal(job: Job) -> None:
+    agent = job.agent(0).start("sh", "-c", "kill -9 $$")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 137
+    report = agent.termination()
+    assert (report["reason"], report["signal"], report["exitCode"]) == ("Signal", 9, 137)
+
+
+def test_torchs_error_file_is_preferred_to_the_last_lines(job: Job) -> None:
+    text = '{"message": {"message": "RuntimeError: boom", "extraInfo": {"py_callstack": "stack", "timestamp": "1"}}}'
+    agent = job.agent(0).start("sh", "-c", f"echo noise >&2; echo '{text}' > $TORCHELASTIC_ERROR_FILE; exit 1")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 1
+    assert agent.termination()["error"] == "stack\nRuntimeError: boom"
+
+
+def test_a_command_that_is_not_there_is_a_launch_error(job: Job) -> None:
+    agent = job.agent(0).start("no-such-program", "--flag")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 65
+    report = agent.termination()
+    assert report["reason"] == "LaunchError"
+    assert report["error"] == (
+        "command not found: 'no-such-program' is in no folder of PATH; check spec.command and the image"
+    )
+
+
+def test_an_empty_command_is_a_usage_error(job: Job) -> None:
+    agent = job.agent(0).start()
+    assert agent.exit_code() == 64
+    assert agent.termination_log.read_text() == "no command to run: use `agent run -- <command>`, or set spec.command"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("TRAINMASTER_LAUNCHER", "mpirun", "TRAINMASTER_LAUNCHER: 'mpirun' is no launcher; use torchrun or exec"),
+        ("NPROC_PER_NODE", "0", "NPROC_PER_NODE: '0' is not a whole number of at least 1"),
+        ("TRAINMASTER_GRACE_SECONDS", "-3", "TRAINMASTER_GRACE_SECONDS: '-3' is not a number of seconds of at least 0"),
+    ],
+)
+def test_bad_settings_are_refused_by_name(job: Job, name: str, value: str, sentence: str) -> None:
+    agent = job.agent(0).start("true", **{name: value})
+    assert agent.exit_code() == 64
+    assert agent.termination_log.read_text() == sentence
+
+
+def test_a_port_that_is_taken_is_a_launch_error(job: Job) -> None:
+    first = job.agent(0).start("sleep", "60")
+    first.until_healthy()
+    second = job.agent(1, TRAINMASTER_POD_IP=job.address(0)).start("true")
+    second.annotate(job.assignment(3, [0, 1]))
+    assert second.exit_code() == 65
+    report = second.termination()
+    assert (report["reason"], report["worker"]) == ("LaunchError", 1)
+    assert report["error"].startswith(f"the agents' port is in use: port {job.agent_port} of {job.address(0)};")
+
+
+def test_without_an_assignment_nothing_starts(job: Job) -> None:
+    agent = job.agent(0).start("sh", "-c", "touch ran")
+    agent.until_healthy()
+    agent.annotate({**job.assignment(1), "state": "Hold"})
+    assert agent.until_state("Waiting")
+    assert not (agent.state_dir / "mark.json").exists()
+
+
+def test_a_pod_that_is_not_listed_waits_until_it_is(job: Job) -> None:
+    agent = job.agent(0).start("sh", "-c", "exit 0")
+    agent.annotate({**job.assignment(2), "uids": ["another-uid"]})
+    agent.until_state("Waiting", 2)
+    agent.annotate(job.assignment(3, [1]))
+    agent.until_state("Waiting", 3)
+    agent.annotate(job.assignment(4))
+    assert agent.exit_code() == 0
+    assert agent.termination()["attempt"] == 4
+
+
+def test_the_restarted_agent_never_trains_an_attempt_again(job: Job) -> None:
+    ran = job.folder / "ran"
+    agent = job.agent(0).start("sh", "-c", f"echo again >> {ran}; exit 0")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 0
+    agent.start("sh", "-c", f"echo again >> {ran}; exit 0")
+    assert agent.until_state("Finished")["exitCode"] == 0
+    time.sleep(0.3)
+    assert agent.process is not None and agent.process.poll() is None, "it has reported by exiting once: it stays"
+    assert ran.read_text() == "again\n"
+    agent.process.terminate()
+    assert agent.exit_code() == 0
+
+
+def test_after_the_agent_was_killed_its_left_over_ranks_are_killed_and_it_reports_agent_lost(job: Job) -> None:
+    pid_file = job.folder / "pid"
+    command = ["sh", "-c", f"echo $$ >> {pid_file}; exec sleep 300"]
+    agent = job.agent(0).start(*command)
+    job.annotate(job.assignment(1))
+    until(lambda: pid_file.exists() and pid_file.read_text().strip())
+    rank = int(pid_file.read_text())
+    agent.kill()
+    os.kill(rank, 0)
+    agent.start(*command)
+    assert agent.exit_code() == 69
+    report = agent.termination()
+    assert (report["state"], report["reason"], report["exitCode"]) == ("Failed", "AgentLost", 69)
+    until(lambda: not Path(f"/proc/{rank}").exists() or "Z" in Path(f"/proc/{rank}/stat").read_text())
+    agent.start(*command)
+    agent.until_state("Failed")
+    agent.annotate(job.assignment(2))
+    agent.until_state("Running", 2)
+    assert len(pid_file.read_text().split()) == 2
+
+
+def test_sigterm_gives_the_ranks_the_whole_grace_period(job: Job) -> None:
+    saved = job.folder / "saved"
+    code = script(
+        job.folder,
+        "import pathlib, signal, sys, time\n"
+        "def save(*_):\n"
+        f"    time.sleep(1); pathlib.Path({str(saved)!r}).touch(); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        f"pathlib.Path({str(job.folder / 'up')!r}).touch()\n"
+        "while True: time.sleep(0.05)\n",
+    )
+    agent = job.agent(0).start(PYTHON, code)
+    job.annotate(job.assignment(1))
+    until((job.folder / "up").exists)
+    assert agent.process is not None
+    agent.process.terminate()
+    assert agent.exit_code() == 143
+    assert saved.exists()
+    assert (agent.termination()["state"], agent.termination()["exitCode"]) == ("Stopped", 0)
+
+
+def test_sigterm_reaches_the_program_behind_a_waiting_shell(job: Job) -> None:
+    up = job.folder / "up"
+    agent = job.agent(0).start("sh", "-c", f"touch {up}; sleep 300; exit 5")
+    job.annotate(job.assignment(1))
+    until(up.exists)
+    time.sleep(0.1)
+    begun = time.monotonic()
+    assert agent.process is not None
+    agent.process.terminate()
+    assert agent.exit_code() == 143
+    assert time.monotonic() - begun < 5, "a shell waits for its program, and would be killed after 10 s"
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_with_all_that_it_started(job: Job) -> None:
+    pids = job.folder / "pids"
+    program = f"trap '' TERM; (setsid sleep 300 & echo $! >> {pids}); echo $$ >> {pids}; while :; do sleep 0.1; done"
+    agent = job.agent(0, TRAINMASTER_GRACE_SECONDS="0.5").start("bash", "-c", program)
+    job.annotate(job.assignment(1))
+    until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    assert agent.process is not None
+    agent.process.terminate()
+    assert agent.exit_code() == 143
+    for pid in pids.read_text().split():
+        until_gone(int(pid))
+
+
+def test_a_setup_line_changes_the_ranks_environment(job: Job) -> None:
+    toolkit = job.folder / "set_env.sh"
+    toolkit.write_text("export TOOLKIT='two words\nand a line'\n")
+    out = job.folder / "out"
+    agent = job.agent(0, TRAINMASTER_SETUP=f"source {toolkit}; echo from setup").start(
+        "sh", "-c", f'printf "%s" "$TOOLKIT" > {out}'
+    )
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 0, agent.output()
+    assert out.read_text() == "two words\nand a line"
+    assert "[setup]: from setup" in agent.output()
+
+
+def test_a_setup_line_that_fails_is_a_launch_error(job: Job) -> None:
+    agent = job.agent(0, TRAINMASTER_SETUP="source /no/such/file").start("true")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 65
+    assert agent.termination()["error"].endswith("spec.setup ended with exit code 1: source /no/such/file")
+
+
+def test_an_out_of_memory_kill_is_told_apart_by_the_cgroups_counter(job: Job) -> None:
+    cgroup = job.folder / "cgroup"
+    cgroup.mkdir()
+    (cgroup / "memory.events").write_text("low 0\noom 0\noom_kill 2\n")
+    program = f"printf 'low 0\\noom 1\\noom_kill 3\\n' > {cgroup}/memory.events; kill -9 $$"
+    agent = job.agent(0, TRAINMASTER_CGROUP_ROOT=str(cgroup)).start("sh", "-c", program)
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 137
+    report = agent.termination()
+    assert report["reason"] == "OOMKilled"
+    assert report["error"].endswith(
+        "killed by the kernel for memory: 1 such kills in this container during the attempt"
+    )
+
+
+def test_a_newer_assignment_in_the_file_alone_starts_a_new_attempt(job: Job) -> None:
+    attempts = job.folder / "attempts"
+    agent = job.agent(0).start("sh", "-c", f"echo $TRAINMASTER_ATTEMPT >> {attempts}; sleep 300")
+    for attempt in (1, 2, 3):
+        agent.annotate(job.assignment(attempt))
+        until_lines(attempts, attempt)
+    agent.annotate(job.assignment(2))
+    time.sleep(0.2)
+    assert attempts.read_text().split() == ["1", "2", "3"]
+    agent.annotate({**job.assignment(3), "state": "Hold"})
+    assert agent.until_state("Stopped", 3)["culprit"] is False
+    assert agent.process is not None
+    agent.process.send_signal(signal.SIGTERM)
+    assert agent.exit_code() == 143
+
+
+def test_a_stall_is_reported_as_hung_with_what_the_kernel_sees(job: Job) -> None:
+    code = script(
+        job.folder,
+        "import json, os, pathlib, time\n"
+        "path = pathlib.Path(os.environ['TRAINMASTER_PROGRESS_FILE'])\n"
+        "for step in range(1, 3):\n"
+        "    path.write_text(json.dumps({'step': step, 'loss': 0.5})); time.sleep(0.3)\n"
+        "os.kill(os.getpid(), 19)\n",
+    )
+    agent = job.agent(0, TRAINMASTER_PROGRESS_TIMEOUT="1").start(PYTHON, code)
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 68
+    report = agent.termination()
+    assert (report["reason"], report["rank"], report["culprit"]) == ("Hung", 0, True)
+    assert "at step 2; the limit is failurePolicy.hang.progressSeconds 1 s" in report["error"]
+    assert report["error"].endswith("rank 0 is stopped by a signal (SIGSTOP)")

@@ -1,0 +1,223 @@
+"""Whatever comes from a file or over the wire is parsed or refused, bounded, and never ends the agent."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainmaster.agent import http, progress, report
+from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer, parse
+from trainmaster.agent.connection import Lines, TooLong
+from trainmaster.agent.errors import InvalidAssignment
+
+GOOD: dict[str, Any] = {
+    "attempt": 3,
+    "workers": [0, 1],
+    "uids": ["a", "b"],
+    "hosts": ["job-0.job.ns.svc", "job-1.job.ns.svc"],
+    "master": "job-0.job.ns.svc",
+    "port": 29533,
+    "token": "abc",
+    "state": "Run",
+    "graceSeconds": 0.4,
+}
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner))
+
+
+def test_an_assignment_survives_the_wire() -> None:
+    assert from_wire(GOOD).to_wire() == GOOD
+    assert parse(json.dumps(GOOD)).node_rank(1, "b") == 1
+    assert from_wire(GOOD).node_rank(1, "other") is None
+    assert from_wire(GOOD).node_rank(2, "b") is None
+    assert from_wire({**GOOD, "uids": None}).node_rank(1, "other") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attempt": 0}, "assignment.attempt: 0 is not a whole number from 1 to 9007199254740992"),
+        ({"attempt": True}, "assignment.attempt: True is not a whole number from 1 to 9007199254740992"),
+        ({"workers": []}, "assignment.workers: [] is not a list of 1 to 4096 items"),
+        ({"workers": [1, 1]}, "assignment.workers: an index stands there twice"),
+        ({"hosts": ["x"]}, "assignment.hosts: 1 items for 2 workers"),
+        ({"uids": ["x"]}, "assignment.uids: 1 items for 2 workers"),
+        ({"port": 70000}, "assignment.port: 70000 is not a whole number from 1 to 65535"),
+        ({"token": ""}, "assignment.token: '' is not a text of 1 to 256 characters"),
+        ({"master": "a\r\nb"}, "assignment.master: 'a\\r\\nb' is not a text of 1 to 253 characters"),
+        ({"state": "Go"}, "assignment.state: 'Go' is neither Run nor Hold"),
+        ({"graceSeconds": math.nan}, "assignment.graceSeconds: nan is not a number of seconds of at least 0"),
+    ],
+)
+def test_a_bad_assignment_is_refused_by_field(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InvalidAssignment) as refused:
+        from_wire({**GOOD, **change})
+    assert str(refused.value) == sentence
+
+
+def test_the_higher_attempt_wins_and_at_the_same_one_hold() -> None:
+    def of(attempt: int, state: str) -> Assignment:
+        return from_wire({**GOOD, "attempt": attempt, "state": state})
+
+    assert newer(None, of(1, "Run"))
+    assert newer(of(1, "Hold"), of(2, "Run"))
+    assert newer(of(2, "Run"), of(2, "Hold"))
+    assert not newer(of(2, "Hold"), of(2, "Run"))
+    assert not newer(of(2, "Run"), of(2, "Run"))
+    assert not newer(of(2, "Run"), of(1, "Hold"))
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+def test_any_text_is_an_assignment_or_refused(text: bytes) -> None:
+    try:
+        parse(text)
+    except InvalidAssignment as refused:
+        assert len(str(refused)) < 400
+
+
+@given(st.sampled_from(sorted(GOOD)), JSON)
+def test_any_value_in_any_field_is_taken_or_refused(field: str, value: Any) -> None:
+    try:
+        taken = from_wire({**GOOD, field: value})
+    except InvalidAssignment as refused:
+        assert field in str(refused) or "workers" in str(refused)
+    else:
+        assert from_wire(json.loads(json.dumps(taken.to_wire()))) == taken
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep = "[" * 100_000
+    with pytest.raises(InvalidAssignment):
+        parse(deep)
+    assert progress.parse_progress(b'{"step":' + b"[" * 4_000) is None
+    assert list(Lines(200_000).feed(deep.encode() + b'\n{"a":1}\n')) == [{"a": 1}]
+
+
+def test_the_annotations_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
+    path = tmp_path / "assignment"
+    file = AssignmentFile(str(path))
+    assert file.poll() is None
+    path.write_text("")
+    assert file.poll() is None, "the annotation isn't set yet"
+    path.unlink()
+    path.write_text(json.dumps(GOOD))
+    assert file.poll() == from_wire(GOOD)
+    assert file.poll() is None
+    path.write_text("{")
+    with pytest.raises(InvalidAssignment):
+        file.poll()
+
+
+@given(st.lists(st.binary(max_size=60), max_size=20))
+def test_lines_come_out_the_same_however_they_are_cut(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces) + b"\n"
+    cut = Lines()
+    found = [line for piece in [*pieces, b"\n"] for line in cut.feed(piece)]
+    assert found == list(Lines().feed(whole))
+
+
+def test_a_line_without_an_end_is_given_up() -> None:
+    lines = Lines(100)
+    assert list(lines.feed(b"x" * 100)) == []
+    with pytest.raises(TooLong):
+        list(lines.feed(b"x"))
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
+    try:
+        request, rest = http.parse_request(data)
+    except http.BadRequest as refused:
+        assert refused.status in http.REASONS
+    else:
+        assert request is not None or rest == data
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nContent-Length: ²\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n", 413),
+        ("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 411),
+        ("GET http://x/ HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nname : value\r\n\r\n", 400),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nx: " + "y" * 17_000, 431),
+    ],
+)
+def test_a_request_out_of_bounds_is_answered_with_its_status(text: str, status: int) -> None:
+    with pytest.raises(http.BadRequest) as refused:
+        http.parse_request(text.encode("latin-1"))
+    assert refused.value.status == status
+
+
+def test_requests_in_one_piece_are_taken_one_after_the_other() -> None:
+    data = b"POST /a?x=1 HTTP/1.1\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.0\r\n\r\n"
+    first, rest = http.parse_request(data)
+    assert first is not None and (first.method, first.path, first.body, first.keep_alive) == ("POST", "/a", b"hi", True)
+    second, rest = http.parse_request(rest)
+    assert second is not None and (second.path, second.keep_alive, rest) == ("/b", False, b"")
+
+
+@given(JSON)
+def test_any_report_is_bounded_or_refused(value: Any) -> None:
+    base = {"state": "Failed", "attempt": 1, "worker": 0}
+    for data in (value, {**base, "error": value, "exitCode": value, "at": value, "uid": value, "rank": value}):
+        found = report.from_wire(data)
+        if found is not None:
+            assert report.from_wire(json.loads(json.dumps(found.to_wire(), allow_nan=False))) is not None
+
+
+@given(st.text(max_size=3_000))
+def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
+    # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
+    made = report.Report(1, 0, "uid", "Failed", error=error)
+    message = made.termination_message()
+    assert len(message.encode()) <= 4_000
+    assert error.endswith(json.loads(message)["error"])
+
+
+@given(JSON | st.dictionaries(st.sampled_from(["step", "loss", "section", "result", "message"]), JSON))
+def test_any_progress_is_bounded_and_finite(value: Any) -> None:
+    found = progress.clean_progress(value)
+    if found is not None:
+        assert len(json.dumps(found, allow_nan=False)) < 8_192
+    progress.clean_ranks(value)
+
+
+@given(st.binary(max_size=5_000))
+def test_any_progress_file_is_read_or_passed_over(text: bytes) -> None:
+    progress.parse_progress(text)
+
+
+def test_progress_keeps_known_fields_only() -> None:
+    text = (
+        b'{"step":7,"totalSteps":-1,"loss":NaN,"epoch":1.5,"section":"lunch","message":"m","x":1,'
+        b'"result":{"a":1,"b":"c"}}'
+    )
+    assert progress.parse_progress(text) == {"step": 7, "epoch": 1.5, "message": "m", "result": {"a": 1}}
+    assert progress.parse_progress(b'{"step":1}' + b" " * 5_000) is None
+
+
+def test_only_a_new_step_or_section_is_progress(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    beats = progress.Heartbeats(str(path), range(4, 6))
+    assert not beats.poll()
+    path.write_text('{"step": 1, "loss": 2}')
+    (tmp_path / "progress.5").write_text('{"step": 1}')
+    assert beats.poll()
+    assert set(beats.ranks) == {"4", "5"}
+    first = dict(beats.progressed_at)
+    (tmp_path / "progress.5").write_text('{"step": 1, "loss": 1.5}')
+    assert beats.poll()
+    assert beats.progressed_at == first
+    (tmp_path / "progress.5").write_text('{"step": 1, "section": "checkpoint"}')
+    assert beats.poll()
+    assert beats.progressed_at["5"] > first["5"]

@@ -1,0 +1,95 @@
+"""The agent as one file: the same whenever it is built, and good for every Python from 3.9 on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainmaster.agent.build import main as build
+from trainmaster.agent.build import zipapp_bytes
+
+from .agents import Job
+
+SOURCES = Path(__file__).parents[3] / "operator" / "trainmaster" / "agent"
+
+
+def pythons() -> list[str]:
+    """The Pythons of this machine from 3.9 on; the one that runs the tests is always there."""
+    found = {sys.executable}
+    for minor in range(9, 15):
+        program = shutil.which(f"python3.{minor}")
+        versions = sorted(Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python"))
+        # A shim of pyenv's may stand for a version that isn't there.
+        candidates = [str(path) for path in versions] or ([program] if program and "shims" not in program else [])
+        found.update(candidates[:1])
+    return sorted(found)
+
+
+@pytest.fixture(scope="module")
+def zipapp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("agent") / "agent.pyz"
+    assert build([str(path)]) == 0
+    return path
+
+
+def test_it_is_built_the_same_twice(zipapp: Path) -> None:
+    assert zipapp.read_bytes() == zipapp_bytes()
+    assert os.access(zipapp, os.X_OK)
+
+
+def test_its_sources_need_no_more_than_python_3_9() -> None:
+    vermin = Path(sys.executable).with_name("vermin")
+    checked = subprocess.run(
+        [str(vermin), "-t=3.9-", "--no-tips", "--violations", *map(str, SOURCES.glob("*.py"))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_it_runs_a_job_under_every_python_of_this_machine(python: str, zipapp: Path, job: Job) -> None:
+    agents = [job.agent(worker).start("sh", "-c", "exit 0", agent=[python, str(zipapp)]) for worker in range(2)]
+    job.annotate(job.assignment(1, [0, 1]))
+    for agent in agents:
+        assert agent.exit_code() == 0, agent.output()
+        assert agent.termination()["state"] == "Finished"
+
+
+def test_install_copies_it_into_a_shared_folder(zipapp: Path, tmp_path: Path) -> None:
+    target = tmp_path / "agent.pyz"
+    subprocess.run([sys.executable, str(zipapp), "install", str(target)], check=True, timeout=30)
+    assert target.read_bytes() == zipapp.read_bytes()
+    assert list(tmp_path.iterdir()) == [target], "nothing temporary is left"
+    version = subprocess.run([str(target), "--version"], capture_output=True, text=True, timeout=30)
+    assert version.stdout.startswith("trainmaster agent ")
+    nowhere = tmp_path / "none" / "agent.pyz"
+    refused = subprocess.run(
+        [sys.executable, str(zipapp), "install", str(nowhere)], capture_output=True, text=True, timeout=30
+    )
+    assert refused.returncode == 1
+    assert refused.stderr == f"[agent]: cannot install to {nowhere}: No such file or directory\n"
+
+
+@pytest.mark.parametrize("arguments", [["walk"], ["install"], []])
+def test_other_words_are_answered_with_the_usage(zipapp: Path, arguments: list[str]) -> None:
+    answer = subprocess.run([sys.executable, str(zipapp), *arguments], capture_output=True, text=True, timeout=30)
+    assert answer.returncode == 64
+    assert answer.stderr.startswith("usage: agent run -- <command>")
+
+
+def test_it_imports_only_light_modules(zipapp: Path) -> None:
+    # Each costs 3 to 40 ms of a start that is part of every recovery.
+    heavy = {"asyncio", "dataclasses", "subprocess", "hashlib", "ctypes", "shutil", "inspect", "logging", "http.client"}
+    code = "import sys, trainmaster.agent.worker; print(*sys.modules)"
+    environ = {"PYTHONPATH": str(zipapp), "PATH": os.environ["PATH"]}
+    printed = subprocess.run(
+        [sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert not heavy & set(printed.stdout.split())

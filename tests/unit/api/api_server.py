@@ -1,0 +1,128 @@
+"""What an API server with our CRD says to a job. The local cluster's API in process: everything but HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trainmaster.api.crd import crd
+from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
+from trainmaster.local.apiserver import crd as definitions
+from trainmaster.local.apiserver.api import Api, ApiError, Options
+from trainmaster.local.apiserver.resources import Registry
+from trainmaster.local.kinds import BUILTIN_TYPES
+
+RESOURCE = f"{PLURAL}.{GROUP}"
+NAMESPACE = "team"
+# CEL's own findings; a schema's name the place again ("spec.workers in body should be ...").
+_REASONS = re.compile(r"^(Invalid value|Required value|Forbidden|Duplicate value): ")
+_SCHEMA_WORDS = re.compile(r" in body |^Unsupported value|^Too |^Duplicate value|^Required value$|^Invalid value: \"")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The object as it is stored, or what stands against it."""
+
+    stored: dict[str, Any]
+    # Unknown fields, by which strict validation refuses the request before anything else is looked at.
+    unknown_fields: str = ""
+    # By field.
+    causes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        return not self.unknown_fields and not self.causes
+
+    @property
+    def by_rules(self) -> bool:
+        """Whether only rules between fields stand against it."""
+        return bool(self.causes) and not any(_SCHEMA_WORDS.search(message) for _, message in self.causes)
+
+    @property
+    def sentences(self) -> list[str]:
+        """`field: sentence`, without the API server's own word for the reason."""
+        return [f"{field}: {_REASONS.sub('', message)}" for field, message in self.causes]
+
+
+@cache
+def schema() -> dict[str, Any]:
+    """The CRD's schema; not to be changed."""
+    found: dict[str, Any] = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return found
+
+
+@cache
+def _server() -> tuple[asyncio.Runner, Api]:
+    async def start() -> Api:
+        registry = Registry()
+        for type_ in BUILTIN_TYPES:
+            registry.add(type_)
+        api = Api(registry)
+        definitions.install(api)
+        await api.create("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        await api.create("customresourcedefinitions.apiextensions.k8s.io", crd())
+        return api
+
+    runner = asyncio.Runner()
+    return runner, runner.run(start())
+
+
+def apply(spec: Any, name: str = "job") -> Answer:
+    """Create the job with strict field validation, as a dry run."""
+    runner, api = _server()
+    return runner.run(_answer(api.create(RESOURCE, _job(spec, name), NAMESPACE, options=_strict())))
+
+
+def change(before: Any, after: Any) -> Answer:
+    """Update a job that exists, as a dry run."""
+    runner, api = _server()
+
+    async def both() -> Answer:
+        old = await api.create(RESOURCE, _job(before, "job"), NAMESPACE)
+        new = {**_job(after, "job"), "metadata": copy.deepcopy(old["metadata"])}
+        try:
+            return await _answer(api.update(RESOURCE, new, NAMESPACE, options=_strict()))
+        finally:
+            await api.delete(RESOURCE, "job", NAMESPACE)
+
+    return runner.run(both())
+
+
+def _strict() -> Options:
+    return Options(dry_run=True, validation="Strict")
+
+
+def _job(spec: Any, name: str) -> dict[str, Any]:
+    job = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": copy.deepcopy(spec)}
+    _prune_nulls(job, schema())
+    return job
+
+
+async def _answer(request: Any) -> Answer:
+    try:
+        return Answer(dict(await request))
+    except ApiError as error:
+        status = error.status
+        causes = (status.get("details") or {}).get("causes") or []
+        if status["reason"] != "Invalid":
+            return Answer({}, unknown_fields=status["message"])
+        return Answer({}, causes=tuple((cause["field"], cause["message"]) for cause in causes))
+
+
+def _prune_nulls(value: Any, described: dict[str, Any]) -> None:
+    """A null that the schema doesn't allow is as good as absent (apiextensions-apiserver
+    pkg/apiserver/schema/defaulting/prunenulls.go, which the local cluster leaves out)."""
+    if isinstance(value, dict):
+        for name, child in list(value.items()):
+            inner = described.get("properties", {}).get(name) or described.get("additionalProperties")
+            if child is None and isinstance(inner, dict) and not inner.get("nullable"):
+                del value[name]
+            elif isinstance(inner, dict):
+                _prune_nulls(child, inner)
+    elif isinstance(value, list):
+        for item in value:
+            _prune_nulls(item, described.get("items", {}))

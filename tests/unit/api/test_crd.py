@@ -1,0 +1,221 @@
+"""The CRD is what the models say, is accepted by an API server, and refuses what the parser refuses, in its words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import kubernetes_validate
+import pytest
+
+from tests.generated import reference
+from tests.unit.api.api_server import apply, change, schema
+from tests.unit.api.test_sentences import BAD_INPUT, NAMES
+from trainmaster.api.crd import crd, crd_yaml
+from trainmaster.api.parsing import parse_spec
+from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
+from trainmaster.api.v1alpha1 import FailureReason, JobSpec
+from trainmaster.api.values import SUBDOMAIN_PATTERN
+from trainmaster.reconciling.reasons import REASONS
+
+ROOT = Path(__file__).parents[3]
+
+
+def schemas(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, node
+    for name, child in node.get("properties", {}).items():
+        yield from schemas(child, f"{path}.{name}")
+    for name in ("items", "additionalProperties"):
+        if isinstance(node.get(name), dict):
+            yield from schemas(node[name], f"{path}[]")
+
+
+def test_the_manifest_is_generated() -> None:
+    assert (ROOT / "manifests/crd.yaml").read_text() == crd_yaml(), "run make crds"
+
+
+def test_the_reference_page_is_generated() -> None:
+    assert (ROOT / "docs/reference.md").read_text() == reference(), "run make crds"
+
+
+@pytest.mark.parametrize("version", ["1.32", "1.37"])
+def test_it_is_a_custom_resource_definition(version: str) -> None:
+    kubernetes_validate.validate(crd(), version, strict=True)
+
+
+def test_the_schema_is_structural() -> None:
+    """apiextensions-apiserver pkg/apiserver/schema/validation.go: every node has a type unless it is int-or-string or
+    keeps unknown fields; unions only as int-or-string; no references; metadata restricts nothing but the name."""
+    for path, node in schemas(schema()):
+        assert "$ref" not in node, path
+        assert not {"allOf", "oneOf", "not", "title", "const", "discriminator"} & set(node), path
+        if "anyOf" in node:
+            assert node["x-kubernetes-int-or-string"], path
+            assert node["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
+        if not node.get("x-kubernetes-int-or-string") and not node.get("x-kubernetes-preserve-unknown-fields"):
+            assert node.get("type"), path
+        if node.get("type") == "array":
+            assert "items" in node, path
+        assert not ("properties" in node and "additionalProperties" in node), path
+        assert isinstance(node.get("exclusiveMinimum", True), bool), f"{path}: OpenAPI 3.0 has a flag here"
+    assert set(schema()["properties"]["metadata"]["properties"]) == {"name"}
+
+
+def test_defaults_are_valid_and_complete() -> None:
+    """An API server checks a default with its rules, but without the defaults inside of it
+    (apiextensions-apiserver pkg/apiserver/schema/defaulting/validation.go), so it must be whole by itself."""
+    for path, node in schemas(schema()):
+        default = node.get("default")
+        if isinstance(default, dict):
+            missing = {name for name, child in node["properties"].items() if "default" in child} - set(default)
+            assert not missing, path
+
+
+def test_defaults_are_the_models() -> None:
+    """Python reads what the API server stored exactly as it reads what the user wrote."""
+    stored = apply({"workers": 2}).stored["spec"]
+    assert JobSpec.model_validate(stored).model_dump() == JobSpec.model_validate({"workers": 2}).model_dump()
+
+
+def test_every_text_and_list_that_a_rule_reads_has_a_limit() -> None:
+    """Without one the API server assumes the largest request (3 MiB) and may refuse the rule for its cost
+    (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#resource-use-by-validation-functions)."""
+    described = schema()["properties"]["spec"]["properties"]
+    for path, node in schemas(schema()["properties"]["spec"], "spec"):
+        for validation in node.get("x-kubernetes-validations", ()):
+            for name in re.findall(r"self\.(\w+)\.(?:matches|all|map)\(", validation["rule"]):
+                field = node["properties"][name]
+                assert "maxLength" in field or "maxItems" in field, f"{path}: {validation['rule']}"
+    assert described["workerGroups"]["items"]["properties"]["name"]["maxLength"] == 63
+
+
+def test_rules_name_fields_that_exist() -> None:
+    for path, node in schemas(schema()):
+        for validation in node.get("x-kubernetes-validations", ()):
+            at = node
+            for part in validation.get("fieldPath", "").removeprefix(".").split("."):
+                at = at["properties"][part] if part else at
+            assert len(validation["message"]) <= 2048, path
+            assert "\n" not in validation["message"], path
+
+
+def test_every_rule_is_in_the_crd() -> None:
+    there = {one["rule"] for _, node in schemas(schema()) for one in node.get("x-kubernetes-validations", ())}
+    assert there == {rule.cel for rule in (*NAME_RULES, *RULES)} | {transition.cel for transition in TRANSITIONS}
+
+
+def test_rules_can_name_every_reason_that_there_is() -> None:
+    assert set(get_args(FailureReason)) == set(REASONS), "FailureReason in api/v1alpha1.py lists reconciling's reasons"
+
+
+def test_columns_answer_at_a_glance() -> None:
+    columns = crd()["spec"]["versions"][0]["additionalPrinterColumns"]
+    narrow = [column["name"] for column in columns if not column.get("priority")]
+    assert narrow == ["Phase", "Attempt", "Restarts", "Workers", "Running", "Step", "Total", "Loss", "Age"]
+
+
+# No structural schema says "a quantity or an object": of resources.cpu the operator refuses more than the API server.
+AT_APPLY = {what: case for what, case in BAD_INPUT.items() if ".cpu" not in case[1]}
+
+
+@pytest.mark.parametrize(("spec", "sentence"), AT_APPLY.values(), ids=AT_APPLY.keys())
+def test_bad_input_is_refused_at_apply(spec: Any, sentence: str) -> None:
+    """With the parser's own sentence, where it is a rule between fields."""
+    answer = apply({} if spec is None else spec)
+    assert not answer.accepted
+    if answer.by_rules and spec is not None:
+        assert answer.sentences == [sentence]
+
+
+@pytest.mark.parametrize("cpu", ["two", "-1", -1])
+def test_of_cpu_a_wrong_quantity_is_refused_at_apply(cpu: Any) -> None:
+    assert not apply({"workers": 1, "resources": {"cpu": cpu}}).accepted
+
+
+@pytest.mark.parametrize(("name", "sentence"), NAMES.values(), ids=NAMES.keys())
+def test_a_name_that_no_child_can_have_is_refused_at_apply(name: str, sentence: str) -> None:
+    answer = apply({"workers": 1}, name)
+    assert not answer.accepted
+    # What isn't a DNS subdomain either, Kubernetes refuses in its own words.
+    if re.fullmatch(SUBDOMAIN_PATTERN.strip("^$"), name):
+        assert answer.sentences == [sentence]
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "image": {"image": "ghcr.io/trainmaster/trainer:0.2.0"},
+    "imagePullPolicy": {"imagePullPolicy": "Always"},
+    "command": {"command": ["python", "other.py"]},
+    "args": {"args": ["--fast"]},
+    "training": {"training": {"lr": 1}},
+    "setup": {"setup": "true"},
+    "launcher": {"launcher": "exec"},
+    "backend": {"backend": "gloo"},
+    "workers": {"workers": 3},
+    "processesPerWorker": {"processesPerWorker": 2},
+    "resources": {"resources": {"cpu": {"limit": 2}}},
+    "accelerator": {"accelerator": {"kind": "amd"}},
+    "interconnect": {"interconnect": {"nvlink": True}},
+    "scheduling": {"scheduling": {"priorityClassName": "high"}},
+    "checkpoint": {"checkpoint": {"volume": {"claimName": "other"}}},
+    "podTemplate": {"podTemplate": {"spec": {"hostPID": True}}},
+    "successPolicy": {"successPolicy": "RankZero"},
+    "failurePolicy.hang": {"failurePolicy": {"hang": {"progressSeconds": 5}}},
+}
+BEFORE = {
+    "workers": 2,
+    "training": {"lr": 0.1},
+    "checkpoint": {"volume": {"claimName": "data"}},
+    "resources": {"cpu": {"limit": 1}},
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_what_running_agents_were_started_with_cant_change(field: str) -> None:
+    answer = change(BEFORE, {**BEFORE, **CHANGES[field]})
+    assert [where for where, _ in answer.causes] == [f"spec.{field}"]
+    assert answer.causes[0][1].startswith("Forbidden: can't be changed")
+
+
+@pytest.mark.parametrize("field", ["training", "checkpoint", "resources"])
+def test_such_a_field_cant_be_removed_either(field: str) -> None:
+    after = {name: value for name, value in BEFORE.items() if name != field}
+    assert [where for where, _ in change(BEFORE, after).causes] == [f"spec.{field}"]
+
+
+def test_every_fixed_field_is_tried() -> None:
+    assert set(CHANGES) | {"elastic", "workerGroups"} == {transition.field for transition in TRANSITIONS}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"runPolicy": {"suspend": True}},
+        {"runPolicy": {"ttlSecondsAfterFinished": 60, "activeDeadlineSeconds": 100}},
+        {"failurePolicy": {"maxRestarts": 20}},
+        {"failurePolicy": {"rules": [{"exitCodes": [2], "action": "Fail"}], "startupSeconds": 60}},
+    ],
+    ids=["suspend", "deadline and time to live", "budget", "rules and startup"],
+)
+def test_policies_can_change_while_a_job_runs(policy: dict[str, Any]) -> None:
+    assert change(BEFORE, {**BEFORE, **policy}).accepted
+
+
+def test_an_update_that_changes_nothing_passes() -> None:
+    assert change(BEFORE, BEFORE).accepted
+
+
+def test_a_status_of_a_newer_operator_is_kept() -> None:
+    status = schema()["properties"]["status"]
+    assert all(
+        node["x-kubernetes-preserve-unknown-fields"] and "required" not in node
+        for _, node in schemas(status)
+        if "properties" in node
+    )
+    assert not any("enum" in node for _, node in schemas(status))
+
+
+def test_the_parser_reads_what_the_api_server_stored() -> None:
+    spec = {"workers": 2, "resources": {"gpus": 1, "cpu": {"request": 1}}, "checkpoint": {"volume": {"emptyDir": True}}}
+    assert parse_spec(apply(spec).stored["spec"], "job").model_dump() == parse_spec(spec, "job").model_dump()

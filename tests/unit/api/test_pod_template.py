@@ -1,0 +1,154 @@
+"""What a podTemplate may not change is refused; everything else passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainmaster.api.parsing import InvalidJob, parse_spec
+
+
+def sentences(template: Any, **spec: Any) -> list[str]:
+    try:
+        parse_spec({"workers": 1, "podTemplate": template, **spec}, "job")
+    except InvalidJob as error:
+        return [str(problem).removeprefix("spec.podTemplate.") for problem in error.problems]
+    return []
+
+
+def worker(**changes: Any) -> dict[str, Any]:
+    return {"spec": {"containers": [{"name": "worker", **changes}]}}
+
+
+REFUSED = {
+    "another restart policy, which StatefulSets refuse": (
+        {"spec": {"restartPolicy": "Never"}},
+        "spec.restartPolicy: 'Never' can't be set here; a StatefulSet's pods always have Always; remove it",
+    ),
+    "a host name": (
+        {"spec": {"hostname": "gpu"}},
+        "spec.hostname: 'gpu' can't be set here; the workers find each other by the names that the StatefulSet gives; "
+        "remove it",
+    ),
+    "the node's network without its ports": (
+        {"spec": {"hostNetwork": True}},
+        "spec.hostNetwork: true can't be set here; set spec.interconnect.hostNetwork",
+    ),
+    "the worker's command": (
+        worker(command=["bash"]),
+        "spec.containers[0].command: a list can't be set here; the agent is the container's command; set spec.command",
+    ),
+    "the worker's image": (
+        worker(image="x"),
+        "spec.containers[0].image: 'x' can't be set here; set spec.image",
+    ),
+    "a variable of the contract": (
+        worker(env=[{"name": "WORLD_SIZE", "value": "1"}]),
+        "spec.containers[0].env[0].name: WORLD_SIZE is set by Trainmaster; remove it",
+    ),
+    "a variable with a reserved prefix": (
+        worker(env=[{"name": "A", "value": ""}, {"name": "PET_NNODES", "$patch": "delete"}]),
+        "spec.containers[0].env[1].name: PET_NNODES is set by Trainmaster; remove it",
+    ),
+    "a mount over the agent's files": (
+        worker(volumeMounts=[{"name": "x", "mountPath": "/run/trainmaster/state"}]),
+        "spec.containers[0].volumeMounts[0].mountPath: '/run/trainmaster/state' is Trainmaster's own; mount it "
+        "elsewhere",
+    ),
+    "the number of accelerators": (
+        worker(resources={"limits": {"nvidia.com/gpu": "1"}}),
+        "spec.containers[0].resources.limits: nvidia.com/gpu decides the number of ranks; set spec.resources",
+    ),
+    "the worker's deletion": (
+        worker(**{"$patch": "delete"}),
+        "spec.containers[0].$patch: 'delete' would drop the worker; give only the fields to change",
+    ),
+    "all containers' deletion": (
+        {"spec": {"containers": None}},
+        "spec.containers: null would delete the worker; remove it",
+    ),
+    "the replacement of all variables": (
+        worker(env=[{"$patch": "replace"}]),
+        "spec.containers[0].env[0]: would drop what is rendered; give only the items to add or change",
+    ),
+    "the replacement of the pod": (
+        {"spec": {"$patch": "replace"}},
+        "spec.$patch: 'replace' would drop what is rendered; give only the fields to change",
+    ),
+    "a container without a name": (
+        {"spec": {"containers": [{"image": "x"}]}},
+        "spec.containers[0].name: is missing; items of this list merge by it",
+    ),
+    "containers that aren't a list": (
+        {"spec": {"containers": {"worker": {}}}},
+        "spec.containers: a mapping is not a list; give a list of mappings",
+    ),
+    "a volume with a reserved name": (
+        {"spec": {"volumes": [{"name": "trainmaster-state", "emptyDir": {}}]}},
+        "spec.volumes[0].name: 'trainmaster-state' is Trainmaster's own; use another name",
+    ),
+    "another agent": (
+        {"spec": {"initContainers": [{"name": "trainmaster-agent", "image": "x"}]}},
+        "spec.initContainers[0]: installs the agent; only its resources and securityContext can change",
+    ),
+    "a grace period that isn't one": (
+        {"spec": {"terminationGracePeriodSeconds": "60"}},
+        "spec.terminationGracePeriodSeconds: '60' is not a whole number of seconds from 1 to 86400; ranks save a "
+        "checkpoint in that time",
+    ),
+    "the assignment": (
+        {"metadata": {"annotations": {"trainmaster.dev/assignment": "{}"}}},
+        "metadata.annotations: 'trainmaster.dev/assignment' is set by the system; remove it",
+    ),
+    "a label that the StatefulSet sets": (
+        {"metadata": {"labels": {"apps.kubernetes.io/pod-index": "0"}}},
+        "metadata.labels: 'apps.kubernetes.io/pod-index' is set by the system; remove it",
+    ),
+    "a directive that isn't supported": (
+        {"spec": {"$setElementOrder/containers": [{"name": "worker"}]}},
+        "spec.$setElementOrder/containers: this directive is not supported; use $patch: delete or $patch: replace",
+    ),
+    "a port without its key": (
+        worker(ports=[{"name": "http"}]),
+        "spec.containers[0].ports[0].containerPort: is missing; items of this list merge by it",
+    ),
+    "a directive that isn't one": (
+        {"spec": {"securityContext": {"$patch": "remove"}}},
+        "spec.securityContext.$patch: 'remove' is not a directive of this place; use merge, replace or delete",
+    ),
+    "an unknown part": (
+        {"specs": {}},
+        "specs: unknown field; did you mean spec?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("template", "sentence"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_attempts_rely_on_is_refused(template: Any, sentence: str) -> None:
+    assert sentences(template) == [sentence]
+
+
+def test_the_resource_of_the_jobs_own_accelerator_is_refused() -> None:
+    limits = worker(resources={"limits": {"amd.com/gpu": 1}})
+    assert sentences(limits) == []
+    assert len(sentences(limits, accelerator={"kind": "amd"})) == 1
+
+
+ALLOWED = {
+    "labels and annotations": {"metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}}},
+    "the only restart policy": {"spec": {"restartPolicy": "Always"}},
+    "a sidecar, a volume and a variable": {
+        "spec": {
+            "containers": [{"name": "worker", "env": [{"name": "A", "value": "b"}]}, {"name": "side", "image": "x"}],
+            "volumes": [{"name": "data", "hostPath": {"path": "/data"}}],
+        }
+    },
+    "less security": {"spec": {"securityContext": {"runAsNonRoot": None, "seccompProfile": {"$patch": "delete"}}}},
+    "another place for shared memory": worker(volumeMounts=[{"mountPath": "/dev/shm", "name": "big"}]),
+}
+
+
+@pytest.mark.parametrize("template", ALLOWED.values(), ids=ALLOWED.keys())
+def test_everything_else_passes(template: Any) -> None:
+    assert sentences(template) == []

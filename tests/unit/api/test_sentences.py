@@ -1,0 +1,320 @@
+"""What a user reads when a job can't run: one sentence each, with field, value and remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
+from trainmaster.api.rules import UNSUPPORTED
+
+OTHER_IMAGE = {"image": "example.com/me/train:1"}
+
+
+def sentences(spec: Any, name: str = "job") -> list[str]:
+    try:
+        parse_spec(spec, name)
+    except InvalidJob as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+# The issue's list of bad input, word for word what is said of it.
+BAD_INPUT = {
+    "a misspelled field": (
+        {"wokers": 2},
+        "spec.wokers: unknown field; did you mean workers?",
+    ),
+    "a misspelled field further down": (
+        {"workers": 1, "resources": {"gpu": 1}},
+        "spec.resources.gpu: unknown field; did you mean gpus?",
+    ),
+    "a wrong type": (
+        {"workers": "2"},
+        "spec.workers: '2' is not a whole number; write it without quotes and without a fraction",
+    ),
+    "a boolean for a number": (
+        {"workers": True},
+        "spec.workers: true is not a whole number; write it without quotes and without a fraction",
+    ),
+    "a list for text": (
+        {"workers": 1, "setup": ["source env.sh"]},
+        "spec.setup: a list is not text; write it in quotes",
+    ),
+    "text for a list": (
+        {"workers": 1, "command": "python train.py"},
+        "spec.command: 'python train.py' is not a list; write its items in brackets or one a line after '-'",
+    ),
+    "zero workers": (
+        {"workers": 0},
+        "spec.workers: 0 is too small; use at least 1",
+    ),
+    "more workers than an assignment names": (
+        {"workers": 1025},
+        "spec.workers: 1025 is too large; use at most 1024",
+    ),
+    "negative GPUs": (
+        {"workers": 1, "resources": {"gpus": -1}},
+        "spec.resources.gpus: -1 is too small; use at least 0",
+    ),
+    "fractional GPUs": (
+        {"workers": 1, "resources": {"gpus": 0.5}},
+        "spec.resources.gpus: 0.5 is not a whole number; write it without quotes and without a fraction",
+    ),
+    "workers and workerGroups": (
+        {"workers": 2, "workerGroups": [{"name": "a", "workers": 1}]},
+        "spec.workers: 2 is given beside spec.workerGroups; remove spec.workers, or make it a group",
+    ),
+    "neither workers nor workerGroups": (
+        {},
+        "spec: says nothing of workers; set spec.workers to the number of pods, or give spec.workerGroups",
+    ),
+    "a missing command": (
+        {"workers": 1, **OTHER_IMAGE},
+        "spec.command: is missing, and the image 'example.com/me/train:1' has no program that Trainmaster knows; set "
+        "it to what trains, such as [python, train.py]",
+    ),
+    "an unknown launcher": (
+        {"workers": 1, "launcher": "mpi"},
+        "spec.launcher: 'mpi' is not known; use torchrun or exec",
+    ),
+    "resources beside groups": (
+        {"workerGroups": [{"name": "a", "workers": 1}], "resources": {"gpus": 1}},
+        "spec.resources: is given beside spec.workerGroups; move it into the groups",
+    ),
+    "two groups of one name": (
+        {"workerGroups": [{"name": "a", "workers": 1}, {"name": "a", "workers": 1}]},
+        "spec.workerGroups[1].name: 'a' is the name of another group; give each group its own",
+    ),
+    "a group without a name": (
+        {"workerGroups": [{"workers": 1}]},
+        "spec.workerGroups[0].name: is missing; set it (Name of the group, unique in the job)",
+    ),
+    "a group's name that no pod can have": (
+        {"workerGroups": [{"name": "A100", "workers": 1}]},
+        "spec.workerGroups[0].name: 'A100' can't be used; use lower case letters, digits and '-', beginning and ending "
+        "with a letter or digit",
+    ),
+    "a quantity that isn't one": (
+        {"workers": 1, "resources": {"memory": "12 GB"}},
+        "spec.resources.memory: '12 GB' is not a quantity; use a number with an optional suffix, such as 16, 500m or "
+        "128Gi",
+    ),
+    "a negative quantity": (
+        {"workers": 1, "resources": {"cpu": {"request": "-1"}}},
+        "spec.resources.cpu.request: '-1' is not a quantity; use 0 or more",
+    ),
+    "a fraction of a core as a number": (
+        {"workers": 1, "resources": {"cpu": 0.5}},
+        "spec.resources.cpu: 0.5 is not a quantity; write it in quotes, '0.5', or in thousandths, 500m",
+    ),
+    "a misspelled part of cpu": (
+        {"workers": 1, "resources": {"cpu": {"limits": 2}}},
+        "spec.resources.cpu.limits: unknown field; did you mean limit?",
+    ),
+    "a request above its limit": (
+        {"workers": 1, "resources": {"cpu": {"request": "2500m", "limit": 2}}},
+        "spec.resources.cpu.request: 2500m is more than the limit, 2; use at most that",
+    ),
+    "no ranks": (
+        {"workers": 1, "processesPerWorker": 0},
+        "spec.processesPerWorker: 0 is neither auto nor a whole number of ranks; use auto or 1 to 1024",
+    ),
+    "a custom accelerator without a resource": (
+        {"workers": 1, "accelerator": {"kind": "custom"}},
+        "spec.accelerator.resourceName: is missing, and kind custom has no resource of its own; set it, such as "
+        "example.com/npu",
+    ),
+    "a resource that no device plugin has": (
+        {"workers": 1, "accelerator": {"resourceName": "gpu"}},
+        "spec.accelerator.resourceName: 'gpu' can't be used; use the device plugin's domain and name, such as "
+        "nvidia.com/gpu",
+    ),
+    "a rule that matches nothing": (
+        {"workers": 1, "failurePolicy": {"rules": [{"action": "Fail"}]}},
+        "spec.failurePolicy.rules[0]: matches nothing; give exitCodes, reasons or both",
+    ),
+    "a rule on a reason that there isn't": (
+        {"workers": 1, "failurePolicy": {"rules": [{"action": "Fail", "reasons": ["OOMkilled"]}]}},
+        "spec.failurePolicy.rules[0].reasons[0]: 'OOMkilled' is not known; did you mean OOMKilled?",
+    ),
+    "a rule on success": (
+        {"workers": 1, "failurePolicy": {"rules": [{"action": "Fail", "exitCodes": [0]}]}},
+        "spec.failurePolicy.rules[0].exitCodes[0]: 0 is too small; use at least 1",
+    ),
+    "a back-off that shrinks": (
+        {"workers": 1, "failurePolicy": {"backoff": {"initialSeconds": 400}}},
+        "spec.failurePolicy.backoff.maxSeconds: is less than initialSeconds; use at least that",
+    ),
+    "seconds in quotes": (
+        {"workers": 1, "failurePolicy": {"hang": {"progressSeconds": "10"}}},
+        "spec.failurePolicy.hang.progressSeconds: '10' is not a number; write it without quotes",
+    ),
+    "no time to start": (
+        {"workers": 1, "failurePolicy": {"startupSeconds": 0}},
+        "spec.failurePolicy.startupSeconds: 0 is too small; use more than 0",
+    ),
+    "no checkpoint volume": (
+        {"workers": 1, "checkpoint": {"volume": {}}},
+        "spec.checkpoint.volume: names none or several volumes; give exactly one of claimName, hostPath and emptyDir: "
+        "true",
+    ),
+    "checkpoints over the agent's files": (
+        {"workers": 1, "checkpoint": {"volume": {"emptyDir": True}, "path": "/run/trainmaster/x"}},
+        "spec.checkpoint.path: '/run/trainmaster/x' is where the system or Trainmaster keeps files; use another path, "
+        "such as /checkpoints",
+    ),
+    "a host path that goes up": (
+        {"workers": 1, "checkpoint": {"volume": {"hostPath": "/data/../etc"}}},
+        "spec.checkpoint.volume.hostPath: '/data/../etc' goes up with '..'; use the path itself",
+    ),
+    "no spec": (None, "spec: is missing; give the job a spec"),
+    "a list for a spec": ([], "spec: a list is not a mapping; give its fields"),
+}
+
+
+@pytest.mark.parametrize(("spec", "sentence"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
+def test_bad_input_is_refused_with_a_sentence(spec: Any, sentence: str) -> None:
+    assert sentences(spec) == [sentence]
+
+
+NAMES = {
+    "too long": (
+        "x" * 53,
+        f"metadata.name: '{'x' * 53}' has 53 characters, and the labels of its pods leave room for 52; use at most 52",
+    ),
+    "with an underscore": (
+        "my_job",
+        "metadata.name: 'my_job' is not a name that a Service can have; use lower case letters, digits and '-', "
+        "beginning with a letter and ending with a letter or digit",
+    ),
+    "with a digit first, which Services refuse before Kubernetes 1.36": (
+        "1abc",
+        "metadata.name: '1abc' is not a name that a Service can have; use lower case letters, digits and '-', "
+        "beginning with a letter and ending with a letter or digit",
+    ),
+    "with a line's end": (
+        "job\n",
+        "metadata.name: 'job\n' is not a name that a Service can have; use lower case letters, digits and '-', "
+        "beginning with a letter and ending with a letter or digit",
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "sentence"), NAMES.values(), ids=NAMES.keys())
+def test_a_name_that_no_child_can_have_is_refused(name: str, sentence: str) -> None:
+    assert sentences({"workers": 1}, name) == [sentence]
+
+
+def test_a_name_may_use_all_the_room_that_labels_leave() -> None:
+    # `<set>-<hash of at most 10>` is the value of controller-revision-hash, and a label has at most 63 characters.
+    assert sentences({"workers": 1}, "x" * 52) == []
+    assert len("x" * 52 + "-" + "7" * 10) == 63
+
+
+def test_a_group_leaves_less_room_for_the_name() -> None:
+    groups = {"workerGroups": [{"name": "a100", "workers": 1}, {"name": "v", "workers": 1}]}
+    assert sentences(groups, "x" * 47) == []
+    assert sentences(groups, "x" * 48) == [
+        f"metadata.name: '{'x' * 48}', joined with a group's name by '-', has more than 52 characters, for which the "
+        "labels of the pods leave no room; shorten one of the two"
+    ]
+
+
+def test_elastic_limits_in_the_wrong_order_are_said_with_both_numbers() -> None:
+    spec = {"workers": 4, "elastic": {"minWorkers": 5, "maxWorkers": 2}}
+    assert "spec.elastic.minWorkers: 5 is more than maxWorkers, which is 2; use at most 2" in sentences(spec)
+
+
+def test_workers_outside_of_elastic_are_said_with_the_range() -> None:
+    spec = {"workers": 9, "elastic": {"minWorkers": 2, "maxWorkers": 8}}
+    assert "spec.workers: 9 is outside of spec.elastic; use 2 to 8" in sentences(spec)
+
+
+def test_everything_wrong_is_said_at_once_in_the_order_of_the_fields() -> None:
+    spec = {"launcher": "mpi", "workers": 0, "processesPerWorker": "all", "resources": {"gpus": -1}}
+    assert [line.split(":")[0] for line in sentences(spec)] == [
+        "spec.launcher",
+        "spec.workers",
+        "spec.processesPerWorker",
+        "spec.resources.gpus",
+    ]
+
+
+def test_all_groups_together_have_no_more_workers_than_an_assignment_names() -> None:
+    groups = [{"name": f"g{number}", "workers": 128} for number in range(8)]
+    assert sentences({"workerGroups": groups}) == []
+    groups[7]["workers"] = 129
+    assert sentences({"workerGroups": groups}) == [
+        "spec.workerGroups: has more than 1024 workers in all, which an assignment can't name; use fewer"
+    ]
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    *parents, last = path.removeprefix("spec.").split(".")
+    spec: dict[str, Any] = {last: value}
+    for parent in reversed(parents):
+        spec = {parent: spec}
+    return spec
+
+
+EXAMPLES = {
+    "spec.scheduling.gang": {"scheduler": "volcano"},
+    "spec.scheduling.queue": "team-a",
+    "spec.scheduling.topology": {"key": "topology.kubernetes.io/rack"},
+}
+
+
+@pytest.mark.parametrize("path", UNSUPPORTED)
+def test_a_field_that_does_nothing_yet_is_refused(path: str) -> None:
+    only = UNSUPPORTED[path]
+    spec = {"workers": 1, **nested(path, EXAMPLES[path] if only is None else only + 1)}
+    (sentence,) = sentences(spec)
+    assert sentence.startswith(f"{path}: ")
+    assert sentence.endswith("not supported yet; remove it")
+
+
+def job(**changes: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": "job"},
+        "spec": {"workers": 1},
+        **changes,
+    }
+
+
+def manifest_sentences(raw: dict[str, Any]) -> list[str]:
+    with pytest.raises(InvalidJob) as caught:
+        parse_job(raw)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_job_is_parsed() -> None:
+    parsed = parse_job(job(metadata={"name": "bert", "namespace": "team"}))
+    assert (parsed.namespace, parsed.name, parsed.spec.workers) == ("team", "bert", 1)
+
+
+def test_a_generated_name_is_measured_with_what_the_api_server_appends() -> None:
+    assert parse_job(job(metadata={"generateName": "run-"})).name == "run-xxxxx"
+    (sentence,) = manifest_sentences(job(metadata={"generateName": "x" * 50}))
+    assert "has 55 characters" in sentence
+
+
+def test_a_manifest_of_another_kind_is_refused() -> None:
+    assert manifest_sentences(job(apiVersion="trainmaster.dev/v1", kind="TrainingJob")) == [
+        "apiVersion: 'trainmaster.dev/v1' is not trainmaster.dev/v1alpha1; use that",
+        "kind: 'TrainingJob' is not DistributedTrainingJob; use that",
+    ]
+
+
+def test_a_manifest_without_metadata_or_name_is_refused() -> None:
+    assert manifest_sentences(job(metadata=None)) == [
+        "metadata: is missing; give metadata with a name",
+        "metadata.name: is missing; give the job a name",
+    ]
+
+
+def test_a_field_beside_the_spec_is_refused() -> None:
+    assert manifest_sentences(job(specs={})) == ["specs: unknown field; did you mean spec?"]

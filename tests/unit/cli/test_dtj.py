@@ -1,0 +1,125 @@
+"""`kubectl dtj`: what a person sees, and the exit codes that scripts go by."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.client.fakes import FakeTransport, job, pod
+from trainmaster.cli import dtj
+from trainmaster.client import JobClient, JobNotFound
+
+JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
+PODS = "/api/v1/namespaces/default/pods"
+
+RUNNING: dict[str, Any] = {
+    "phase": "Running",
+    "attempt": 2,
+    "restarts": 1,
+    "workers": {"desired": 2, "created": 2, "running": 2},
+    "startTime": "2026-11-21T04:00:00Z",
+    "progress": {"step": 120, "totalSteps": 1000, "loss": 0.31416, "samplesPerSecond": 5123.4, "etaSeconds": 75},
+    "failures": [
+        {
+            "attempt": 1,
+            "reason": "OOMKilled",
+            "message": "CUDA out of memory",
+            "worker": 1,
+            "rank": 5,
+            "pod": "reviews-1",
+            "node": "gpu-7",
+            "exitCode": 137,
+            "at": "2026-11-21T04:01:00Z",
+        }
+    ],
+}
+
+
+@pytest.fixture
+def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
+    fake = FakeTransport()
+    monkeypatch.setattr(dtj, "_client", lambda namespace, kubeconfig, context: JobClient("default", transport=fake))
+    return fake
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(dtj.app, list(arguments), env={"COLUMNS": "160", "NO_COLOR": "1"})
+
+
+def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": {"items": [pod(0), pod(1)]}}
+    result = run("status", "reviews")
+    assert result.exit_code == 0
+    for words in (
+        "Running  attempt 2  restarts 1  workers 2/2",
+        "step 120/1000",
+        "loss 0.3142",
+        "5,123 samples/s",
+        "ETA 75s",
+        "OOMKilled: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137",
+        "CUDA out of memory",
+        "reviews-1",
+    ):
+        assert words in result.output
+
+
+def test_status_without_a_name_lists_the_jobs(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}": {"items": [job("b", phase="Succeeded"), job("a", **RUNNING)]}}
+    lines = run("status").output.splitlines()
+    assert lines[0].split() == ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
+    assert lines[1].split()[:7] == ["a", "Running", "2", "1", "2/2", "120/1000", "0.3142"]
+    assert lines[2].split()[:2] == ["b", "Succeeded"]
+
+
+def test_status_as_json_is_the_api_s_own(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
+    assert json.loads(run("status", "reviews", "-o", "json").output)["status"] == RUNNING
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_wait_exits_by_how_the_job_ended(transport: FakeTransport, phase: str, code: int) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": phase})}
+    result = run("wait", "reviews")
+    assert result.exit_code == code
+    assert f"reviews: {phase}" in result.output
+
+
+def test_wait_says_why_a_job_failed(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": "Failed"})}
+    assert "reviews: Failed (OOMKilled of rank 5, exit code 137)" in run("wait", "reviews").output
+
+
+def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
+    result = run("wait", "reviews", "--timeout", "0")
+    assert (result.exit_code, result.output) == (3, "error: Job reviews is Running after 0 s.\n")
+
+
+def test_a_missing_job_is_one_sentence_and_exit_code_1(transport: FakeTransport) -> None:
+    sentence = 'distributedtrainingjobs.trainmaster.dev "none" not found'
+    transport.answers = {f"GET {JOBS}/none": JobNotFound(sentence)}
+    result = run("logs", "none")
+    assert (result.exit_code, result.output) == (1, f"error: {sentence}\n")
+
+
+def test_logs_of_several_workers_name_each(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": {"items": [pod(0), pod(1)]}}
+    transport.streams = {f"{PODS}/reviews-{worker}/log": [[f"hello {worker}".encode()]] for worker in (0, 1)}
+    assert run("logs", "reviews").output == "[worker 0] hello 0\n[worker 1] hello 1\n"
+
+
+def test_follow_reads_all_workers_until_each_has_ended(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": {"items": [pod(0), pod(1)]}}
+    transport.streams = {f"{PODS}/reviews-{worker}/log": [[b"x", b"y"]] for worker in (0, 1)}
+    assert sorted(run("logs", "reviews", "-f").output.splitlines()) == [
+        f"[worker {worker}] {text}" for worker in (0, 1) for text in "xy"
+    ]
+
+
+def test_wrong_output_format_is_a_usage_error(transport: FakeTransport) -> None:
+    result = run("status", "-o", "yml")
+    assert result.exit_code == 2
+    assert "'yml' is not known; use json" in result.output

@@ -1,0 +1,190 @@
+"""`trainmaster validate`, `render` and `crd`, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from trainmaster.api.crd import crd_yaml
+from trainmaster.cli.main import app
+
+GOOD = """\
+apiVersion: trainmaster.dev/v1alpha1
+kind: DistributedTrainingJob
+metadata: {name: bert}
+spec:
+  workers: 2
+  training: {lr: 1e-4, started: 2026-01-01, name: "on"}
+"""
+BAD = """\
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: other}
+---
+apiVersion: trainmaster.dev/v1alpha1
+kind: DistributedTrainingJob
+metadata:
+  name: bert
+spec:
+  wokers: 2
+  launcher: mpi
+  resources:
+    gpus: 0.5
+    memory: 1Gi
+    memory: 2Gi
+  workerGroups:
+    - name: a
+      workers: 1
+    - name: b
+      workers: 0
+"""
+
+
+@pytest.fixture
+def runner() -> CliRunner:
+    return CliRunner()
+
+
+def write(folder: Path, text: str, name: str = "job.yaml") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_good_job_is_valid(runner: CliRunner, tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    result = runner.invoke(app, ["validate", path])
+    assert (result.exit_code, result.stdout) == (0, f"{path}: DistributedTrainingJob bert is valid\n")
+
+
+def test_everything_wrong_is_said_with_its_place(runner: CliRunner, tmp_path: Path) -> None:
+    path = write(tmp_path, BAD)
+    result = runner.invoke(app, ["validate", path])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.splitlines() == [
+        f"{path}: skipped document 1 (ConfigMap in v1)",
+        f"{path}:15:5: spec.resources.memory: is given twice; keep one",
+        f"{path}:11:3: spec.launcher: 'mpi' is not known; use torchrun or exec",
+        f"{path}:20:7: spec.workerGroups[1].workers: 0 is too small; use at least 1",
+        f"{path}:13:5: spec.resources.gpus: 0.5 is not a whole number; write it without quotes and without a fraction",
+        f"{path}:10:3: spec.wokers: unknown field; did you mean workers?",
+    ]
+
+
+def test_what_is_missing_is_placed_at_its_parent(runner: CliRunner) -> None:
+    text = GOOD.replace("workers: 2", "image: example.com/train:1")
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert [line.split(" ")[0] for line in result.stderr.splitlines()] == ["-:4:1:", "-:4:1:"]
+    assert "spec.command: is missing" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [1\nb: 2\n", "-:2:2: not YAML: expected ',' or ']', but got ':'"),
+        ("", "-: there is no document in it; give a file with a DistributedTrainingJob"),
+        ("- a\n", "-:1:1: not an object; give a mapping with apiVersion and kind"),
+        ("a: \x00", "-: not YAML:"),
+        (
+            "kind: DistributedTrainingJob\nspec: 3\n",
+            "-:1:1: apiVersion: null is not trainmaster.dev/v1alpha1; use that",
+        ),
+    ],
+)
+def test_what_is_no_job_is_refused(runner: CliRunner, text: str, said: str) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(said)
+
+
+def test_a_misspelt_kind_of_our_group_is_not_skipped(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=GOOD.replace("DistributedTrainingJob", "TrainingJob"))
+    assert result.exit_code == 1
+    assert "-:2:1: kind: 'TrainingJob' is not DistributedTrainingJob; use that" in result.stderr
+
+
+def test_a_file_that_isnt_there_is_named(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["validate", str(tmp_path / "none.yaml"), write(tmp_path, GOOD)])
+    assert result.exit_code == 1
+    assert result.stderr == f"{tmp_path}/none.yaml: No such file or directory; name a file that can be read\n"
+    assert "bert is valid" in result.stdout
+
+
+def test_several_jobs_in_one_file_are_all_checked(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=f"{GOOD}---\n{GOOD.replace('bert', 'gpt')}")
+    assert result.stdout.count("is valid") == 2
+
+
+def test_render_shows_the_children(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["render", write(tmp_path, GOOD), "--namespace", "team"])
+    children = list(yaml.safe_load_all(result.stdout))
+    assert [(one["kind"], one["metadata"]["name"]) for one in children] == [
+        ("Service", "bert"),
+        ("ConfigMap", "bert-training"),
+        ("StatefulSet", "bert"),
+    ]
+    assert {one["metadata"]["namespace"] for one in children} == {"team"}
+
+
+def test_scalars_are_read_as_kubectl_reads_them(runner: CliRunner) -> None:
+    """1e-4 is a number and a date is text in go-yaml, with which kubectl turns YAML into JSON."""
+    result = runner.invoke(app, ["render", "-"], input=GOOD)
+    config = yaml.safe_load(list(yaml.safe_load_all(result.stdout))[1]["data"]["training.yaml"])
+    assert config == {"lr": 0.0001, "started": "2026-01-01", "name": "on"}
+
+
+def test_render_writes_a_file_for_each_child(runner: CliRunner, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    result = runner.invoke(app, ["render", write(tmp_path, GOOD), "--output", "json", "--directory", str(folder)])
+    assert result.exit_code == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "bert-training.configmap.json",
+        "bert.service.json",
+        "bert.statefulset.json",
+    ]
+    assert json.loads((folder / "bert.service.json").read_text())["kind"] == "Service"
+
+
+def test_a_folder_that_cant_be_written_is_named(runner: CliRunner, tmp_path: Path) -> None:
+    file = write(tmp_path, GOOD)
+    result = runner.invoke(app, ["render", file, "--directory", file])
+    assert (result.exit_code, result.stderr) == (1, f"{file}: File exists; name a folder that can be written\n")
+
+
+def test_render_takes_the_operators_agent_image(runner: CliRunner) -> None:
+    text = GOOD.replace("workers: 2", "workers: 2\n  image: me/x:1\n  command: [python, x.py]")
+    result = runner.invoke(app, ["render", "-", "--agent-image", "registry.local/trainer:9"], input=text)
+    assert "image: registry.local/trainer:9" in result.stdout
+
+
+def test_render_of_a_wrong_job_says_why(runner: CliRunner, tmp_path: Path) -> None:
+    result = runner.invoke(app, ["render", write(tmp_path, BAD)])
+    assert result.exit_code == 1
+    assert "did you mean workers?" in result.stderr
+
+
+def test_crd_prints_the_custom_resource_definition(runner: CliRunner) -> None:
+    assert runner.invoke(app, ["crd"]).stdout == crd_yaml()
+
+
+def test_version() -> None:
+    result = subprocess.run([sys.executable, "-m", "trainmaster.cli.main", "--version"], capture_output=True, text=True)
+    assert result.stdout == "trainmaster 0.1.0\n"
+
+
+def test_help_needs_nothing_heavy() -> None:
+    """Completion and --help answer at once: neither the models nor a client are loaded for them."""
+    program = (
+        "import sys; from trainmaster.cli import main; "
+        "heavy = {'pydantic', 'kopf', 'kubernetes', 'jinja2', 'yaml', 'aiohttp'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"

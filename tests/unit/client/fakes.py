@@ -1,0 +1,76 @@
+"""A transport that answers from a script, for tests of the SDK and of the commands built on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Answer = Callable[[], Any]
+
+
+def job(name: str = "reviews", *, version: str = "1", **status: Any) -> dict[str, Any]:
+    """A DistributedTrainingJob as the API server gives it."""
+    return {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "resourceVersion": version,
+            "creationTimestamp": "2026-11-21T04:00:00Z",
+        },
+        "spec": {"workers": 2},
+        "status": status,
+    }
+
+
+def pod(worker: int, *, name: str = "reviews", **status: Any) -> dict[str, Any]:
+    """One worker's pod."""
+    return {
+        "metadata": {
+            "name": f"{name}-{worker}",
+            "labels": {"apps.kubernetes.io/pod-index": str(worker), "trainmaster.dev/job-name": name},
+            "creationTimestamp": "2026-11-21T04:00:01Z",
+        },
+        "spec": {"nodeName": "node-a"},
+        "status": {"phase": "Running", **status},
+    }
+
+
+def event(kind: str, changed: Mapping[str, Any]) -> bytes:
+    """A line of a watch."""
+    return json.dumps({"type": kind, "object": changed}).encode()
+
+
+@dataclass
+class FakeTransport:
+    """Answers requests by `METHOD path`; streams by path. What was asked stands in `asked`."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+    streams: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    asked: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        self.asked.append((method, path, dict(query or {}), body))
+        answer = self.answers[f"{method} {path}"]
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
+        self.asked.append(("STREAM", path, dict(query), None))
+        batches = self.streams.get(path, [])
+        yield from batches.pop(0) if batches else []

@@ -1,0 +1,113 @@
+"""Small builders of API objects and decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, Assignment, job_token
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
+from trainmaster.reconciling.snapshot import Job, Observed
+
+NAMESPACE = "team-a"
+JOB_UID = "11111111-1111-1111-1111-111111111111"
+
+
+def job(name: str = "bert", *, uid: str = JOB_UID, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": NAMESPACE, "name": name, "uid": uid},
+        "spec": {"image": "trainer:1", "command": ["python", "train.py"], "workers": 2, **spec},
+        "status": status or {},
+    }
+
+
+def labels(name: str = "bert", uid: str = JOB_UID) -> dict[str, str]:
+    return {"trainmaster.dev/job-name": name, "trainmaster.dev/job-uid": uid}
+
+
+def owner(uid: str = JOB_UID) -> list[dict[str, Any]]:
+    return [{"kind": "DistributedTrainingJob", "name": "bert", "uid": uid, "controller": True}]
+
+
+def assignment(
+    attempt: int = 1, workers: tuple[int, ...] = (0, 1), name: str = "bert", uid: str = JOB_UID
+) -> Assignment:
+    return Assignment(
+        attempt=attempt,
+        workers=workers,
+        uids=None,
+        hosts=tuple(f"{name}-{worker}.{name}.{NAMESPACE}.svc" for worker in workers),
+        port=29500 + attempt,
+        token=job_token(uid),
+    )
+
+
+def pod(
+    index: int = 0,
+    *,
+    name: str = "bert",
+    uid: str | None = None,
+    job_uid: str = JOB_UID,
+    assigned: Assignment | None = None,
+    ip: str = "127.0.0.1",
+    **status: Any,
+) -> dict[str, Any]:
+    annotations = {ASSIGNMENT_ANNOTATION: assigned.to_json()} if assigned else {}
+    return {
+        "metadata": {
+            "namespace": NAMESPACE,
+            "name": f"{name}-{index}",
+            "uid": uid or f"pod-{name}-{index}",
+            "labels": {**labels(name, job_uid), "apps.kubernetes.io/pod-index": str(index)},
+            "annotations": annotations,
+        },
+        "spec": {"nodeName": "node-1"},
+        "status": {"phase": "Running", "podIP": ip, "containerStatuses": [running()], **status},
+    }
+
+
+def running() -> dict[str, Any]:
+    return {
+        "name": "worker",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": "2026-11-21T04:00:01Z"}},
+    }
+
+
+def terminated(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
+    state = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-11-21T04:00:09Z"}
+    return {"name": "worker", "ready": False, "restartCount": 0, "state": {"terminated": state}}
+
+
+def child(
+    kind: str, name: str = "bert", *, owner_uid: str | None = JOB_UID, rendered_hash: str = "h1"
+) -> dict[str, Any]:
+    api_version = {"StatefulSet": "apps/v1"}.get(kind, "v1")
+    metadata: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "name": name,
+        "labels": labels(),
+        "annotations": {HASH_ANNOTATION: rendered_hash},
+    }
+    if owner_uid:
+        metadata["ownerReferences"] = owner(owner_uid)
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": {"replicas": 2}}
+
+
+def decided(status: JobStatus, *actions: Action, events: tuple[JobEvent, ...] = ()) -> Decision:
+    return Decision(status, actions, events)
+
+
+def ref(index: int = 0, uid: str | None = None) -> PodRef:
+    return PodRef(f"bert-{index}", uid or f"pod-bert-{index}")
+
+
+def children_decider(job: Job, observed: Observed, now: float, settings: object) -> Decision:
+    """The smallest decision that makes a job: a Service and a StatefulSet, Starting once they are there."""
+    del now, settings
+    have = {(item.kind, item.name) for item in observed.children}
+    wanted = [(kind, job.name) for kind in ("Service", "StatefulSet")]
+    actions = tuple(Apply(child(kind, name, owner_uid=job.uid)) for kind, name in wanted if (kind, name) not in have)
+    phase = "Running" if len(observed.pods) >= 2 else "Starting"
+    return Decision(JobStatus(phase=phase, attempt=1), actions)

@@ -1,0 +1,248 @@
+"""An API server in memory behind the `Cluster` protocol, with scripted faults; `fake_http` serves the same over HTTP.
+
+It does what the operator relies on and no more: uids, resourceVersions, preconditions, owner references, merge patches
+of objects and status, list and watch with label selectors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainmaster.controller.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
+
+NOW = "2026-11-21T04:00:00Z"
+
+
+@dataclass
+class Fault:
+    """Raised by the next request whose verb and plural match."""
+
+    verb: str
+    plural: str
+    error: ClusterError
+
+
+@dataclass
+class FakeCluster:
+    """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write."""
+
+    objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    order: list[tuple[str, str, str]] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    history: list[tuple[int, str, Resource, RawObject]] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
+
+    def fail(self, verb: str, plural: str, error: ClusterError, times: int = 1) -> None:
+        self.faults += [Fault(verb, plural, error) for _ in range(times)]
+
+    def version(self) -> str:
+        """The resourceVersion of a list that is made now."""
+        return str(next(self._versions))
+
+    def put(self, resource: Resource, raw: Mapping[str, Any], *, tell: bool = True) -> RawObject:
+        """Write as if by somebody else."""
+        metadata = raw["metadata"]
+        place = (resource.plural, str(metadata["namespace"]), str(metadata["name"]))
+        before = self.objects.get(place)
+        stored = copy.deepcopy(dict(raw))
+        stored.setdefault("apiVersion", resource.api_version)
+        stored.setdefault("kind", resource.kind)
+        stored["metadata"] = {
+            "uid": (before or {}).get("metadata", {}).get("uid") or metadata.get("uid") or str(uuid.uuid4()),
+            "creationTimestamp": NOW,
+            "generation": 1,
+            **{name: value for name, value in metadata.items() if name != "resourceVersion"},
+            "resourceVersion": str(next(self._versions)),
+        }
+        if before is not None and before.get("spec") != stored.get("spec"):
+            stored["metadata"]["generation"] = before["metadata"]["generation"] + 1
+        self.objects[place] = stored
+        if tell:
+            self._tell("MODIFIED" if before else "ADDED", resource, stored)
+        return copy.deepcopy(stored)
+
+    def remove(self, resource: Resource, namespace: str, name: str, *, tell: bool = True) -> None:
+        """Delete as if by somebody else; without `tell`, no watch hears of it."""
+        gone = self.objects.pop((resource.plural, namespace, name))
+        gone["metadata"]["resourceVersion"] = str(next(self._versions))
+        if tell:
+            self._tell("DELETED", resource, gone)
+
+    def _tell(self, kind: str, resource: Resource, raw: RawObject) -> None:
+        self.history.append((int(raw["metadata"]["resourceVersion"]), kind, resource, copy.deepcopy(raw)))
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def _enter(self, verb: str, resource: Resource, name: str = "") -> None:
+        self.calls[verb, resource.kind] += 1
+        self.order.append((verb, resource.kind, name))
+        for fault in self.faults:
+            if fault.verb == verb and fault.plural == resource.plural:
+                self.faults.remove(fault)
+                raise fault.error
+
+    def _read(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        found = self.objects.get((resource.plural, namespace, name))
+        if found is None:
+            raise NotFound(f"{resource.plural}/{name}", f'{resource.plural} "{name}" not found', status=404)
+        return found
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        await asyncio.sleep(0)
+        self._enter("get", resource, name)
+        return copy.deepcopy(self._read(resource, namespace, name))
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[Sequence[RawObject]]:
+        await asyncio.sleep(0)
+        self._enter("list", resource)
+        items = [
+            copy.deepcopy(raw)
+            for (plural, where, _), raw in sorted(self.objects.items())
+            if plural == resource.plural and namespace in (None, where) and selected(raw, label_selector)
+        ]
+        if metadata_only:
+            items = [{"metadata": item["metadata"]} for item in items]
+        yield items
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+        await asyncio.sleep(0)
+        name = str(body["metadata"]["name"])
+        self._enter("create", resource, name)
+        if (resource.plural, namespace, name) in self.objects:
+            raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
+        return self.put(resource, body)
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        await asyncio.sleep(0)
+        self._enter("replace", resource, name)
+        self._check(self._read(resource, namespace, name), body["metadata"])
+        return self.put(resource, body)
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
+    ) -> RawObject:
+        await asyncio.sleep(0)
+        self._enter("apply", resource, name)
+        before = self.objects.get((resource.plural, namespace, name), {})
+        merged = merge(before, body)
+        merged["metadata"]["namespace"] = namespace
+        return self.put(resource, merged)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        subresource: Literal["status"] | None = None,
+    ) -> RawObject:
+        await asyncio.sleep(0)
+        self._enter(f"patch {subresource}" if subresource else "patch", resource, name)
+        before = self._read(resource, namespace, name)
+        self._check(before, body.get("metadata") or {})
+        changes = {"status": body.get("status") or {}} if subresource else dict(body)
+        return self.put(resource, merge(before, changes))
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground"] = "Background",
+    ) -> None:
+        await asyncio.sleep(0)
+        self._enter("delete", resource, name)
+        wanted = {"uid": uid} if resource_version is None else {"uid": uid, "resourceVersion": resource_version}
+        self._check(self._read(resource, namespace, name), wanted)
+        self.remove(resource, namespace, name)
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+    ) -> str:
+        await asyncio.sleep(0)
+        self._enter("log", PODS, pod)
+        return self.logs.get(pod, "")
+
+    @asynccontextmanager
+    async def pod_proxy(
+        self,
+        method: Literal["GET", "POST"],
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        connect_timeout: float = 2.0,
+    ) -> AsyncIterator[PodStream]:
+        raise NotFound(f"{method} {pod}{path}", "no agents here", status=404)
+        yield
+
+    def _check(self, before: RawObject, wanted: Mapping[str, Any]) -> None:
+        for name in ("uid", "resourceVersion"):
+            if wanted.get(name) not in (None, before["metadata"][name]):
+                raise Conflict(before["metadata"]["name"], f"{name} differs", status=409, reason="Conflict")
+
+
+def merge(before: Mapping[str, Any], changes: Mapping[str, Any]) -> RawObject:
+    """JSON merge patch, RFC 7386."""
+    result = copy.deepcopy(dict(before))
+    for name, value in changes.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, Mapping):
+            inner = result.get(name)
+            result[name] = merge(inner if isinstance(inner, Mapping) else {}, value)
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+def selected(raw: Mapping[str, Any], selector: str) -> bool:
+    """Label selectors: `name`, `name=value`, `name!=value`, joined by commas."""
+    labels = raw["metadata"].get("labels") or {}
+    for term in filter(None, selector.split(",")):
+        if "!=" in term:
+            name, value = term.split("!=")
+            if labels.get(name) == value:
+                return False
+        elif "=" in term:
+            name, value = term.split("=")
+            if labels.get(name) != value:
+                return False
+        elif term not in labels:
+            return False
+    return True

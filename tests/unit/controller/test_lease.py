@@ -1,0 +1,117 @@
+"""One leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.controller.fake_cluster import FakeCluster
+from trainmaster.controller.cluster import LEASES
+from trainmaster.controller.errors import Unavailable, Unreachable
+from trainmaster.controller.lease import LeaderLease, LeaseSettings
+
+QUICK = LeaseSettings("sys", "op", "first", lease_seconds=0.4, renew_seconds=0.25, retry_seconds=0.03)
+
+
+def candidate(cluster: FakeCluster, name: str) -> LeaderLease:
+    return LeaderLease(cluster, replace(QUICK, identity=name))
+
+
+def holder(cluster: FakeCluster) -> str:
+    return str(cluster.objects["leases", "sys", "op"]["spec"]["holderIdentity"])
+
+
+async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
+    cluster = FakeCluster()
+    first, second = candidate(cluster, "first"), candidate(cluster, "second")
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(second.acquire(), 1.0)
+    assert holder(cluster) == "first"
+    assert not holding.done()
+    holding.cancel()
+
+
+async def test_a_leader_that_is_gone_is_replaced_when_its_lease_has_not_changed_for_its_time() -> None:
+    cluster = FakeCluster()
+    await candidate(cluster, "first").acquire()
+    second = candidate(cluster, "second")
+    started = asyncio.get_running_loop().time()
+    await asyncio.wait_for(second.acquire(), 3)
+    assert asyncio.get_running_loop().time() - started >= QUICK.lease_seconds
+    assert holder(cluster) == "second"
+    assert cluster.objects["leases", "sys", "op"]["spec"]["leaseTransitions"] == 1
+
+
+async def test_a_released_lease_is_taken_at_once() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    await first.release()
+    second = candidate(cluster, "second")
+    started = asyncio.get_running_loop().time()
+    await asyncio.wait_for(second.acquire(), 3)
+    assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
+
+
+async def test_a_leader_that_cannot_renew_gives_up_before_its_lease_ends() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    cluster.fail("get", "leases", Unreachable("get", "no route"), times=1_000)
+    started = asyncio.get_running_loop().time()
+    await asyncio.wait_for(first.hold(), 2)
+    assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
+    assert not first.leading
+
+
+async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    never = asyncio.Event()
+
+    class Hanging(FakeCluster):
+        async def get(self, *_: object) -> dict[str, object]:
+            await never.wait()
+            return {}
+
+    first._cluster = Hanging()
+    started = asyncio.get_running_loop().time()
+    await asyncio.wait_for(first.hold(), 2)
+    assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
+
+
+async def test_a_short_outage_does_not_cost_the_lease() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    cluster.fail("replace", "leases", Unavailable("put", "etcd"), times=2)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(first.hold(), 0.6)
+    assert first.leading
+
+
+async def test_a_leader_whose_lease_was_taken_gives_up() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    taken = dict(cluster.objects["leases", "sys", "op"])
+    taken["spec"] = {**taken["spec"], "holderIdentity": "other"}
+    cluster.put(LEASES, taken)
+    await asyncio.wait_for(first.hold(), 2)
+    assert not first.leading
+
+
+async def test_of_two_that_create_the_lease_together_one_leads() -> None:
+    cluster = FakeCluster()
+    both = [candidate(cluster, name) for name in ("first", "second")]
+    done, waiting = await asyncio.wait(
+        [asyncio.create_task(one.acquire()) for one in both], timeout=0.2, return_when=asyncio.ALL_COMPLETED
+    )
+    assert (len(done), len(waiting)) == (1, 1)
+    for task in waiting:
+        task.cancel()

@@ -1,0 +1,128 @@
+"""The chart, with Helm's own engine: what it renders, and that a wrong value is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python import Chart
+
+CHART = Path(__file__).resolve().parents[3] / "charts" / "trainmaster"
+# The oldest that the chart's kubeVersion admits and kubernetes-validate has, and a new one.
+VERSIONS = ("1.28", "1.36")
+
+
+@pytest.fixture(scope="module")
+def chart() -> Iterator[Chart]:
+    with Chart.load(str(CHART)) as loaded:
+        yield loaded
+
+
+def render(chart: Chart, values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    files = chart.render(values or {}, name="trainmaster", namespace="trainmaster-system")
+    texts = (text for name, text in files.items() if name.endswith(".yaml"))
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [document for document in documents if document["kind"] == kind]
+
+
+def test_lint_finds_nothing() -> None:
+    # Severity 1 is information (the chart has no icon).
+    assert [
+        message for message in helm_python.lint(str(CHART), strict=True)["messages"] if message["severity"] > 1
+    ] == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", [{}, {"namespaces": ["team-a"]}, {"metrics": {"service": False}}], ids=str)
+def test_everything_rendered_fits_the_official_schemas(chart: Chart, values: dict[str, Any], version: str) -> None:
+    documents = render(chart, values)
+    assert len(documents) >= 6
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_the_pods_meet_the_restricted_pod_security_standard(chart: Chart) -> None:
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+    pod = of_kind(render(chart), "Deployment")[0]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert {next(iter(set(volume) - {"name"})) for volume in pod["volumes"]} <= {"emptyDir", "configMap", "secret"}
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_list_of_namespaces_needs_no_cluster_wide_rights_over_jobs(chart: Chart) -> None:
+    documents = render(chart, {"namespaces": ["team-a", "team-b"], "rbac": {"aggregate": False}})
+    assert of_kind(documents, "ClusterRole") == []
+    roles = [(role["metadata"]["namespace"], role["metadata"]["name"]) for role in of_kind(documents, "Role")]
+    assert roles == [
+        ("trainmaster-system", "trainmaster-leader"),
+        ("team-a", "trainmaster"),
+        ("team-b", "trainmaster"),
+    ]
+    arguments = of_kind(documents, "Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert [text for text in arguments if "namespace" in text] == ["--namespace=team-a", "--namespace=team-b"]
+
+
+def test_no_role_has_a_wildcard_or_reads_secrets(chart: Chart) -> None:
+    for role in of_kind(render(chart), "ClusterRole") + of_kind(render(chart), "Role"):
+        for rule in role["rules"]:
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+            assert "secrets" not in rule["resources"]
+
+
+def test_the_crd_is_upgraded_with_the_chart_and_kept_at_uninstall(chart: Chart) -> None:
+    # Helm installs a chart's crds/ folder once and never upgrades it, so ours is a template.
+    crd = of_kind(render(chart), "CustomResourceDefinition")[0]
+    assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert not (CHART / "crds").exists()
+    assert of_kind(render(chart, {"crds": {"install": False}}), "CustomResourceDefinition") == []
+
+
+def test_a_digest_wins_over_the_tag(chart: Chart) -> None:
+    digest = "sha256:" + "a" * 64
+    image = of_kind(render(chart, {"image": {"tag": "9", "digest": digest}}), "Deployment")[0]["spec"]["template"][
+        "spec"
+    ]
+    assert image["containers"][0]["image"] == f"ghcr.io/trainmaster/operator@{digest}"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"replica": 2}, "replica"),
+        ({"replicas": -1}, "replicas"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"namespaces": ["Team_A"]}, "namespaces"),
+        ({"operator": {"workers": 0}}, "workers"),
+        ({"metrics": {"port": 80}}, "port"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_by_name(chart: Chart, values: dict[str, Any], words: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=words):
+        chart.validate_schema(values)
+
+
+def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
+    text = (CHART / "values.yaml").read_text()
+    values = yaml.safe_load(text)
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    assert set(values) | {"global"} == set(schema["properties"])
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        key = line.strip().split(":")[0]
+        is_leaf = (
+            line.strip().endswith(("}", "]", '""', "true", "false")) or line.strip().split(":")[-1].strip().isalnum()
+        )
+        if ":" in line and is_leaf and not line.strip().startswith(("#", "requests", "limits")):
+            assert lines[number - 1].strip().startswith("#"), f"{key} has no comment"

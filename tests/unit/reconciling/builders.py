@@ -1,0 +1,203 @@
+"""Small builders for a job and what is observed of it. A world of two workers, `bert-0` and `bert-1`, at NOW."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from trainmaster.api.parsing import parse_spec
+from trainmaster.api.protocol import Report
+from trainmaster.api.v1alpha1 import Condition, JobStatus
+from trainmaster.reconciling import decide
+from trainmaster.reconciling.assignments import desired_assignment
+from trainmaster.reconciling.children import apply_children
+from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteJob, DeletePod, Touch
+from trainmaster.reconciling.situation import Situation, survey
+from trainmaster.reconciling.snapshot import (
+    ChildView,
+    ContainerEnd,
+    ContainerView,
+    Job,
+    MemberView,
+    Observed,
+    PodView,
+    StreamView,
+)
+from trainmaster.reconciling.times import to_text
+from trainmaster.rendering import Settings
+
+NOW = 1_795_233_600.0
+UID = "5f0c7a7e-job"
+SETTINGS = Settings()
+
+
+def job(status: JobStatus | None = None, **spec: Any) -> Job:
+    """A job of two workers that train with `python train.py`; keywords are fields of the spec as on the wire."""
+    raw: dict[str, Any] = {"image": "example.com/train:1", "command": ["python", "train.py"], "workers": 2, **spec}
+    if "workerGroups" in raw:
+        del raw["workers"]
+    return Job(
+        namespace="ml",
+        name="bert",
+        uid=UID,
+        generation=1,
+        created_at=NOW - 1000,
+        spec=parse_spec(raw, "bert"),
+        status=status or JobStatus(),
+    )
+
+
+def running(
+    attempt: int = 1, *, phase: str = "Running", ago: float = 100.0, workers: int = 2, **fields: Any
+) -> JobStatus:
+    """A status in the middle of an attempt that was opened `ago` seconds before NOW, with the pods of `pod`."""
+    values: dict[str, Any] = {
+        "phase": phase,
+        "attempt": attempt,
+        "start_time": to_text(NOW - 1000),
+        "attempt_start_time": to_text(NOW - ago),
+        "members": [f"uid-{worker}" for worker in range(workers)],
+        "member_ends": [0] * workers,
+        "conditions": [
+            Condition(
+                type="Running",
+                status="True" if phase == "Running" else "False",
+                reason=phase,
+                last_transition_time="2026-11-20T00:00:00Z",
+            )
+        ],
+        **fields,
+    }
+    return JobStatus.model_validate(values)
+
+
+def container(state: str = "running", **fields: Any) -> ContainerView:
+    """The worker's container, running since 90 s."""
+    values: dict[str, Any] = {"name": "worker", "state": state, "ready": state == "running", "restarts": 0}
+    if state == "running":
+        values["started_at"] = NOW - 90
+    return ContainerView(**{**values, **fields})
+
+
+def ended(
+    exit_code: int, reason: str = "Error", *, ago: float = 1.0, message: str = "", report: Report | None = None
+) -> ContainerEnd:
+    """A container's end."""
+    return ContainerEnd(exit_code, reason, message, NOW - 90, NOW - ago, report)
+
+
+def pod(worker: int, **fields: Any) -> PodView:
+    """A running worker's pod on a node of its own."""
+    values: dict[str, Any] = {
+        "name": f"bert-{worker}",
+        "uid": f"uid-{worker}",
+        "worker": worker,
+        "set_name": "bert",
+        "phase": "Running",
+        "created_at": NOW - 100,
+        "node": f"node-{worker}",
+        "ip": f"10.0.0.{worker}",
+        "ready": True,
+        "worker_container": container(),
+    }
+    return PodView(**{**values, **fields})
+
+
+def pods(*given: PodView, workers: int = 2) -> tuple[PodView, ...]:
+    """All workers' pods, some of them as given."""
+    special = {pod.worker: pod for pod in given}
+    return tuple(special.get(worker) or pod(worker) for worker in range(workers))
+
+
+def said(worker: int, state: str, attempt: int = 1, *, ago: float = 0.1, **fields: Any) -> Report:
+    """A worker's report."""
+    values: dict[str, Any] = {
+        "attempt": attempt,
+        "worker": worker,
+        "uid": f"uid-{worker}",
+        "state": state,
+        "at": NOW - ago,
+    }
+    if state == "Failed":
+        values |= {"exit_code": 1, "reason": "Error", "error": "ValueError: bad"}
+    if state == "Finished":
+        values |= {"exit_code": 0}
+    return Report(**{**values, **fields})
+
+
+def all_up(attempt: int = 1, workers: int = 2) -> tuple[Report, ...]:
+    """Every worker says that its ranks are up."""
+    return tuple(said(worker, "Running", attempt) for worker in range(workers))
+
+
+def stream(attempt: int = 1, workers: Iterable[int] = (0, 1), **seen: int) -> StreamView:
+    """A connected stream whose members have seen the attempt; `w1=0` says that worker 1 has seen none."""
+    members = tuple(
+        MemberView(worker, f"uid-{worker}", seen.get(f"w{worker}", attempt), connected=True) for worker in workers
+    )
+    return StreamView(connected=True, lead=0, since=NOW - 50, members=members)
+
+
+def observed(*reports: Report, given: Iterable[PodView] | None = None, attempt: int = 1, **fields: Any) -> Observed:
+    """Pods, children and reports around a job in its attempt."""
+    values: dict[str, Any] = {"pods": tuple(pods() if given is None else given), "reports": reports}
+    return Observed(**{"stream": stream(attempt), **values, **fields})
+
+
+def situation(of: Job, around: Observed, now: float = NOW) -> Situation:
+    """The facts that policies see."""
+    assert of.spec is not None
+    return survey(of, of.spec, around, now, SETTINGS)
+
+
+def settled(of: Job, around: Observed) -> Observed:
+    """The same, with children and annotations already as the job's status wants them: nothing is left to write."""
+    facts = situation(of, around)
+    assignment = desired_assignment(facts)
+    children = tuple(
+        ChildView(
+            kind=apply.manifest["kind"],
+            name=apply.manifest["metadata"]["name"],
+            uid=f"uid-{apply.manifest['kind']}",
+            rendered_hash=apply.manifest["metadata"]["annotations"]["trainmaster.dev/rendered-hash"],
+            owner_uid=UID,
+            replicas=apply.manifest["spec"].get("replicas") if apply.manifest["kind"] == "StatefulSet" else None,
+            assignment=assignment if apply.manifest["kind"] == "StatefulSet" else None,
+        )
+        for apply in apply_children(facts, assignment)
+    )
+    return replace(around, children=children, pods=tuple(replace(pod, assignment=assignment) for pod in around.pods))
+
+
+def decided(of: Job, around: Observed, now: float = NOW) -> Decision:
+    """What is decided; and the check that every decision must stand: the same observation again changes nothing."""
+    decision = decide(of, around, now, SETTINGS)
+    again = decide(replace(of, status=decision.status), around, now, SETTINGS)
+    third = decide(replace(of, status=again.status), around, now, SETTINGS)
+    assert third.status == again.status, "the status doesn't settle"
+    return decision
+
+
+def kinds(decision: Decision) -> list[str]:
+    """The actions by name, applies with their kind and assignments with attempt and state."""
+    names = []
+    for action in decision.actions:
+        match action:
+            case Apply(manifest=manifest):
+                count = f" x{manifest['spec']['replicas']}" if manifest["kind"] == "StatefulSet" else ""
+                names.append(f"Apply {manifest['kind']}{count}")
+            case Assign(assignment=assignment, pods=told):
+                names.append(f"Assign {assignment.attempt} {assignment.state} to {','.join(pod.name for pod in told)}")
+            case Touch(pods=told):
+                names.append(f"Touch {','.join(pod.name for pod in told)}")
+            case DeletePod(pod=deleted, force=force):
+                names.append(f"Delete {deleted.name}{' by force' if force else ''}")
+            case DeleteJob():
+                names.append("Delete job")
+    return names
+
+
+def happened(decision: Decision) -> list[str]:
+    """The reasons of the events."""
+    return [event.reason for event in decision.events]

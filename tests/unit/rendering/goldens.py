@@ -1,0 +1,35 @@
+"""Golden manifests: `python -m tests.unit.rendering.goldens` renders jobs/*.yaml into golden/*.yaml anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from trainmaster.api.parsing import parse_spec
+from trainmaster.rendering import JobIdentity, Manifest, first_assignment, render
+
+JOBS = Path(__file__).parent / "jobs"
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))
+
+
+def manifests(name: str) -> tuple[Manifest, ...]:
+    """The children of one of the jobs."""
+    spec = parse_spec(yaml.safe_load((JOBS / f"{name}.yaml").read_text()), name)
+    job = JobIdentity("team", name, "3f1d6c1e-0000-4000-8000-000000000000")
+    return render(job, spec, first_assignment(job, spec))
+
+
+def golden(name: str) -> str:
+    """What they look like."""
+    return yaml.safe_dump_all([dict(one.body) for one in manifests(name)], sort_keys=False, width=120)
+
+
+if __name__ == "__main__":
+    GOLDEN.mkdir(exist_ok=True)
+    for stale in {path.stem for path in GOLDEN.glob("*.yaml")} - set(NAMES):
+        (GOLDEN / f"{stale}.yaml").unlink()
+    for job_name in NAMES:
+        (GOLDEN / f"{job_name}.yaml").write_text(golden(job_name))
+    print(f"wrote {len(NAMES)} files in {GOLDEN}")

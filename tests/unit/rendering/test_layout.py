@@ -1,0 +1,188 @@
+"""Indexes, names, ranks and the first assignment of a job's workers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from trainmaster.api.parsing import parse_spec
+from trainmaster.api.protocol import job_token, master_port
+from trainmaster.api.rules import MAX_SET_NAME
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.api.values import MAX_WORKERS
+from trainmaster.rendering import (
+    JobIdentity,
+    Manifest,
+    Settings,
+    first_assignment,
+    rank_grace_seconds,
+    render,
+    stable_hosts,
+    worker_count,
+    worker_layout,
+    world_size,
+)
+
+JOB = JobIdentity("team", "bert", "uid-1")
+OTHER_IMAGE = {"image": "example.com/train:1", "command": ["python", "train.py"]}
+TWO_GROUPS = {
+    **OTHER_IMAGE,
+    "workerGroups": [
+        {"name": "a100", "workers": 2, "resources": {"gpus": 8}},
+        {"name": "v100", "workers": 3, "resources": {"gpus": 4}},
+    ],
+}
+
+
+def spec(**fields: Any) -> JobSpec:
+    return parse_spec(fields, JOB.name)
+
+
+def stateful_sets(job_spec: JobSpec, **options: Any) -> list[Manifest]:
+    manifests = render(JOB, job_spec, first_assignment(JOB, job_spec), **options)
+    return [manifest for manifest in manifests if manifest.kind == "StatefulSet"]
+
+
+def environment(manifest: Manifest) -> dict[str, str | None]:
+    worker = manifest.body["spec"]["template"]["spec"]["containers"][0]
+    return {variable["name"]: variable.get("value") for variable in worker["env"]}
+
+
+def test_a_job_of_one_group_has_one_set_of_its_own_name() -> None:
+    (group,) = worker_layout(JOB, spec(workers=3))
+    assert (group.name, group.set_name, list(group.indexes)) == ("worker", "bert", [0, 1, 2])
+
+
+def test_groups_go_on_with_the_global_index() -> None:
+    layout = worker_layout(JOB, spec(**TWO_GROUPS))
+    assert [(group.set_name, list(group.indexes)) for group in layout] == [
+        ("bert-a100", [0, 1]),
+        ("bert-v100", [2, 3, 4]),
+    ]
+    assert worker_count(layout) == 5
+    starts = [one.body["spec"]["ordinals"]["start"] for one in stateful_sets(spec(**TWO_GROUPS))]
+    assert starts == [0, 2]
+
+
+def test_the_world_counts_each_groups_own_ranks() -> None:
+    layout = worker_layout(JOB, spec(**TWO_GROUPS))
+    assert [group.processes for group in layout] == [8, 4]
+    assert world_size(layout) == 2 * 8 + 3 * 4
+    environments = [environment(one) for one in stateful_sets(spec(**TWO_GROUPS))]
+    assert [one["NPROC_PER_NODE"] for one in environments] == ["8", "4"]
+    assert {one["WORLD_SIZE"] for one in environments} == {"28"}
+    assert {one["NNODES"] for one in environments} == {"5"}
+
+
+def test_every_set_has_the_same_master() -> None:
+    masters = {environment(one)["MASTER_ADDR"] for one in stateful_sets(spec(**TWO_GROUPS))}
+    assert masters == {"bert-a100-0.bert.team.svc"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "processes"),
+    [
+        ({}, 1),
+        ({"resources": {"gpus": 4}}, 4),
+        ({"resources": {"gpus": 4}, "processesPerWorker": 2}, 2),
+        ({"resources": {"gpus": 4}, "launcher": "exec"}, 1),
+        ({"processesPerWorker": 3, "launcher": "exec"}, 3),
+    ],
+)
+def test_ranks_in_a_worker(fields: dict[str, Any], processes: int) -> None:
+    assert worker_layout(JOB, spec(workers=1, **fields))[0].processes == processes
+
+
+def test_a_worker_of_one_process_knows_its_rank_from_the_manifest() -> None:
+    (one,) = stateful_sets(spec(workers=2))
+    (many,) = stateful_sets(spec(workers=2, resources={"gpus": 2}))
+    assert "RANK" in environment(one)
+    assert "RANK" not in environment(many)
+
+
+def test_hosts_are_the_names_that_the_headless_service_gives() -> None:
+    assert stable_hosts(JOB, spec(workers=2)) == ("bert-0.bert.team.svc", "bert-1.bert.team.svc")
+
+
+def test_the_first_assignment_lists_everybody_and_no_uids() -> None:
+    assignment = first_assignment(JOB, spec(workers=2))
+    assert (assignment.attempt, assignment.workers, assignment.uids) == (1, (0, 1), None)
+    assert (assignment.port, assignment.token) == (master_port("uid-1", 1), job_token("uid-1"))
+
+
+def test_the_largest_assignment_fits_into_a_pods_annotations() -> None:
+    """apimachinery pkg/api/validation/objectmeta.go: 256 KiB for all annotations together."""
+    job = JobIdentity("n" * 63, "j" * MAX_SET_NAME, "uid-1")
+    largest = first_assignment(job, parse_spec({"workers": MAX_WORKERS}, job.name))
+    uids = ("3f1d6c1e-0000-4000-8000-000000000000",) * MAX_WORKERS
+    assert len(replace(largest, uids=uids).to_json()) < 250 * 1024
+
+
+def test_seconds_are_handed_on_exactly() -> None:
+    hang = {"progressSeconds": 1234567.5, "firstStepSeconds": 31_536_000}
+    (one,) = stateful_sets(spec(workers=1, failurePolicy={"hang": hang}))
+    assert environment(one)["TRAINMASTER_PROGRESS_TIMEOUT"] == "1234567.5"
+    assert environment(one)["TRAINMASTER_FIRST_STEP_TIMEOUT"] == "31536000"
+
+
+def test_replicas_can_be_overridden_by_set() -> None:
+    both = stateful_sets(spec(**TWO_GROUPS), replicas={"bert-a100": 0})
+    assert [one.body["spec"]["replicas"] for one in both] == [0, 3]
+
+
+def test_another_assignment_or_number_is_another_hash_and_the_same_job_is_the_same_bytes() -> None:
+    job_spec = spec(workers=2)
+    first = first_assignment(JOB, job_spec)
+    (service, before), (again, after) = render(JOB, job_spec, first), render(JOB, job_spec, first.held())
+    assert render(JOB, job_spec, first) == (service, before)
+    assert service.rendered_hash == again.rendered_hash
+    assert before.rendered_hash != after.rendered_hash
+    assert stateful_sets(job_spec, replicas={"bert": 0})[0].rendered_hash != before.rendered_hash
+
+
+def test_the_bundled_image_needs_no_command_and_no_init_container() -> None:
+    (one,) = stateful_sets(spec(workers=1, training={"lr": 1}, args=["--set", "a=1"]))
+    pod = one.body["spec"]["template"]["spec"]
+    config = ["--config", "/etc/trainmaster/training.yaml"]
+    assert pod["containers"][0]["args"] == ["python", "-m", "trainloop", *config, "--set", "a=1"]
+    assert pod["containers"][0]["command"] == ["python3", "/opt/trainmaster/agent.pyz", "run", "--"]
+    assert "initContainers" not in pod
+
+
+def test_a_config_that_the_user_names_is_not_named_twice() -> None:
+    (one,) = stateful_sets(spec(workers=1, training={"lr": 1}, args=["--config", "/mine.yaml"]))
+    assert one.body["spec"]["template"]["spec"]["containers"][0]["args"][3:] == ["--config", "/mine.yaml"]
+
+
+def test_another_image_gets_the_agent_from_the_operators_image() -> None:
+    settings = Settings(agent_image="registry.local/trainer:9", agent_image_pull_policy="Never")
+    (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=settings)
+    (init,) = one.body["spec"]["template"]["spec"]["initContainers"]
+    assert (init["image"], init["imagePullPolicy"]) == ("registry.local/trainer:9", "Never")
+
+
+def test_ranks_get_the_pods_grace_period_less_what_the_kubelet_needs() -> None:
+    assert rank_grace_seconds(spec(workers=1)) == 55
+    longer = {"spec": {"terminationGracePeriodSeconds": 600}}
+    assert rank_grace_seconds(spec(workers=1, podTemplate=longer)) == 595
+    assert rank_grace_seconds(spec(workers=1, podTemplate={"spec": {"terminationGracePeriodSeconds": 2}})) == 1
+
+
+def test_a_set_selects_the_pods_of_this_job_only() -> None:
+    """A job deleted and made again under its name must not adopt pods that still terminate."""
+    (one,) = stateful_sets(spec(workers=1))
+    selector = one.body["spec"]["selector"]["matchLabels"]
+    assert selector["trainmaster.dev/job-uid"] == "uid-1"
+    assert selector.items() <= one.body["spec"]["template"]["metadata"]["labels"].items()
+
+
+def test_a_values_dollars_survive_the_kubelets_expansion() -> None:
+    """k8s.io/kubernetes third_party/forked/golang/expansion: $$ is $, $(NAME) is a variable."""
+    setup = "echo $$ $(hostname) $HOME $(A)"
+    (one,) = stateful_sets(spec(workers=1, setup=setup))
+    written = environment(one)["TRAINMASTER_SETUP"]
+    assert written is not None
+    assert written.replace("$$", "$") == setup
+    assert "$(" not in written.replace("$$", "")
