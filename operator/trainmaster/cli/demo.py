@@ -147,7 +147,7 @@ class Demo:
 
     def _kubectl(self, kubeconfig: Path, *arguments: str, given: str | None = None, quiet: bool = False) -> None:
         if not quiet:
-            self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False)
+            self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False, soft_wrap=True)
         done = subprocess.run(
             [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments],
             input=given,
@@ -158,7 +158,7 @@ class Demo:
         if done.returncode != 0:
             raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
         if not quiet:
-            self.console.print(done.stdout.strip(), highlight=False, markup=False)
+            self.console.print(done.stdout.strip(), highlight=False, markup=False, soft_wrap=True)
             self.console.print()
 
     def _say(self, what: str, text: str) -> None:
@@ -226,7 +226,7 @@ def run(example: Path, folder: Path) -> int:
     try:
         return 0 if Demo(example, folder.resolve(), console).run() else 1
     except (DemoError, ClientError) as error:
-        console.print(f"error: {error}", style="red", highlight=False)
+        console.print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
         return 1
     except KeyboardInterrupt:
         return 130
