@@ -12,9 +12,7 @@ stage() {
   "${pytest[@]}" "$@" || failed=1
 }
 
-stage "unit and property tests" -n 2 --ignore tests/unit/agent tests/unit
-# One at a time: each of these starts several agents and ranks of its own.
-stage "agent (real processes)" tests/unit/agent
+stage "unit and property tests, agents as real processes" -n 2 tests/unit
 stage "training loop (real torch processes)" -m "not slow" tests/trainer
 stage "cluster (real operator, agents, kubectl, Helm)" -m "not slow" tests/cluster
 stage "README's commands" -m "not slow" tests/e2e

@@ -180,10 +180,14 @@ class Stream:
             self.seen.append(json.loads(line))
             yield self.seen[-1]
 
-    def until(self, matches: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def until(self, matches: Callable[[dict[str, Any]], bool], seconds: float = 30.0) -> dict[str, Any]:
+        """The next line that matches. The lead's heartbeats end a wait for a line that never comes."""
+        deadline = time.monotonic() + seconds
         for line in self:
             if matches(line):
                 return line
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:g} s; the stream said {self.seen}")
         raise AssertionError(f"the stream ended; it said {self.seen}")
 
     def until_report(self, state: str, attempt: int = 1, worker: int | None = None) -> dict[str, Any]:
@@ -196,6 +200,14 @@ class Stream:
             )
 
         return self.until(matches)
+
+    def until_reports(self, state: str, workers: Sequence[int], attempt: int = 1) -> dict[int, dict[str, Any]]:
+        """The workers' next reports of this state by worker, in whatever order they come."""
+        found: dict[int, dict[str, Any]] = {}
+        while set(found) != set(workers):
+            line = self.until_report(state, attempt)
+            found[line["report"]["worker"]] = line
+        return found
 
     def close(self) -> None:
         self._connection.close()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import os
+import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,13 +11,20 @@ import pytest
 
 from .agents import Job
 
-_numbers = itertools.count(1)
+CLAIM_PORT = 8471
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """A job on a network of its own within 127.0.0.0/8, apart from other test processes' and other tests'."""
-    number = os.getpid() % 60_000
-    made = Job(tmp_path, f"127.{128 + number // 500}.{number % 250 + next(_numbers) % 5}")
-    yield made
-    made.end()
+    """A job on a network of its own within 127.128.0.0/9, held by a socket against other test processes' tests."""
+    while True:
+        network = f"127.{random.randrange(128, 256)}.{random.randrange(256)}"
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:
+            try:
+                claim.bind((f"{network}.254", CLAIM_PORT))
+            except OSError:
+                continue
+            made = Job(tmp_path, network)
+            yield made
+            made.end()
+            return

@@ -132,8 +132,7 @@ def test_when_the_lead_is_lost_the_next_one_takes_over_and_hears_everything_agai
     stream = Stream(agents[1])
     hello = stream.until(lambda line: line["type"] == "hello")
     assert hello["lead"] == 1
-    stream.until_report("Running", worker=1)
-    stream.until_report("Running", worker=2)
+    stream.until_reports("Running", [1, 2])
     os.kill(rank_pid(job, 2, 1), signal.SIGKILL)
     failed = stream.until_report("Failed")
     assert failed["report"]["worker"] == 2
@@ -143,10 +142,9 @@ def test_when_the_lead_is_lost_the_next_one_takes_over_and_hears_everything_agai
     agents[0].start("sh", "-c", RANK, "sh", str(job.folder))
     joined(agents[0], 3)
     first = Stream(agents[0])
-    lost = first.until_report("Failed", worker=0)["report"]
-    assert lost["reason"] == "AgentLost"
-    seq = first.until_report("Failed", worker=2)["seq"]
-    assert agents[0].request("POST", "/v1/ack", {"seq": seq})[0] == 204
+    failed_ones = first.until_reports("Failed", [0, 2])
+    assert failed_ones[0]["report"]["reason"] == "AgentLost"
+    assert agents[0].request("POST", "/v1/ack", {"seq": failed_ones[2]["seq"]})[0] == 204
     stream.close()
     first.close()
 
