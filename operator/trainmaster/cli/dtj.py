@@ -43,6 +43,15 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
+def complete_phase(incomplete: str) -> list[str]:
+    """What `wait --for` takes, for tab completion."""
+    from typing import get_args
+
+    from trainmaster.api.v1alpha1 import Phase
+
+    return [each for each in ("finished", *map(str.lower, get_args(Phase))) if each.startswith(incomplete)]
+
+
 JobName = Annotated[str, typer.Argument(help="Name of the job.", autocompletion=complete_job)]
 
 
@@ -146,7 +155,10 @@ def wait(
     namespace: Namespace = None,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
-    phase: Annotated[str, typer.Option("--for", help="finished, running, or a phase such as Suspended.")] = "finished",
+    phase: Annotated[
+        str,
+        typer.Option("--for", help="finished, running, or a phase such as Suspended.", autocompletion=complete_phase),
+    ] = "finished",
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait at most.", min=0)] = None,
 ) -> None:
     """Wait until a job has ended; exit with 0 when it succeeded, 1 when it failed, 3 when the time is over."""

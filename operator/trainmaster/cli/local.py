@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,10 @@ StateDir = Annotated[
     Path,
     typer.Option("--state-dir", envvar="TRAINMASTER_LOCAL_DIR", help="Where the cluster keeps its files."),
 ]
+
+
+def _state_option(state_dir: Path) -> str:
+    return "" if state_dir == STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"
 
 
 @app.command()
@@ -35,7 +40,7 @@ def up(
     if not foreground:
         typer.echo(f"The cluster is up at {info.server} (process {info.pid}).")
         typer.echo(f"Use it:   export KUBECONFIG={info.kubeconfig}")
-        typer.echo("Stop it:  trainmaster local down")
+        typer.echo(f"Stop it:  trainmaster local down{_state_option(state_dir)}")
 
 
 @app.command()
@@ -54,6 +59,6 @@ def status(state_dir: StateDir = STATE_DIR) -> None:
 
     info = cluster.status(state_dir.resolve())
     if info is None:
-        typer.echo("No cluster is running. Start one: trainmaster local up")
+        typer.echo(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
         raise typer.Exit(1)
     typer.echo(f"The cluster is up at {info.server} (process {info.pid}), kubeconfig {info.kubeconfig}.")

@@ -187,7 +187,7 @@ def _converted(value: Any, schema: Schema) -> Any:
         return float(value)
     if isinstance(value, str) and schema.get("type") == "string":
         if schema.get("format") == "date-time":
-            return datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
+            return datetime.datetime.fromisoformat(value)
         if schema.get("format") == "duration":
             return _duration(value)
         if schema.get("format") == "byte":

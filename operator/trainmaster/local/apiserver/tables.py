@@ -30,7 +30,7 @@ def seconds_since(time: str | None, now: float) -> float | None:
     if not time:
         return None
     try:
-        return now - datetime.datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
+        return now - datetime.datetime.fromisoformat(time).timestamp()
     except ValueError:
         return None
 

@@ -11,7 +11,7 @@ Object = Mapping[str, Any]
 
 def parse_time(text: str) -> float:
     """A Kubernetes timestamp as seconds since the epoch."""
-    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def condition(obj: Object, name: str) -> Object | None:

@@ -11,7 +11,7 @@ UNKNOWN = "<unknown>"
 @lru_cache(maxsize=4096)
 def seconds_since_epoch(timestamp: str) -> float:
     """Parses RFC 3339, with or without fractions of a second."""
-    return datetime.fromisoformat(timestamp.replace("Z", "+00:00")).astimezone(UTC).timestamp()
+    return datetime.fromisoformat(timestamp).astimezone(UTC).timestamp()
 
 
 def human_duration(seconds: float) -> str:

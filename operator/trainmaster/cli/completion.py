@@ -1,0 +1,37 @@
+"""`kubectl_complete-dtj`: tab completion of `kubectl dtj`, which kubectl asks for by running this program.
+
+It gets the words after `kubectl dtj`, the last one being completed, and prints what Cobra's `__complete` does: a choice
+a line, its help behind a tab, and a last line with a directive.
+https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#using-the-command-line-runtime-package
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+# Cobra's ShellCompDirectiveNoFileComp.
+NO_FILES = 4
+
+
+def main() -> None:
+    """The program. Typer's completion for fish prints the very lines that Cobra's does."""
+    from trainmaster.cli.dtj import app
+
+    os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
+    os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
+    os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *map(_word, sys.argv[1:])])
+    try:
+        app(prog_name="kubectl-dtj")
+    finally:
+        print(f":{NO_FILES}")
+
+
+def _word(word: str) -> str:
+    """Quoted where it has to be; the empty word stays empty: what is typed next starts there."""
+    return shlex.quote(word) if word else ""
+
+
+if __name__ == "__main__":
+    main()
