@@ -35,6 +35,27 @@ def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["progress"]
 
 
+def test_what_training_waited_is_counted_from_its_first_step_on(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+
+    def told() -> dict[str, Any]:
+        read: dict[str, Any] = json.loads((tmp_path / "progress").read_text())
+        return read
+
+    progress.enter("checkpoint", message="looking for a checkpoint")
+    time.sleep(0.02)
+    assert "checkpointSeconds" not in told()
+    progress.begin(40)
+    assert (told()["startStep"], told()["section"], told()["checkpointSeconds"]) == (40, "train", 0)
+    progress.wait_for_data(1.5)
+    progress.wait_for_data(0.25)
+    for section in ("evaluate", "checkpoint", "train"):
+        progress.enter(section)  # type: ignore[arg-type]
+        time.sleep(0.02)
+    assert told()["dataSeconds"] == 1.75
+    assert 0.02 <= told()["evaluateSeconds"] < 10 and 0.02 <= told()["checkpointSeconds"] < 10
+
+
 def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINMASTER_PROGRESS_FILE", str(tmp_path / "progress"))
     assert Progress.from_environment(5, 8).path == tmp_path / "progress.5"

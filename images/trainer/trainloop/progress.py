@@ -26,6 +26,9 @@ class Progress:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._fields: dict[str, object] = {"section": "setup"}
+        # What training has waited in this attempt, by the protocol's names, and since when the section goes on.
+        self._waited = dict.fromkeys(("dataSeconds", "checkpointSeconds", "evaluateSeconds"), 0.0)
+        self._entered = time.monotonic()
         self._written = -math.inf
 
     @classmethod
@@ -38,10 +41,24 @@ class Progress:
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
         """Say which section begins, and how many `seconds` it may take where the step's limit is too short."""
+        now = time.monotonic()
+        waited = f"{self._fields['section']}Seconds"
+        if waited in self._waited and "startStep" in self._fields:
+            self._waited[waited] += now - self._entered
+        self._entered = now
         self._fields["section"] = section
         self._set("sectionSeconds", seconds)
         self._set("message", message[:MAXIMUM_MESSAGE] if message else None)
         self._write()
+
+    def begin(self, step: int) -> None:
+        """Training begins after `step`: 0, or the checkpoint's. From here on waits are counted."""
+        self._fields |= {"section": "setup", "startStep": step}
+        self.enter("train")
+
+    def wait_for_data(self, seconds: float) -> None:
+        """A step has waited for its data."""
+        self._waited["dataSeconds"] += seconds
 
     def step(self, step: int, **numbers: float | None) -> None:
         """Say that `step` is done; `numbers` are the protocol's other fields, by name."""
@@ -66,8 +83,10 @@ class Progress:
     def _write(self) -> None:
         if self.path is None:
             return
+        counted = self._waited if "startStep" in self._fields else {}
+        waited = {name: round(seconds, 3) for name, seconds in counted.items()}
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(self._fields) + "\n")
+        temporary.write_text(json.dumps({**self._fields, **waited}) + "\n")
         temporary.replace(self.path)
         self._written = time.monotonic()
 

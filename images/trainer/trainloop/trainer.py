@@ -88,7 +88,7 @@ class Trainer:
         """Train to the end, or until SIGTERM has asked any rank to stop."""
         with self._stopping_on_sigterm(), self.watchdog:
             self.prepare()
-            self.progress.enter("train")
+            self.progress.begin(self.state.step)
             while self.state.step < self.state.total:
                 stop = self.train_step()
                 if self._evaluation_due():
@@ -284,6 +284,7 @@ class Trainer:
         """Numbers for people and programs; the loss leaves the device only when a line is due."""
         state, window = self.state, self._window
         window.add(numbers, fetched, self.exchange.times)
+        self.progress.wait_for_data(fetched.waited)
         first, last = state.step == self._started_at + 1, state.step == state.total
         if state.step % self.config.metrics.every_steps and not first and not last:
             self.progress.step(state.step, stepSeconds=numbers.seconds)

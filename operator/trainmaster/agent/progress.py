@@ -13,8 +13,9 @@ MAX_RESULTS = 16
 MAX_MESSAGE_CHARACTERS = 200
 MAX_RANKS = 256
 SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
-_WHOLE = ("step", "totalSteps")
+_WHOLE = ("step", "totalSteps", "startStep")
 _NUMBERS = ("epoch", "loss", "samplesPerSecond", "stepSeconds", "etaSeconds", "sectionSeconds")
+_WAITED = ("dataSeconds", "checkpointSeconds", "evaluateSeconds")
 
 
 def parse_progress(text: bytes) -> dict[str, Any] | None:
@@ -37,7 +38,7 @@ def clean_progress(data: Any) -> dict[str, Any] | None:
         value = data.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53:
             kept[name] = value
-    for name in _NUMBERS:
+    for name in (*_NUMBERS, *_WAITED):
         if _finite(data.get(name)):
             kept[name] = data[name]
     if data.get("section") in SECTIONS:

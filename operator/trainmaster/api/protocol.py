@@ -155,6 +155,12 @@ class RankProgress:
     samples_per_second: float | None = None
     step_seconds: float | None = None
     eta_seconds: float | None = None
+    # The step that this attempt began with: 0, or its checkpoint's.
+    start_step: int | None = None
+    # What this rank has waited in this attempt so far.
+    data_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    evaluate_seconds: float | None = None
     section: str | None = None
     message: str = ""
     result: tuple[tuple[str, float], ...] = ()
@@ -176,6 +182,10 @@ def parse_progress(data: Mapping[str, Any]) -> RankProgress:
         samples_per_second=_number(data, "samplesPerSecond"),
         step_seconds=_number(data, "stepSeconds"),
         eta_seconds=_number(data, "etaSeconds"),
+        start_step=_integer(data, "startStep"),
+        data_seconds=_number(data, "dataSeconds"),
+        checkpoint_seconds=_number(data, "checkpointSeconds"),
+        evaluate_seconds=_number(data, "evaluateSeconds"),
         section=section if section in SECTIONS else None,
         message=str(data.get("message") or "")[:200],
         result=result,

@@ -457,6 +457,49 @@ class WorkerCounts(StatusModel):
     finished: int = Field(0, description="Workers that ended with 0.")
 
 
+class TimeCounted(StatusModel):
+    """How far the current attempt's reports have been turned into time: what the next report is compared with."""
+
+    attempt: int = 0
+    step: int | None = None
+    # The furthest step of any attempt: what is done up to there again is recompute.
+    furthest: int | None = None
+    section: str | None = None
+    # What the ranks had waited in this attempt, as far as it has been booked.
+    data_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    evaluate_seconds: float | None = None
+
+
+class TimeSpent(StatusModel):
+    """Where the job's time went, in seconds. Together the categories are the time from startTime to `until`."""
+
+    until: str | None = Field(None, description="Up to when time has been booked.")
+    productive: float | None = Field(None, description="Steps done for the first time.")
+    recompute: float | None = Field(
+        None, description="Work done again after a restart: repeated steps, and the step that the failure cut off."
+    )
+    data: float | None = Field(None, description="Steps that waited for data, where the loop tells (dataSeconds).")
+    checkpoint: float | None = Field(None, description="Steps that waited for checkpoints.")
+    evaluate: float | None = Field(None, description="Evaluation during training.")
+    stall: float | None = Field(None, description="No progress: hangs, until they were found.")
+    load: float | None = Field(
+        None,
+        description="From the ranks' start to the attempt's first step: imports, model, data, checkpoint. All of it "
+        "where a script reports no steps.",
+    )
+    rendezvous: float | None = Field(None, description="From the containers' start until all ranks were up.")
+    restart: float | None = Field(
+        None, description="From a failure until the next attempt: back-off, waiting for lost pods."
+    )
+    pull: float | None = Field(None, description="From nodes to running containers: images, volumes, init containers.")
+    schedule: float | None = Field(None, description="Pods waited for nodes.")
+    queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn.")
+    finish: float | None = Field(None, description="From the last step to the job's end.")
+    suspended: float | None = Field(None, description="Suspended (runPolicy.suspend); goodput leaves it out.")
+    counted: TimeCounted = Field(default_factory=TimeCounted, description="The operator's own notes.")
+
+
 class Progress(StatusModel):
     """How far training is, as the ranks report it."""
 
@@ -469,13 +512,11 @@ class Progress(StatusModel):
     section: str | None = Field(
         None, description="What the ranks do: setup, data, train, evaluate, checkpoint, finish."
     )
-    # Share of the active time that brought training further than it had ever been, from 0 to 1.
     goodput: float | None = Field(
-        None, description="Share of the time since the start that went into new steps, 0 to 1."
+        None,
+        description="Share of the time since the start, suspended time apart, that went into steps done for the first "
+        "time, 0 to 1; status.time says where the rest went.",
     )
-    # What goodput is computed from: the furthest step of any attempt, and the seconds that it took to get there.
-    furthest_step: int | None = None
-    productive_seconds: float | None = None
     result: dict[str, float] | None = Field(None, description="Figures that the script reported, such as accuracy.")
     reported_at: str | None = Field(None, description="When this was reported.")
 
@@ -540,4 +581,5 @@ class JobStatus(StatusModel):
     # When a waiting restart (back-off) may begin.
     restart_time: str | None = None
     progress: Progress | None = None
+    time: TimeSpent | None = Field(None, description="Where the time since the start went.")
     failures: list[Failure] = Field(default_factory=list)

@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.api.protocol import POD_INDEX_LABEL
-from trainmaster.api.v1alpha1 import Failure, Progress
+from trainmaster.api.v1alpha1 import Failure, Progress, TimeSpent
 from trainmaster.client import TrainingJob
+from trainmaster.reconciling.time_spent import CATEGORIES
 
 PHASE_STYLES = {
     "Succeeded": "bold green",
@@ -24,6 +25,9 @@ PHASE_STYLES = {
     "Suspended": "magenta",
 }
 MAX_FAILURES = 5
+# Of the bar that shows where the time went; suspended time isn't the job's.
+TIME_WIDTH = 40
+TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow", "suspended": "dim"}
 
 
 def duration(seconds: float) -> str:
@@ -49,6 +53,8 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     parts: list[RenderableType] = [_headline(job, now)]
     if job.status.progress is not None:
         parts.append(_progress(job.status.progress))
+    if job.status.time is not None:
+        parts.extend(_time(job.status.time))
     if pods:
         parts.append(pod_table(pods, now))
     if job.status.failures:
@@ -154,6 +160,29 @@ def _progress(progress: Progress) -> RenderableType:
     cells.extend(f"{name} {value:.4g}" for name, value in (progress.result or {}).items())
     line.add_row(*cells)
     return line
+
+
+def _time(spent: TimeSpent) -> list[RenderableType]:
+    """Where the time went: a bar, and its legend with the largest share first. Nothing where none was booked yet."""
+    amounts = {name: seconds for name in CATEGORIES if (seconds := getattr(spent, name))}
+    whole = sum(amounts.values())
+    if not whole:
+        return []
+    bar, legend = Text("time "), Table.grid(padding=(0, 2))
+    ordered = sorted(amounts.items(), key=lambda item: -item[1])
+    cells: list[RenderableType] = []
+    drawn, reached = 0, 0.0
+    for name, seconds in ordered:
+        style = TIME_STYLES.get(name, "blue")
+        reached += seconds
+        width = round(TIME_WIDTH * reached / whole) - drawn
+        bar.append(("█" if name == "productive" else "▒") * width, style=style)
+        drawn += width
+        share = "<1%" if seconds / whole < 0.005 else f"{seconds / whole:.0%}"
+        cells.append(Text.assemble((name, style), f" {duration(seconds)} ({share})"))
+    for start in range(0, len(cells), 4):
+        legend.add_row(*cells[start : start + 4])
+    return [bar, legend]
 
 
 def _steps(progress: Progress) -> str:

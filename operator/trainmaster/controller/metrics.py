@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from trainmaster.api.v1alpha1 import JobStatus, Phase
 from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.time_spent import CATEGORIES
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
@@ -58,9 +61,12 @@ class OperatorMetrics:
             "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
         )
         self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
+        self._per_job = _PerJob()
+        self.registry.register(self._per_job)
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
-        """Bring the gauge of jobs by phase up to date."""
+        """Bring what is told of jobs up to date."""
+        jobs = self._per_job.jobs = tuple(jobs)
         phases = Counts(job.status.phase or "Pending" for job in jobs)
         for phase in get_args(Phase):
             self.jobs.labels(phase=phase).set(phases[phase])
@@ -77,3 +83,32 @@ class OperatorMetrics:
     def text(self) -> bytes:
         """The exposition format."""
         return generate_latest(self.registry)
+
+
+class _PerJob(Collector):
+    """What each job's status says, for as long as the job exists: its series go with it."""
+
+    jobs: Sequence[Job] = ()
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Made at each scrape."""
+        # Not `job`, which is Prometheus' own label for what it scrapes.
+        names = ["namespace", "job_name"]
+        seconds = CounterMetricFamily(
+            "trainmaster_job_time_seconds", "Where a job's time since its start went.", labels=[*names, "category"]
+        )
+        goodput = GaugeMetricFamily(
+            "trainmaster_job_goodput_ratio",
+            "Share of a job's time since its start, suspended time apart, that went into new steps.",
+            labels=names,
+        )
+        for job in self.jobs:
+            name, progress, time = [job.namespace, job.name], job.status.progress, job.status.time
+            if progress is not None and progress.goodput is not None:
+                goodput.add_metric(name, progress.goodput)
+            for category in CATEGORIES if time is not None else ():
+                spent = getattr(time, category)
+                if spent:
+                    seconds.add_metric([*name, category], spent)
+        yield seconds
+        yield goodput

@@ -9,7 +9,7 @@ from trainmaster.api.v1alpha1 import JobStatus
 
 # What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
 # haste and no precondition.
-PROGRESS_FIELDS = frozenset({"progress", "workers", "replicas"})
+PROGRESS_FIELDS = frozenset({"progress", "time", "workers", "replicas"})
 
 
 def to_wire(status: JobStatus) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def pod_view(raw: Raw) -> PodView | None:
         phase=cast(PodPhase, phase if phase in get_args(PodPhase) else "Pending"),
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
         node=spec.get("nodeName"),
+        scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         ip=status.get("podIP"),
         deleting=deadline is not None,
         deadline=deadline,

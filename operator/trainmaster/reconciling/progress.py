@@ -1,14 +1,10 @@
-"""How far training is, from what the ranks report: rank 0's step and loss, everybody's samples, and goodput.
-
-Goodput here is the share of the job's active time that brought it further than it had ever been: steps that an attempt
-repeats after a failure, waiting, loading and stalls are the rest.
-"""
+"""How far training is, from what the ranks report: rank 0's step and loss, and everybody's samples."""
 
 from __future__ import annotations
 
 from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import Progress
-from trainmaster.reconciling.situation import Situation, active_seconds
+from trainmaster.reconciling.situation import Situation
 from trainmaster.reconciling.times import to_seconds, to_text
 
 # Status is told at most this often; `kubectl get -w` stays readable and the API server idle.
@@ -30,8 +26,6 @@ def progress(situation: Situation, *, ended: bool) -> Progress | None:
         if old.reported_at == reported_at or (young and not ended and old.section == _lead(ranks).section):
             return old
     lead = _lead(ranks)
-    furthest, productive = _productive(situation, old, lead, at)
-    active = active_seconds(situation)
     samples = [told.samples_per_second for told in ranks.values() if told.samples_per_second is not None]
     result = dict(lead.result) or (old.result if old is not None else None)
     return Progress(
@@ -42,9 +36,7 @@ def progress(situation: Situation, *, ended: bool) -> Progress | None:
         samples_per_second=round(sum(samples), 1) if samples else None,
         eta_seconds=_eta(lead),
         section=lead.section,
-        goodput=round(min(productive / active, 1.0), 3) if active > 0 and productive is not None else None,
-        furthest_step=furthest,
-        productive_seconds=productive,
+        goodput=old.goodput if old is not None else None,
         result=result,
         reported_at=reported_at,
     )
@@ -61,29 +53,3 @@ def _eta(lead: RankProgress) -> float | None:
     if lead.step is None or lead.total_steps is None or lead.step_seconds is None:
         return None
     return round(max(lead.total_steps - lead.step, 0) * max(lead.step_seconds, 0.0), 1)
-
-
-def _productive(
-    situation: Situation, old: Progress | None, lead: RankProgress, at: float
-) -> tuple[int | None, float | None]:
-    """The furthest step so far, and the seconds that were spent on getting there for the first time."""
-    furthest = old.furthest_step if old is not None and old.furthest_step is not None else 0
-    seconds = old.productive_seconds if old is not None and old.productive_seconds is not None else 0.0
-    if lead.step is None:
-        return (old.furthest_step, old.productive_seconds) if old is not None else (None, None)
-    new_steps = lead.step - furthest
-    if new_steps <= 0:
-        return furthest, seconds
-    opened = to_seconds(situation.status.attempt_start_time) or at
-    reported = to_seconds(old.reported_at) if old is not None else None
-    if (
-        old is not None
-        and reported is not None
-        and reported >= opened
-        and old.step is not None
-        and old.step < lead.step
-    ):
-        seconds += max(at - reported, 0.0) * new_steps / (lead.step - old.step)
-    elif lead.step_seconds is not None:
-        seconds += min(max(lead.step_seconds, 0.0) * new_steps, max(at - opened, 0.0))
-    return lead.step, round(seconds, 3)

@@ -16,6 +16,7 @@ from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.snapshot import Job
 from trainmaster.reconciling.startup import worst
+from trainmaster.reconciling.time_spent import account, goodput
 from trainmaster.reconciling.transition import Transition
 
 
@@ -33,7 +34,17 @@ def report(situation: Situation, transition: Transition) -> JobStatus:
         "progress": progress(situation, ended=transition.phase in TERMINAL_PHASES),
         "conditions": _conditions(situation, transition),
     }
-    return situation.status.model_copy(update=update)
+    status = situation.status.model_copy(update=update)
+    return status if status == situation.status else _with_time(situation, status)
+
+
+def _with_time(situation: Situation, status: JobStatus) -> JobStatus:
+    """Time is booked with every status that is written, and never makes one be written."""
+    spent = account(situation, status)
+    progress = status.progress
+    if progress is not None:
+        progress = progress.model_copy(update={"goodput": goodput(spent)})
+    return status.model_copy(update={"time": spent, "progress": progress})
 
 
 def rejected(job: Job, now: float) -> JobStatus:

@@ -72,6 +72,8 @@ class PodView:
     phase: PodPhase
     created_at: float
     node: str | None = None
+    # When the PodScheduled condition became True.
+    scheduled_at: float | None = None
     ip: str | None = None
     # deletionTimestamp is set; `deadline` is that time, when the grace period is over.
     deleting: bool = False

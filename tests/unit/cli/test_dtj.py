@@ -66,6 +66,21 @@ def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTra
         assert words in result.output
 
 
+def test_status_shows_where_the_time_went(transport: FakeTransport) -> None:
+    spent = {"until": "2026-11-21T05:00:00Z", "productive": 540.0, "recompute": 45.2, "restart": 13.8, "queue": 1.0}
+    progress = {**RUNNING["progress"], "goodput": 0.9}
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(**{**RUNNING, "time": spent, "progress": progress}),
+        f"GET {PODS}": {"items": []},
+    }
+    lines = run("status", "reviews").output.splitlines()
+    bar = next(line for line in lines if line.startswith("time "))
+    assert (bar.count("█"), bar.count("▒")) == (36, 4)
+    legend = lines[lines.index(bar) + 1]
+    assert legend.split("  ") == ["productive 9m0s (90%)", "recompute 45s (8%)", "restart 14s (2%)", "queue 1s (<1%)"]
+    assert "goodput 90%" in "\n".join(lines)
+
+
 def test_status_without_a_name_lists_the_jobs(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}": {"items": [job("b", phase="Succeeded"), job("a", **RUNNING)]}}
     lines = run("status").output.splitlines()

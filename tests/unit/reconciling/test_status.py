@@ -115,19 +115,6 @@ class TestProgress:
         status = decided(job(running()), training()).status
         assert progress_of(decided(job(status), training(NOW - 3600, step=101), NOW - 3600).status).step == 101
 
-    def test_goodput_counts_each_step_once_and_waiting_not_at_all(self) -> None:
-        # 1,000 s since the start, of which 100 in this attempt: 100 steps of 0.8 s.
-        status = decided(job(running()), training(step_seconds=0.8)).status
-        assert progress_of(status).goodput == pytest.approx(0.08)
-        # 100 s later 100 more steps: all of that time was productive.
-        more = decided(job(status), training(NOW + 100, step=200, step_seconds=0.8), NOW + 100).status
-        assert progress_of(more).goodput == pytest.approx(180 / 1100, abs=1e-3)
-        # A new attempt goes back to step 150 and reaches 200 again: nothing won.
-        again = running(attempt=2, ago=-110.0, progress=progress_of(more).model_dump())
-        repeated = decided(job(again), training(NOW + 200, 2, step=200, step_seconds=0.8), NOW + 200).status
-        assert progress_of(repeated).productive_seconds == pytest.approx(180)
-        assert progress_of(repeated).goodput == pytest.approx(180 / 1200, abs=1e-3)
-
 
 class TestTimes:
     def test_milliseconds_survive_and_are_rounded_up(self) -> None:

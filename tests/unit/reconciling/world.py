@@ -35,6 +35,8 @@ from trainmaster.reconciling.snapshot import (
     PodView,
     StreamView,
 )
+from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.times import to_seconds
 
 STEPS = 3
 START = 1_795_233_600.0
@@ -321,6 +323,7 @@ class World:
         )
         assert status.restarts <= self.spec.failure_policy.max_restarts, "more restarts than the budget has"
         assert len(status.failures) <= 10
+        check_time(before, status)
         self.status = JobStatus.model_validate(status.model_dump(by_alias=True))
         self.version += 1
 
@@ -635,6 +638,23 @@ class World:
             pod.ranks for pod in self.pods.values() if pod.joined and all(_trains(self, uid) for uid in pod.joined)
         }
         assert len(training) <= 1, f"attempts {training} train at the same time"
+
+
+def check_time(before: JobStatus, status: JobStatus) -> None:
+    """The categories are the time since the start, and only grow, except where a wrong clock is made up for."""
+    spent = status.time
+    if status.start_time is None:
+        assert spent is None
+        return
+    assert spent is not None and spent.until is not None
+    until, start = to_seconds(spent.until), to_seconds(status.start_time)
+    assert until is not None and start is not None
+    amounts = {name: getattr(spent, name) or 0.0 for name in CATEGORIES}
+    assert min(amounts.values()) >= 0
+    assert round(sum(amounts.values()), 3) == round(max(until - start, 0.0), 3), f"{amounts} from {start} to {until}"
+    if before.time is not None and before.time.until is not None and before.time.until <= spent.until:
+        shrunk = {name for name in CATEGORIES if amounts[name] < (getattr(before.time, name) or 0.0)}
+        assert not shrunk, f"{shrunk} became less"
 
 
 def _finished(pod: Pod, attempt: int) -> bool:
