@@ -16,10 +16,11 @@ from trainmaster.agent.errors import InvalidAssignment
 MAX_BYTES = 262_144
 """Kubernetes allows 256 KiB for all annotations of an object."""
 MAX_WORKERS = 4_096
+MAX_PROCESSES = 1_024
 
 
 class Assignment(NamedTuple):
-    """One attempt; `workers`, `uids` and `hosts` are in rank order, so a position is a NODE_RANK."""
+    """One attempt; `workers`, `uids`, `hosts` and `processes` are in rank order, so a position is a NODE_RANK."""
 
     attempt: int
     workers: tuple[int, ...]
@@ -30,6 +31,16 @@ class Assignment(NamedTuple):
     token: str
     state: str
     grace_seconds: float
+    processes: Optional[tuple[int, ...]] = None
+    """Ranks of each worker, where they differ; None: all have as many as this one."""
+
+    def first_rank(self, node_rank: int, own: int) -> int:
+        """The global rank of a worker's local rank 0; `own`: this worker's number of ranks."""
+        return node_rank * own if self.processes is None else sum(self.processes[:node_rank])
+
+    def world_size(self, own: int) -> int:
+        """Ranks of the attempt; `own`: this worker's number of ranks."""
+        return len(self.workers) * own if self.processes is None else sum(self.processes)
 
     def node_rank(self, worker: int, uid: str) -> int | None:
         """The NODE_RANK of a worker's pod, or None where it doesn't take part: its index or its uid isn't listed."""
@@ -42,7 +53,7 @@ class Assignment(NamedTuple):
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON object of docs/protocol.md."""
-        return {
+        wire: dict[str, Any] = {
             "attempt": self.attempt,
             "workers": list(self.workers),
             "uids": None if self.uids is None else list(self.uids),
@@ -53,6 +64,9 @@ class Assignment(NamedTuple):
             "state": self.state,
             "graceSeconds": self.grace_seconds,
         }
+        if self.processes is not None:
+            wire["processes"] = list(self.processes)
+        return wire
 
 
 def newer(one: Assignment | None, other: Assignment) -> bool:
@@ -80,7 +94,8 @@ def from_wire(data: Any) -> Assignment:
     workers = _list(data, "workers")
     hosts = _list(data, "hosts")
     uids = None if data.get("uids") is None else _list(data, "uids")
-    for name, values in (("hosts", hosts), ("uids", uids)):
+    processes = None if data.get("processes") is None else _list(data, "processes")
+    for name, values in (("hosts", hosts), ("uids", uids), ("processes", processes)):
         if values is not None and len(values) != len(workers):
             raise InvalidAssignment(f"assignment.{name}: {len(values)} items for {len(workers)} workers")
     if len(set(map(repr, workers))) != len(workers):
@@ -98,6 +113,7 @@ def from_wire(data: Any) -> Assignment:
         token=_text(data.get("token"), "token", 256),
         state=state,
         grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
+        processes=None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes),
     )
 
 

@@ -145,14 +145,14 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def signal_target(pid: int) -> int:
-    """Whom SIGTERM should reach where `pid` is a rank's process.
+def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
+    """Whom a signal (SIGTERM) should reach where `pid` is a rank's process.
 
     A shell that waits for one program keeps the signal to itself until the program has ended, and the program would
     never save its checkpoint: then the program is meant. A shell with a trap for it is meant itself.
     """
     table = process_table()
-    while pid in table and table[pid].name in _SHELLS and not catches(pid, signal.SIGTERM):
+    while pid in table and table[pid].name in _SHELLS and not catches(pid, number):
         below = [process.pid for process in table.values() if process.parent == pid and process.state != "Z"]
         if len(below) != 1:
             break

@@ -6,7 +6,6 @@ Only ranks that have written progress are watched: of a script that never does, 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Optional
 
@@ -14,8 +13,6 @@ from trainmaster.agent import children
 from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.settings import Settings
 
-STACKS_SIGNAL = signal.SIGUSR2
-"""A rank that has registered `faulthandler` for it (the bundled loop does) prints every thread's stack."""
 STACKS_SECONDS = 1.0
 
 
@@ -53,17 +50,6 @@ def _limit(settings: Settings, progress: Mapping[str, Any]) -> tuple[float, str]
     if not progress.get("step"):
         return settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
     return settings.progress_timeout, "failurePolicy.hang.progressSeconds"
-
-
-def ask_for_stacks(pid: int) -> bool:
-    """Ask a rank to print its stacks; False where it hasn't said that it can: the signal would kill it."""
-    if not children.catches(pid, STACKS_SIGNAL):
-        return False
-    try:
-        os.kill(pid, STACKS_SIGNAL)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def look_at(pid: int) -> str:

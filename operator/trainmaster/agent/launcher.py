@@ -88,7 +88,6 @@ def rank_environment(
     """The environment of an attempt's children: `base` with all that the attempt changes set anew."""
     nodes, processes = len(assignment.workers), settings.processes
     folder = attempt_dir(settings, assignment.attempt)
-    first_rank = node_rank * processes
     environ = dict(base)
     environ.update(
         {
@@ -97,7 +96,7 @@ def rank_environment(
             "NNODES": str(nodes),
             "NODE_RANK": str(node_rank),
             "NPROC_PER_NODE": str(processes),
-            "WORLD_SIZE": str(nodes * processes),
+            "WORLD_SIZE": str(assignment.world_size(processes)),
             "PET_NNODES": str(nodes),
             "PET_NPROC_PER_NODE": str(processes),
             "PET_NODE_RANK": str(node_rank),
@@ -113,7 +112,7 @@ def rank_environment(
     if settings.launcher == "exec":
         environ.update(
             {
-                "RANK": str(first_rank),
+                "RANK": str(assignment.first_rank(node_rank, processes)),
                 "LOCAL_RANK": "0",
                 "LOCAL_WORLD_SIZE": str(processes),
                 "TORCHELASTIC_ERROR_FILE": os.path.join(folder, "error.json"),
@@ -124,6 +123,8 @@ def rank_environment(
         environ.pop("RANK", None)
     # Without it a rank's last lines stay in its buffer when it is killed, and those are the ones that matter.
     environ.setdefault("PYTHONUNBUFFERED", "1")
+    # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
+    environ.setdefault("PYTHONFAULTHANDLER", "1")
     return environ
 
 

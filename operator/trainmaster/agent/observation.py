@@ -14,6 +14,7 @@ from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.stacks import ask_for_stacks
 from trainmaster.agent.verdict import Outcome
 
 LINE_SECONDS = 1.0
@@ -89,7 +90,7 @@ class Observation:
     def _collect_stacks(self, stall: hang.Stall) -> None:
         pids = self._run.ranks.values()
         for pid in pids:
-            hang.ask_for_stacks(pid)
+            ask_for_stacks(pid)
         # Ranks that wait for the one that hangs are over the limit too. Where a rank was stopped from outside, this is
         # the worker to blame, and its report goes first: the others are then told to stop.
         stopped_here = any(hang.is_stopped(pid) for pid in pids)
@@ -103,6 +104,6 @@ class Observation:
         views = "\n".join(hang.look_at(pid) for pid in run.ranks.values())
         parts = [run.evidence(local_rank)[-1_000:], views[:600], stall.sentence]
         if hang.is_stopped(run.ranks.get(local_rank, 0)):
-            parts.append(f"rank {stall.rank} is stopped by a signal (SIGSTOP)")
+            parts.append(f"rank {stall.rank} is stopped by a signal (state T)")
         error = "\n".join(filter(None, parts))[-MAX_ERROR_CHARACTERS:]
         run.fail(Outcome("Failed", stall.rank, EXIT_BY_REASON["Hung"], None, "Hung", error))

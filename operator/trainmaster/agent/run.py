@@ -21,6 +21,7 @@ from trainmaster.agent.loop import READ, Loop, Timer
 from trainmaster.agent.output import KeptLog, Printer, Pump
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.verdict import (
     FINISHED,
     Outcome,
@@ -98,7 +99,7 @@ class Run:
 
     def first_rank(self) -> int:
         """The global rank of local rank 0."""
-        return self.node_rank * self._settings.processes
+        return self._assignment.first_rank(self.node_rank, self._settings.processes)
 
     def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> None:
         """Start the launcher. Raises LaunchError, or OSError where the state folder can't be written."""
@@ -193,6 +194,9 @@ class Run:
             if pump is not None:
                 pump.drain()
                 text = pump.last_lines(MAX_ERROR_CHARACTERS)
+                if STACKS_MARK in text:
+                    # Stacks are longer than what went before them, which is why the rank was ended.
+                    text = shorten_stacks(tail_of(self._log_path(name), MAX_STACKS_BYTES))
                 if text:
                     return text
         return ""
@@ -208,9 +212,12 @@ class Run:
                 self._pump(name, _fifo(os.path.join(self._folder, name)), prefix, printer)
 
     def _pump(self, name: str, fd: int, prefix: str, printer: Printer) -> None:
-        log = KeptLog(os.path.join(self._folder, f"{name}.log"))
+        log = KeptLog(self._log_path(name))
         self._logs.append(log)
         self._pumps[name] = Pump(self._loop, fd, prefix, printer, log)
+
+    def _log_path(self, name: str) -> str:
+        return os.path.join(self._folder, f"{name}.log")
 
     def _announced(self, _events: int) -> None:
         try:

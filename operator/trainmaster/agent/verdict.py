@@ -31,6 +31,11 @@ _MASTER_UNREACHABLE = re.compile(
     r"Name or service not known|failed to connect to .*:\d+ after",
     re.IGNORECASE | re.DOTALL,
 )
+# What a script says by an exception of this name *and* this exit code: either alone may mean something else (70 is
+# EX_SOFTWARE of sysexits.h).
+_NAMED_BY_EXCEPTION = {67: "PreflightMismatch", 70: "Diverged"}
+FATAL_ERROR = "Fatal Python error:"
+"""How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
 # Fatal signals that the agent never sends, and that no peer's end causes.
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
 
@@ -65,9 +70,13 @@ def judge_failure(ending: Ending, rank: int | None, error: str, oom_kills: int) 
         return Outcome("Failed", rank, ending.exit_code, ending.signal, "OOMKilled", text[-MAX_ERROR_CHARACTERS:])
     if ending.signal is not None:
         # An abort is often the NCCL watchdog's answer to a lost peer.
-        culprit = ending.signal in _OWN_SIGNALS or not broken_connection(error)
+        said_before, _, _ = error.partition(FATAL_ERROR)
+        culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = f"{error}\nkilled by {signal_name(ending.signal)}".lstrip()[-MAX_ERROR_CHARACTERS:]
         return Outcome("Failed", rank, ending.exit_code, ending.signal, "Signal", text, culprit)
+    named = _NAMED_BY_EXCEPTION.get(ending.exit_code)
+    if named is not None and re.search(rf"^\W*(?:[\w.]+\.)?{named}\b", error, re.MULTILINE):
+        return Outcome("Failed", rank, ending.exit_code, None, named, error)
     if _MASTER_UNREACHABLE.search(error):
         return Outcome("Failed", rank, ending.exit_code, None, "MasterUnreachable", error, False)
     return Outcome("Failed", rank, ending.exit_code, None, "Error", error, not broken_connection(error))

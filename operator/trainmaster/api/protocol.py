@@ -54,7 +54,10 @@ def master_port(job_uid: str, attempt: int) -> int:
 
 @dataclass(frozen=True)
 class Assignment:
-    """One attempt as the agents are told of it. `workers`, `uids` and `hosts` are in rank order."""
+    """One attempt as the agents are told of it. `workers`, `uids`, `hosts` and `processes` are in rank order.
+
+    `processes` (ranks by worker) is only told where workers differ in it; None: all have equally many.
+    """
 
     attempt: int
     workers: tuple[int, ...]
@@ -64,6 +67,7 @@ class Assignment:
     token: str
     state: Literal["Run", "Hold"] = "Run"
     grace_seconds: float = 0.4
+    processes: tuple[int, ...] | None = None
 
     def to_json(self) -> str:
         """The annotation's value: compact, with a fixed order of keys, so that equal assignments are equal strings."""
@@ -78,6 +82,7 @@ class Assignment:
                 "token": self.token,
                 "state": self.state,
                 "graceSeconds": self.grace_seconds,
+                **({} if self.processes is None else {"processes": list(self.processes)}),
             },
             separators=(",", ":"),
         )
@@ -96,6 +101,7 @@ class Assignment:
                 token=str(data["token"]),
                 state="Hold" if data.get("state") == "Hold" else "Run",
                 grace_seconds=float(data.get("graceSeconds", 0.4)),
+                processes=None if data.get("processes") is None else tuple(int(count) for count in data["processes"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not an assignment: {error!r}") from error

@@ -96,6 +96,7 @@ FailureReason = Literal[
     "StartupDeadlineExceeded",
     "DeadlineExceeded",
     "MaxRestartsExceeded",
+    "Diverged",
 ]
 
 Phase = Literal["Pending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]

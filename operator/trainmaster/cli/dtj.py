@@ -214,7 +214,7 @@ def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None
 def _why(job: TrainingJob) -> str:
     if job.phase != "Failed" or not job.status.failures:
         return ""
-    failure = job.status.failures[-1]
+    failure = job.status.failures[0]
     rank = "" if failure.rank is None else f" of rank {failure.rank}"
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     return f"{failure.reason}{rank}{code}"

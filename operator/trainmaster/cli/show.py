@@ -193,7 +193,7 @@ def _steps(progress: Progress) -> str:
 
 def _failures(failures: Sequence[Failure]) -> RenderableType:
     parts: list[RenderableType] = []
-    for failure in failures[-MAX_FAILURES:]:
+    for failure in failures[:MAX_FAILURES]:
         where = [f"attempt {failure.attempt}"]
         if failure.rank is not None:
             where.append(f"rank {failure.rank}")

@@ -39,6 +39,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         # Attempt 1 is in the template before its pods exist.
         uids=None if attempt == 1 else tuple(uid or "" for uid in status.members),
         port=master_port(situation.job.uid, attempt),
+        processes=_processes(everybody, situation.workers),
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
     )
@@ -114,6 +115,14 @@ def _host(situation: Situation, everybody: Assignment, worker: int) -> str:
     if worker < len(everybody.hosts):
         return everybody.hosts[worker]
     return everybody.hosts[0].replace(f"{situation.job.name}-0.", f"{situation.job.name}-{worker}.", 1)
+
+
+def _processes(everybody: Assignment, workers: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Ranks of each member; only jobs of several groups differ in it, and those aren't resized."""
+    counts = everybody.processes
+    if counts is None or any(worker >= len(counts) for worker in workers):
+        return None
+    return tuple(counts[worker] for worker in workers)
 
 
 def _is_planned(situation: Situation) -> bool:

@@ -50,6 +50,7 @@ _AGENT_REASONS = frozenset(
         "LaunchError",
         "Usage",
         "AgentLost",
+        "Diverged",
     }
 )
 MAX_ERROR_LINES = 3
@@ -173,6 +174,8 @@ def _how(report: Report, reason: str) -> str:
             return "couldn't start its program"
         case "PreflightMismatch":
             return "has another environment than its peers"
+        case "Diverged":
+            return f"diverged{code}"
         case "Stopped":
             return "was stopped from outside"
     return f"ended{code}"

@@ -46,6 +46,13 @@ _ALL = (
     Reason("PreflightMismatch", "The workers' environments differ; the message has the lines.", "Fail", exit_code=67),
     Reason("MasterUnreachable", "A worker couldn't reach rank 0 in time.", "Restart", Strength.PEER, 66),
     Reason("LaunchError", "The program couldn't be started: command or interpreter not found.", "Fail", exit_code=65),
+    Reason(
+        "Diverged",
+        "The loss or the parameters went wrong, and going back to a checkpoint didn't help: an exception of that name, "
+        "and its exit code.",
+        "Fail",
+        exit_code=70,
+    ),
     Reason("Usage", "The agent was started with arguments that it doesn't know.", "Fail", exit_code=64),
     Reason(
         "AgentLost",

@@ -101,6 +101,13 @@ def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
     )
 
 
+def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
+    """Ranks of each worker by global index; None where all workers have equally many."""
+    if len({group.processes for group in layout if group.count}) <= 1:
+        return None
+    return tuple(group.processes for group in layout for _ in group.indexes)
+
+
 def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
     """Attempt 1: all workers, no uids, because the pods don't exist yet."""
     hosts = stable_hosts(job, spec)
@@ -111,4 +118,5 @@ def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
         hosts=hosts,
         port=master_port(job.uid, 1),
         token=job_token(job.uid),
+        processes=processes_by_worker(worker_layout(job, spec)),
     )

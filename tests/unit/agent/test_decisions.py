@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent import environment, hang, launcher, metrics, verdict
+from trainmaster.agent import environment, hang, launcher, metrics, stacks, verdict
 from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
@@ -75,6 +75,12 @@ def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
     assert (made["PET_NODE_RANK"], made["WORLD_SIZE"], made["PYTHONUNBUFFERED"]) == ("1", "8", "0")
 
 
+def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
+    uneven = from_wire({**GOOD, "processes": [8, 1]})
+    made = launcher.rank_environment(settings(TRAINMASTER_LAUNCHER="exec"), uneven, 1, {})
+    assert (made["RANK"], made["WORLD_SIZE"], made["NPROC_PER_NODE"]) == ("8", "9", "1")
+
+
 @pytest.mark.parametrize(
     ("ending", "error", "oom_kills", "reason", "culprit"),
     [
@@ -88,12 +94,23 @@ def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
         (Ending(134, 6), "Watchdog caught collective operation timeout", 0, "Signal", False),
         (Ending(134, 6), "free(): invalid pointer", 0, "Signal", True),
         (
+            Ending(134, 6),
+            "Watchdog caught collective operation timeout\nFatal Python error: Aborted\n" + "  File x\n" * 9,
+            0,
+            "Signal",
+            False,
+        ),
+        (
             Ending(1),
             "The client socket has timed out after 60s while trying to connect to (job-0, 29500).",
             0,
             "MasterUnreachable",
             False,
         ),
+        (Ending(70), "  File x\ntrainloop.errors.Diverged: loss\nDiverged: loss is nan", 0, "Diverged", True),
+        (Ending(70), "KeyError: 'Diverged'", 0, "Error", True),
+        (Ending(1), "Diverged: loss is nan", 0, "Error", True),
+        (Ending(67), "PreflightMismatch: torch differs", 0, "PreflightMismatch", True),
     ],
 )
 def test_a_failure_is_judged_by_its_end(ending: Ending, error: str, oom_kills: int, reason: str, culprit: bool) -> None:
@@ -189,15 +206,15 @@ def test_ranks_that_never_write_are_not_watched() -> None:
 
 
 def test_a_signal_for_stacks_is_not_sent_to_who_does_not_catch_it() -> None:
-    assert not hang.ask_for_stacks(os.getpid())
+    assert not stacks.ask_for_stacks(os.getpid())
     assert "State" not in hang.look_at(os.getpid())
     received = []
-    before = signal.signal(hang.STACKS_SIGNAL, lambda number, _frame: received.append(number))
+    before = signal.signal(stacks.STACKS_SIGNAL, lambda number, _frame: received.append(number))
     try:
-        assert hang.ask_for_stacks(os.getpid())
+        assert stacks.ask_for_stacks(os.getpid())
     finally:
-        signal.signal(hang.STACKS_SIGNAL, before)
-    assert received == [hang.STACKS_SIGNAL]
+        signal.signal(stacks.STACKS_SIGNAL, before)
+    assert received == [stacks.STACKS_SIGNAL]
 
 
 def test_metrics_escape_their_labels() -> None:

@@ -297,4 +297,4 @@ def test_a_stall_is_reported_as_hung_with_what_the_kernel_sees(job: Job) -> None
     report = agent.termination()
     assert (report["reason"], report["rank"], report["culprit"]) == ("Hung", 0, True)
     assert "at step 2; the limit is failurePolicy.hang.progressSeconds 1 s" in report["error"]
-    assert report["error"].endswith("rank 0 is stopped by a signal (SIGSTOP)")
+    assert report["error"].endswith("rank 0 is stopped by a signal (state T)")

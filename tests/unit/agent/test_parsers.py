@@ -37,6 +37,15 @@ def test_an_assignment_survives_the_wire() -> None:
     assert from_wire(GOOD).node_rank(1, "other") is None
     assert from_wire(GOOD).node_rank(2, "b") is None
     assert from_wire({**GOOD, "uids": None}).node_rank(1, "other") == 1
+    counted = {**GOOD, "processes": [8, 4]}
+    assert from_wire(counted).to_wire() == counted
+
+
+def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
+    equal, uneven = from_wire(GOOD), from_wire({**GOOD, "processes": [8, 4]})
+    assert (equal.first_rank(1, 4), equal.world_size(4)) == (4, 8)
+    assert (uneven.first_rank(0, 8), uneven.first_rank(1, 4)) == (0, 8)
+    assert uneven.world_size(4) == uneven.world_size(8) == 12
 
 
 @pytest.mark.parametrize(
@@ -48,6 +57,8 @@ def test_an_assignment_survives_the_wire() -> None:
         ({"workers": [1, 1]}, "assignment.workers: an index stands there twice"),
         ({"hosts": ["x"]}, "assignment.hosts: 1 items for 2 workers"),
         ({"uids": ["x"]}, "assignment.uids: 1 items for 2 workers"),
+        ({"processes": [8]}, "assignment.processes: 1 items for 2 workers"),
+        ({"processes": [8, 0]}, "assignment.processes: 0 is not a whole number from 1 to 1024"),
         ({"port": 70000}, "assignment.port: 70000 is not a whole number from 1 to 65535"),
         ({"token": ""}, "assignment.token: '' is not a text of 1 to 256 characters"),
         ({"master": "a\r\nb"}, "assignment.master: 'a\\r\\nb' is not a text of 1 to 253 characters"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainmaster.api.parsing import parse_spec
-from trainmaster.api.protocol import job_token, master_port
+from trainmaster.api.protocol import Assignment, job_token, master_port
 from trainmaster.api.rules import MAX_SET_NAME
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.api.values import MAX_WORKERS
@@ -73,6 +73,10 @@ def test_the_world_counts_each_groups_own_ranks() -> None:
     environments = [environment(one) for one in stateful_sets(spec(**TWO_GROUPS))]
     assert [one["NPROC_PER_NODE"] for one in environments] == ["8", "4"]
     assert {one["WORLD_SIZE"] for one in environments} == {"28"}
+    assignment = first_assignment(JOB, spec(**TWO_GROUPS))
+    assert assignment.processes == (8, 8, 4, 4, 4), "or an agent couldn't tell its global ranks"
+    assert Assignment.parse(assignment.to_json()) == assignment
+    assert "processes" not in first_assignment(JOB, spec(workers=3)).to_json()
     assert {one["NNODES"] for one in environments} == {"5"}
 
 

@@ -1,0 +1,53 @@
+"""Stacks of ranks: how they are asked for without harm, found again in what was printed, and shortened.
+
+A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for it (the bundled
+loop does); the signal's default action would kill it, so the kernel is asked first whether it is caught. Into which
+file it prints is its own matter: `TRAINMASTER_STACKS_FILE.<rank>`, where it uses that, or stderr, which is kept too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from trainmaster.agent import children
+from trainmaster.agent.verdict import FATAL_ERROR
+
+STACKS_SIGNAL = signal.SIGUSR2
+STACKS_MARK = "most recent call first"
+"""In the head of each thread that faulthandler prints."""
+MAX_STACKS_BYTES = 65_536
+BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
+
+
+def ask_for_stacks(pid: int) -> bool:
+    """Ask a rank to print its stacks; False where it hasn't said that it can: the signal would kill it."""
+    target = children.signal_target(pid, STACKS_SIGNAL)
+    if not children.catches(target, STACKS_SIGNAL):
+        return False
+    try:
+        os.kill(target, STACKS_SIGNAL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def shorten_stacks(text: str) -> str:
+    """What was printed before a fatal error's stacks, and the beginning of these: the thread at fault comes first."""
+    at = text.rfind(FATAL_ERROR)
+    if at < 0:
+        at = max(text.find("Thread 0x"), 0)
+    return (text[:at][-BEFORE_CHARACTERS:] + text[at:][:AFTER_CHARACTERS]).strip("\n")
+
+
+def tail_of(path: str, limit: int, start: int = 0) -> str:
+    """The end of a file from `start` on, at most `limit` bytes; empty where it can't be read."""
+    try:
+        with open(path, "rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            # A kept log that was turned over is shorter than it was.
+            start = start if start <= end else 0
+            file.seek(max(start, end - limit))
+            return file.read(limit).decode("utf-8", "replace")
+    except OSError:
+        return ""
