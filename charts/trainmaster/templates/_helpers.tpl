@@ -72,4 +72,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [events]
   # list: why a StatefulSet's pods aren't made is only told there.
   verbs: [create, patch, list]
+{{- $groups := dict "volcano" "scheduling.volcano.sh" "coscheduling" "scheduling.x-k8s.io" "kubernetes" "scheduling.k8s.io" }}
+{{- range .Values.gangSchedulers }}
+{{- if hasKey $groups . }}
+- apiGroups: [{{ get $groups . }}]
+  # delete: a PodGroup reserves nothing for a job that is suspended or over.
+  resources: [podgroups]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
+{{- end }}
 {{- end -}}

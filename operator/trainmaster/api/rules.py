@@ -28,6 +28,7 @@ from trainmaster.api.v1alpha1 import (
     Elastic,
     FailureRule,
     JobSpec,
+    Scheduling,
     SpecModel,
     WorkerGroup,
     is_bundled,
@@ -113,8 +114,6 @@ class Transition:
 # Fields whose behaviour comes later: by path, the only value that is accepted (None: the field must be absent). A field
 # that does nothing would be ignored silently, so it is refused. Remove the entry when the field works.
 UNSUPPORTED: Mapping[str, Any] = {
-    "spec.scheduling.gang": None,
-    "spec.scheduling.queue": None,
     "spec.scheduling.topology": None,
 }
 
@@ -321,6 +320,35 @@ SPEC_RULES: tuple[Rule, ...] = (
         cel="!(has(self.elastic) && has(self.workerGroups))",
         holds=lambda spec: spec.elastic is None or spec.worker_groups is None,
         message="can't be given with spec.workerGroups; use spec.workers, or remove it",
+    ),
+    Rule(
+        Scheduling,
+        "queue",
+        cel="!has(self.queue) || (has(self.gang) && self.gang.scheduler in ['volcano', 'kueue'])",
+        holds=lambda scheduling: (
+            scheduling.queue is None
+            or (scheduling.gang is not None and scheduling.gang.scheduler in ("volcano", "kueue"))
+        ),
+        message="'{queue}' is nobody's queue; set gang.scheduler to volcano or kueue, or remove it",
+        shown={"queue": Shown("self.queue", lambda scheduling: scheduling.queue)},
+    ),
+    Rule(
+        Scheduling,
+        "queue",
+        cel="!has(self.gang) || self.gang.scheduler != 'kueue' || has(self.queue)",
+        holds=lambda scheduling: (
+            scheduling.gang is None or scheduling.gang.scheduler != "kueue" or scheduling.queue is not None
+        ),
+        message="is missing, and Kueue admits nothing without a LocalQueue; set it to the name of one",
+        reason="FieldValueRequired",
+    ),
+    Rule(
+        Scheduling,
+        "gang",
+        cel="!has(self.gang) || self.gang.scheduler != 'kueue'",
+        holds=lambda scheduling: scheduling.gang is None or scheduling.gang.scheduler != "kueue",
+        message="kueue is not supported yet; remove it",
+        reason="FieldValueForbidden",
     ),
 )
 

@@ -39,6 +39,7 @@ from trainmaster.api.values import (
     Factor,
     Image,
     Interface,
+    LabelKey,
     PositiveSeconds,
     PositiveWholeSeconds,
     ProcessesPerWorker,
@@ -92,6 +93,7 @@ FailureReason = Literal[
     "Unschedulable",
     "QuotaExceeded",
     "Refused",
+    "NotInstalled",
     "NameTaken",
     "StartupDeadlineExceeded",
     "DeadlineExceeded",
@@ -304,19 +306,32 @@ class Gang(SpecModel):
     """All workers are scheduled together, or none."""
 
     scheduler: Literal["volcano", "coscheduling", "kubernetes", "kueue"] = Field(
-        ..., description="Whose PodGroup (or Workload) asks for the gang."
+        ...,
+        description="Whose PodGroup asks for the gang: Volcano's, the coscheduling plugin's (with podTemplate.spec."
+        "schedulerName, unless it is in the default scheduler), Kubernetes' own (1.36, feature gate GenericWorkload). "
+        "kueue: a Workload of Kueue, which admits the whole job.",
     )
-    timeout_seconds: PositiveWholeSeconds | None = Field(None, description="Seconds to wait for the whole gang.")
+    timeout_seconds: PositiveWholeSeconds | None = Field(
+        None,
+        description="Seconds that the job may wait for nodes for its gang before it fails; unset waits for ever. "
+        "startupSeconds begins when the gang has its nodes. Time in Kueue's queue doesn't count.",
+    )
 
 
 class Topology(SpecModel):
     """Where workers stand to each other."""
 
-    key: str = Field(
-        ..., min_length=1, max_length=316, description="Node label that names the domain (topology.kubernetes.io/rack)."
+    key: LabelKey = Field(
+        ...,
+        description="Node label that names the domain (topology.kubernetes.io/rack). Ranks follow it too: workers "
+        "of one domain are neighbours, where the operator may read nodes.",
     )
     mode: Literal["Pack", "Spread"] = Field(
-        "Pack", description="Pack: one domain if possible. Spread: evenly over domains."
+        "Pack", description="Pack: all workers in one domain. Spread: evenly over the domains."
+    )
+    required: StrictBool = Field(
+        False,
+        description="true: a worker that can't be placed so waits; false: it goes where there is room.",
     )
 
 
@@ -324,7 +339,7 @@ class Scheduling(SpecModel):
     """How the pods are scheduled."""
 
     gang: Gang | None = Field(None, description="Gang scheduling.")
-    queue: Subdomain | None = Field(None, description="Queue of the gang scheduler or of Kueue.")
+    queue: Subdomain | None = Field(None, description="Volcano's Queue, or the LocalQueue of Kueue, which needs one.")
     priority_class_name: Subdomain | None = Field(None, description="PriorityClass of the pods.")
     topology: Topology | None = Field(None, description="Pack or spread workers over a topology.")
 

@@ -20,6 +20,10 @@ JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 EXTENDED_RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 IMAGE_PATTERN = r"^\S+$"
+LABEL_KEY_PATTERN = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
+    r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+)
 INTERFACE_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.,:@]*$"
 BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
 # A colon separates mount paths in the container runtimes, so Kubernetes refuses it.
@@ -30,6 +34,7 @@ HINTS = {
     SUBDOMAIN_PATTERN: "use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit",
     EXTENDED_RESOURCE_PATTERN: "use the device plugin's domain and name, such as nvidia.com/gpu",
     IMAGE_PATTERN: "use an image reference without spaces",
+    LABEL_KEY_PATTERN: "use a label's key, such as topology.kubernetes.io/rack",
     INTERFACE_PATTERN: "use the name of a network interface, such as eth0",
     BACKEND_PATTERN: "use auto or the name of a backend of torch.distributed, such as nccl or gloo",
     ABSOLUTE_PATH_PATTERN: "use an absolute path without ':'",
@@ -113,6 +118,7 @@ ProcessesPerWorker = Annotated[int | Literal["auto"], PlainValidator(_processes)
 DNSLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL_PATTERN, max_length=63)]
 Subdomain = Annotated[str, StringConstraints(pattern=SUBDOMAIN_PATTERN, max_length=253)]
 ExtendedResource = Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE_PATTERN, max_length=253)]
+LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY_PATTERN, max_length=316)]
 Image = Annotated[str, StringConstraints(pattern=IMAGE_PATTERN, max_length=512)]
 Interface = Annotated[str, StringConstraints(pattern=INTERFACE_PATTERN, max_length=63)]
 Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=64)]

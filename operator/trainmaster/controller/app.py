@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,6 +16,7 @@ from trainmaster.controller.connection import Connection, connect
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.executor import Executor
+from trainmaster.controller.gang_watching import GangWatching
 from trainmaster.controller.health import HealthServer
 from trainmaster.controller.kubernetes_cluster import KubernetesCluster
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
@@ -86,20 +87,28 @@ class Operator:
             else:
                 lease = None
             self.metrics.leader.set(1)
-            resync = Resync(cluster, store, settings.namespaces, interval=settings.resync_seconds)
+            resync = Resync(
+                cluster, store, settings.namespaces, interval=settings.resync_seconds, also=lambda: gangs.served
+            )
+            note = _noting(store, resync)
+            gangs = GangWatching(connection, cluster, store, settings.namespaces, note=note, relisted=resync.soon)
+            stack.push_async_callback(gangs.close)
             if not await _unless(stop, self._fill(resync, connection)):
                 return
-            await self._work(stop, connection, cluster, store, queue, streams, resync, lease)
+            await gangs.fill(job.spec for job in store.jobs())
+            self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=resync.soon)
+            await self._work(stop, self._watcher, cluster, store, queue, streams, resync, gangs, lease)
 
     async def _work(
         self,
         stop: asyncio.Event,
-        connection: Connection,
+        watcher: Watcher,
         cluster: KubernetesCluster,
         store: Store,
         queue: WorkQueue[JobKey],
         streams: LeadStreams,
         resync: Resync,
+        gangs: GangWatching,
         lease: LeaderLease | None,
     ) -> None:
         settings = self.settings
@@ -130,21 +139,10 @@ class Operator:
             self._decide,
             RenderingSettings(agent_image=settings.agent_image),
             forget=forget,
+            want=gangs.want,
         )
-
-        def note(event: Event) -> None:
-            kind, resource, raw = event
-            if kind == "DELETED":
-                store.note_deleted(resource, raw)
-                return
-            if kind is None:
-                # A new list: what was deleted before it is missing in it, and only a sweep sees that.
-                resync.soon()
-            store.note(resource, raw)
-
-        self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=resync.soon)
         background = [
-            asyncio.create_task(self._watcher.run(), name="watcher"),
+            asyncio.create_task(watcher.run(), name="watcher"),
             asyncio.create_task(resync.run(), name="resync"),
         ]
         if lease is not None:
@@ -246,6 +244,22 @@ class Operator:
                 f"--metrics-port: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
             ) from error
         logger.info("Metrics and probes on port %d.", self.port)
+
+
+def _noting(store: Store, resync: Resync) -> Callable[[Event], None]:
+    """What is done with each event of a watch."""
+
+    def note(event: Event) -> None:
+        kind, resource, raw = event
+        if kind == "DELETED":
+            store.note_deleted(resource, raw)
+            return
+        if kind is None:
+            # A new list: what was deleted before it is missing in it, and only a sweep sees that.
+            resync.soon()
+        store.note(resource, raw)
+
+    return note
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

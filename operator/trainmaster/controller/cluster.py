@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from trainmaster.api.v1alpha1 import GROUP, KIND, PLURAL, VERSION
+from trainmaster.rendering import GANG_APIS, child_kind
 
 RawObject = dict[str, Any]
 
@@ -28,6 +29,11 @@ class Resource:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def child_kind(self) -> str:
+        """The kind's name among a job's children."""
+        return child_kind(self.api_version, self.kind)
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """The URL's path, from `/api` on."""
@@ -49,8 +55,14 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 NODES = Resource("", "v1", "nodes", "Node")
 
+# What asks a gang scheduler for a whole job, by its name in the spec. Each may be absent in a cluster.
+GANGS: Mapping[str, Resource] = {
+    name: Resource(api.group, api.version, api.plural, api.kind) for name, api in GANG_APIS.items()
+}
 # What a job is made of, by kind.
-CHILDREN: Mapping[str, Resource] = {resource.kind: resource for resource in (SERVICES, CONFIG_MAPS, STATEFUL_SETS)}
+CHILDREN: Mapping[str, Resource] = {
+    resource.child_kind: resource for resource in (SERVICES, CONFIG_MAPS, STATEFUL_SETS, *GANGS.values())
+}
 
 
 class PodStream(Protocol):

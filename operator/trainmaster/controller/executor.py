@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Cluster
+from trainmaster.controller.cluster import CHILDREN, GANGS, JOBS, PODS, Cluster, Resource
 from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.lost_nodes import is_lost
@@ -35,12 +35,14 @@ from trainmaster.reconciling.decision import (
     Apply,
     Assign,
     Decision,
+    DeleteChild,
     DeleteJob,
     DeletePod,
     PodRef,
     Touch,
 )
 from trainmaster.reconciling.snapshot import ChildView, Problem
+from trainmaster.rendering import GANG_APIS, child_kind
 
 logger = logging.getLogger(__name__)
 
@@ -195,12 +197,14 @@ class Executor:
                 await self._annotate(key, action.pods, stamp)
             case DeletePod():
                 await self._delete_pod(key, action)
+            case DeleteChild():
+                await self._delete_child(key, action)
             case DeleteJob():
                 await self._delete_job(key, action)
 
     async def _apply(self, key: JobKey, snapshot: Snapshot, action: Apply) -> None:
         manifest = action.manifest
-        kind, name = str(manifest["kind"]), str(manifest["metadata"]["name"])
+        kind, name = child_kind(manifest["apiVersion"], manifest["kind"]), str(manifest["metadata"]["name"])
         resource = CHILDREN[kind]
         known = self._child(snapshot, kind, name)
         if known is None:
@@ -220,8 +224,7 @@ class Executor:
         try:
             answer = await self._cluster.apply(resource, key.namespace, name, manifest, force=True)
         except NotFound as error:
-            # The namespace is gone; the job is going with it.
-            raise Refused(error.request, error.message, status=404, reason="NotFound") from error
+            raise _without_place(error, resource) from error
         self._store.note(resource, answer)
 
     def _child(self, snapshot: Snapshot, kind: str, name: str) -> ChildView | None:
@@ -307,6 +310,15 @@ class Executor:
         node = str(pod.get("spec", {}).get("nodeName") or "")
         return not node or await is_lost(self._cluster, node, lost_after=action.lost_after, now=self._now())
 
+    async def _delete_child(self, key: JobKey, action: DeleteChild) -> None:
+        resource = CHILDREN[action.kind]
+        try:
+            await self._cluster.delete(resource, key.namespace, action.name, uid=action.uid)
+            # A finalizer may keep it for a while.
+            self._store.note(resource, await self._cluster.get(resource, key.namespace, action.name))
+        except NotFound:
+            self._store.drop(resource, key, action.name, action.uid)
+
     async def _delete_job(self, key: JobKey, action: DeleteJob) -> None:
         try:
             live = await self._cluster.get(JOBS, key.namespace, key.name)
@@ -334,5 +346,21 @@ def describe(action: Action) -> str:
             return "touch pods"
         case DeletePod(pod=pod):
             return f"delete Pod {pod.name}"
+        case DeleteChild():
+            return f"delete {action.kind} {action.name}"
         case DeleteJob():
             return "delete the job"
+
+
+def _without_place(error: NotFound, resource: Resource) -> Refused:
+    """An apply answered with 404: the namespace is gone and the job goes with it, or the type isn't served."""
+    product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
+    if product is None or error.message.startswith("namespaces "):
+        return Refused(error.request, error.message, status=404, reason="NotFound")
+    return Refused(
+        error.request,
+        f"the cluster doesn't serve {resource.plural} of {resource.api_version}; install {product}, or apply the job "
+        "again without scheduling.gang",
+        status=404,
+        reason="NotInstalled",
+    )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
 from trainmaster.controller.executor import Executor
 from trainmaster.controller.json_logs import current_attempt, current_job
@@ -44,6 +44,7 @@ class Reconciler:
         rendering: RenderingSettings,
         *,
         forget: Callable[[str], None],
+        want: Callable[[JobSpec | None], None] = lambda spec: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
@@ -55,6 +56,8 @@ class Reconciler:
         self._decide = decide
         self._rendering = rendering
         self._forget = forget
+        # Asked for each job: what its gang scheduler needs is watched from then on.
+        self._want = want
         self._now = now
         # uid of each job that had a pass, to forget what is kept about it when it goes.
         self._known: dict[JobKey, str] = {}
@@ -121,6 +124,7 @@ class Reconciler:
             self._gone(key)
         self._known[key] = job.uid
         current_attempt.set(job.status.attempt)
+        self._want(job.spec)
         decision = self._decide(job, snapshot.observed, self._now(), self._rendering)
         outcome = await self._executor.execute(key, snapshot, decision)
         if outcome.wrote_status:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from trainmaster.controller.cluster import Cluster, Resource
@@ -25,8 +25,18 @@ Known = dict[tuple[str, str], tuple[JobKey, Versioned]]
 class Resync:
     """Sweeps every `interval` seconds, and soon after `soon` was called (a watch was listed anew)."""
 
-    def __init__(self, cluster: Cluster, store: Store, namespaces: Collection[str], *, interval: float) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        namespaces: Collection[str],
+        *,
+        interval: float,
+        also: Callable[[], Collection[Resource]] = tuple,
+    ) -> None:
         self._cluster = cluster
+        # Types that are watched only where they are used.
+        self._also = also
         self._store = store
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._interval = interval
@@ -62,7 +72,7 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. A list that fails is tried again at the next sweep."""
-        for resource in WATCHED:
+        for resource in (*WATCHED, *self._also()):
             for namespace in self._namespaces:
                 try:
                     await self._sweep(resource, namespace)

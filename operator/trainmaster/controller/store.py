@@ -155,7 +155,7 @@ class Store:
         elif resource == PODS:
             del record.pods[name]
         else:
-            del record.children[resource.kind, name]
+            del record.children[resource.child_kind, name]
         if record.is_empty():
             del self._records[key]
         self._changed(key)
@@ -171,7 +171,7 @@ class Store:
                     yield key, name, pod.version
             else:
                 for (kind, name), (_, version) in list(record.children.items()):
-                    if kind == resource.kind:
+                    if kind == resource.child_kind:
                         yield key, name, version
 
     def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
@@ -184,7 +184,7 @@ class Store:
         if resource == PODS:
             pod = record.pods.get(name)
             return pod.version if pod else None
-        child = record.children.get((resource.kind, name))
+        child = record.children.get((resource.child_kind, name))
         return child[1] if child else None
 
     # What agents say.
@@ -346,14 +346,14 @@ class Store:
 
     def _note_child(self, resource: Resource, raw: Mapping[str, Any], version: Versioned) -> None:
         key = self._key(resource, raw["metadata"])
-        if key is None or resource.kind not in CHILDREN:
+        if key is None or resource.child_kind not in CHILDREN:
             return
         record = self._record(key)
-        view = child_view(resource.kind, raw)
-        known = record.children.get((resource.kind, view.name))
+        view = child_view(resource.child_kind, raw)
+        known = record.children.get((resource.child_kind, view.name))
         if known is not None and known[1].uid == version.uid and not is_newer(version, known[1]):
             return
-        record.children[resource.kind, view.name] = (view, version)
+        record.children[resource.child_kind, view.name] = (view, version)
         if known is None or known[0] != view:
             self._changed(key)
 

@@ -101,6 +101,7 @@ def pod_view(raw: Raw) -> PodView | None:
         unschedulable=str(scheduled.get("message") or scheduled.get("reason") or "")[:MAX_MESSAGE]
         if scheduled.get("status") == "False"
         else None,
+        scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         disruption=str(disrupted.get("reason") or "DisruptionTarget") if disrupted.get("status") == "True" else None,
         ready=ready.get("status") == "True",
         assignment=parse_assignment(metadata.get("annotations") or {}),
@@ -156,7 +157,7 @@ def parse_termination_message(message: str) -> Report | None:
 
 
 def child_view(kind: str, raw: Raw) -> ChildView:
-    """A Service, ConfigMap or StatefulSet."""
+    """A child; `kind` is as `rendering.child_kind` names it."""
     metadata: Raw = raw.get("metadata") or {}
     spec: Raw = raw.get("spec") or {}
     template: Raw = (spec.get("template") or {}).get("metadata") or {}

@@ -27,7 +27,16 @@ from typing import Any
 import kopf
 
 from trainmaster.api.protocol import JOB_NAME_LABEL
-from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS, SERVICES, STATEFUL_SETS, RawObject, Resource
+from trainmaster.controller.cluster import (
+    CONFIG_MAPS,
+    GANGS,
+    JOBS,
+    PODS,
+    SERVICES,
+    STATEFUL_SETS,
+    RawObject,
+    Resource,
+)
 from trainmaster.controller.connection import Connection
 from trainmaster.controller.kubernetes_cluster import PAGE
 
@@ -41,8 +50,10 @@ SELECTORS = {
     SERVICES: JOB_NAME_LABEL,
     STATEFUL_SETS: JOB_NAME_LABEL,
     CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL}!={LOGS_CONTENT}",
+    **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
-WATCHED = (JOBS, *SELECTORS)
+# What is always watched; `gang_watching` has the rest.
+WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 # Events handed over at a time, so that a list of thousands doesn't hold up the loop.
 BATCH = 200
 # Seconds between two lives of kopf: the first wait, and the longest.
@@ -60,12 +71,14 @@ class Watcher:
         connection: Connection,
         namespaces: Collection[str],
         *,
+        resources: Collection[Resource] = WATCHED,
         note: Callable[[Event], None],
         restarted: Callable[[], None] = lambda: None,
         reconnect_seconds: float = 0.1,
     ) -> None:
         self._connection = connection
         self._namespaces = tuple(namespaces)
+        self._resources = tuple(resources)
         self._note = note
         self._restarted = restarted
         self._reconnect_seconds = reconnect_seconds
@@ -102,7 +115,7 @@ class Watcher:
         """One life of kopf, in a thread of its own; returns what ended it."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[BaseException | None] = loop.create_future()
-        life = _Life(self._connection, self._namespaces, self._receiver(loop), self._reconnect_seconds)
+        life = _Life(self._connection, self._namespaces, self._resources, self._receiver(loop), self._reconnect_seconds)
 
         def end(error: BaseException | None) -> None:
             if not ended.done():
@@ -159,11 +172,13 @@ class _Life:
         self,
         connection: Connection,
         namespaces: tuple[str, ...],
+        resources: tuple[Resource, ...],
         receive: Callable[[Event], None],
         reconnect_seconds: float,
     ) -> None:
         self._connection = connection
         self._namespaces = namespaces
+        self._resources = resources
         self._receive = receive
         self._reconnect_seconds = reconnect_seconds
         self._ready = threading.Event()
@@ -209,7 +224,7 @@ class _Life:
             return await self._connection.for_kopf()
 
         kopf.on.login(registry=registry)(login)
-        for resource in WATCHED:
+        for resource in self._resources:
             kopf.on.event(
                 group=resource.group, version=resource.version, plural=resource.plural, registry=registry, id="note"
             )(self._handler(resource))

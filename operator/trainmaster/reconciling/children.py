@@ -15,6 +15,7 @@ from trainmaster.api.protocol import Assignment
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.reconciling.assignments import is_ahead
 from trainmaster.reconciling.decision import Apply
+from trainmaster.reconciling.gang import lacks_pod_group, pod_group_kind
 from trainmaster.reconciling.situation import Situation
 from trainmaster.reconciling.snapshot import ChildView
 from trainmaster.rendering import JobIdentity, Manifest, Settings, render, worker_layout
@@ -83,6 +84,11 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
         if _is_needed(known.get((kind, name)), rendered_hash, replicas.get(name), kind=kind, ended=ended)
         and not is_ahead(standing.get(name), assignment)
     }
+    if scaled_to_zero(situation):
+        needed = {(kind, name) for kind, name in needed if kind != pod_group_kind(situation)}
+    elif lacks_pod_group(situation):
+        # Pods that come before it would be scheduled one by one.
+        needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or _has_pods(known.get((kind, name)))}
     if not needed:
         return ()
     return tuple(Apply(manifest.body) for manifest in rendering.manifests() if (manifest.kind, manifest.name) in needed)
@@ -100,6 +106,10 @@ def _own_sets(situation: Situation) -> list[ChildView]:
         for child in situation.observed.children
         if child.kind == "StatefulSet" and child.owner_uid == situation.job.uid and not child.deleting
     ]
+
+
+def _has_pods(child: ChildView | None) -> bool:
+    return child is not None and bool(child.replicas)
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:

@@ -14,6 +14,7 @@ from trainmaster.reconciling.assignments import assign, desired_assignment, touc
 from trainmaster.reconciling.children import apply_children, scaled_to_zero
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster.reconciling.events import events_between
+from trainmaster.reconciling.gang import delete_pod_group
 from trainmaster.reconciling.quarantine import move_workers
 from trainmaster.reconciling.report import rejected, report
 from trainmaster.reconciling.situation import Situation, survey
@@ -87,6 +88,10 @@ def _actions(situation: Situation) -> Iterator[Action]:
         if told is not None:
             yield told
     yield from apply_children(situation, assignment)
+    if scaled_to_zero(situation):
+        released = delete_pod_group(situation)
+        if released is not None:
+            yield released
     if situation.running:
         woken = touch(situation, assignment)
         if woken is not None:

@@ -61,13 +61,22 @@ class DeletePod:
 
 
 @dataclass(frozen=True)
+class DeleteChild:
+    """Delete a child that is no longer wanted, by its uid."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
 class DeleteJob:
     """Delete the job itself (its time to live is over)."""
 
     uid: str
 
 
-Action = Apply | Assign | Touch | DeletePod | DeleteJob
+Action = Apply | Assign | Touch | DeletePod | DeleteChild | DeleteJob
 
 
 @dataclass(frozen=True)

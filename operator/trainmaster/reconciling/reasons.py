@@ -90,6 +90,7 @@ _ALL = (
     Reason("Unschedulable", "No node had room for all workers within startupSeconds.", "Fail"),
     Reason("QuotaExceeded", "A quota kept children or pods from being made for startupSeconds.", "Fail"),
     Reason("Refused", "The API server refused a write for startupSeconds: permission, admission rule.", "Fail"),
+    Reason("NotInstalled", "The cluster didn't serve the gang scheduler's API for startupSeconds.", "Fail"),
     Reason("NameTaken", "A child's name belongs to an object of somebody else.", "Fail"),
     Reason("StartupDeadlineExceeded", "Not all ranks were up within startupSeconds.", "Fail"),
     Reason("DeadlineExceeded", "The job was active for longer than activeDeadlineSeconds.", "Fail"),

@@ -83,6 +83,8 @@ class PodView:
     message: str = ""
     # The PodScheduled condition's message while it is False, in the scheduler's words.
     unschedulable: str | None = None
+    # When the PodScheduled condition became True.
+    scheduled_at: float | None = None
     # The DisruptionTarget condition's reason while it is True (EvictionByEvictionAPI, PreemptionByScheduler, ...).
     disruption: str | None = None
     ready: bool = False
@@ -95,7 +97,10 @@ class PodView:
 
 @dataclass(frozen=True)
 class ChildView:
-    """A Service, ConfigMap or StatefulSet of the job. `replicas` and `assignment` are a StatefulSet's."""
+    """An object that belongs to the job. `replicas` and `assignment` are a StatefulSet's.
+
+    `kind` is as `rendering.child_kind` names it.
+    """
 
     kind: str
     name: str

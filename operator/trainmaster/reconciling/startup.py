@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainmaster.reconciling.attempts import fail, held_since
+from trainmaster.reconciling.gang import scheduled_at, waits_for_nodes
 from trainmaster.reconciling.situation import START_FAILURES, Situation, is_alive, latest_end
 from trainmaster.reconciling.snapshot import ContainerView, PodView
 from trainmaster.reconciling.times import to_seconds
@@ -36,6 +37,7 @@ _ORDER = (
     "InvalidImageName",
     "LaunchError",
     "NameTaken",
+    "NotInstalled",
     "QuotaExceeded",
     "Refused",
     "ImagePull",
@@ -68,6 +70,9 @@ def deadline(situation: Situation) -> Transition | None:
     if due is None or situation.now < due:
         return None
     limit = f"not all ranks were up within {situation.spec.failure_policy.startup_seconds:g} s (startupSeconds)"
+    gang = situation.spec.scheduling.gang
+    if gang is not None and waits_for_nodes(situation):
+        limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
     trouble = worst(situation)
     if trouble is not None:
         return fail(situation, trouble.reason, f"{limit}: {trouble.message}")
@@ -80,8 +85,13 @@ def due_at(situation: Situation) -> float | None:
         return None
     status = situation.status
     times = [to_seconds(text) for text in (status.attempt_start_time, status.restart_time, held_since(situation))]
-    known = [moment for moment in times if moment is not None]
-    return max(known) + situation.spec.failure_policy.startup_seconds if known else None
+    known = [moment for moment in (*times, scheduled_at(situation)) if moment is not None]
+    if not known:
+        return None
+    gang = situation.spec.scheduling.gang
+    if gang is not None and waits_for_nodes(situation):
+        return None if gang.timeout_seconds is None else max(known) + gang.timeout_seconds
+    return max(known) + situation.spec.failure_policy.startup_seconds
 
 
 def worst(situation: Situation) -> Trouble | None:
@@ -104,7 +114,7 @@ def _is_starting(situation: Situation) -> bool:
 
 def _children(situation: Situation) -> Iterator[Trouble]:
     for problem in situation.observed.problems:
-        reason = "NameTaken" if problem.reason == "NotOurs" else "Refused"
+        reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
         if "exceeded quota" in problem.message:
             reason = "QuotaExceeded"
         yield Trouble(reason, f"{problem.action} was refused ({problem.reason}): {problem.message}")

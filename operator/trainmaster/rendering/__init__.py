@@ -5,6 +5,7 @@
 """
 
 from trainmaster.rendering.context import Settings, pod_grace_seconds, rank_grace_seconds
+from trainmaster.rendering.gangs import GANG_APIS, GangAPI, has_pod_group, scheduler_of
 from trainmaster.rendering.layout import (
     GroupLayout,
     JobIdentity,
@@ -14,18 +15,23 @@ from trainmaster.rendering.layout import (
     worker_layout,
     world_size,
 )
-from trainmaster.rendering.manifest import Manifest
+from trainmaster.rendering.manifest import Manifest, child_kind
 from trainmaster.rendering.rendering import render
 
 __all__ = [
+    "GANG_APIS",
+    "GangAPI",
     "GroupLayout",
     "JobIdentity",
     "Manifest",
     "Settings",
+    "child_kind",
     "first_assignment",
+    "has_pod_group",
     "pod_grace_seconds",
     "rank_grace_seconds",
     "render",
+    "scheduler_of",
     "stable_hosts",
     "worker_count",
     "worker_layout",

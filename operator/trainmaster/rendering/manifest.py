@@ -13,12 +13,26 @@ from trainmaster.api.protocol import HASH_ANNOTATION
 
 @dataclass(frozen=True)
 class Manifest:
-    """An object to apply. `rendered_hash` stands in its annotations too: an equal one there needs no write."""
+    """An object to apply. `rendered_hash` stands in its annotations too: an equal one there needs no write.
+
+    `kind` is as `child_kind` names it.
+    """
 
     kind: str
     name: str
     rendered_hash: str
     body: Mapping[str, Any]
+
+
+# Groups whose kinds are known by their short name.
+_BUILT_IN = frozenset({"", "apps"})
+
+
+def child_kind(api_version: str, kind: str) -> str:
+    """A kind that is unique among the children: as it is for built-in ones, else with its group, as kubectl writes it
+    (three gang schedulers have a PodGroup)."""
+    group, slash, _ = api_version.partition("/")
+    return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
 
 
 def finish(body: dict[str, Any]) -> Manifest:
@@ -28,7 +42,7 @@ def finish(body: dict[str, Any]) -> Manifest:
     metadata = body["metadata"]
     annotations = {**metadata.get("annotations", {}), HASH_ANNOTATION: rendered_hash}
     return Manifest(
-        kind=body["kind"],
+        kind=child_kind(body["apiVersion"], body["kind"]),
         name=metadata["name"],
         rendered_hash=rendered_hash,
         body={**body, "metadata": {**metadata, "annotations": annotations}},

@@ -13,6 +13,7 @@ from trainmaster.api.protocol import AGENT_PORT, JOB_UID_LABEL, Assignment
 from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
 from trainmaster.rendering.context import Settings, child_context, set_context, training_name
 from trainmaster.rendering.engine import render_template
+from trainmaster.rendering.gangs import has_pod_group, join_group, pod_group_context, scheduler_of
 from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
 from trainmaster.rendering.manifest import Manifest, finish
 
@@ -29,7 +30,7 @@ def render(
     avoid_nodes: Sequence[str] = (),
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
-    """Service, ConfigMap (when there is a training config), then a StatefulSet for each group.
+    """Service, ConfigMap (when there is a training config), PodGroup (of a gang), then a StatefulSet for each group.
 
     `assignment` goes into the pods' template. `replicas` overrides the number of workers by StatefulSet name: 0 for a
     job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. `spec` must have
@@ -39,10 +40,18 @@ def render(
     manifests = [_service(job)]
     if spec.training is not None:
         manifests.append(_training(job, spec.training))
-    for group in worker_layout(job, spec):
+    layout = worker_layout(job, spec)
+    sets = []
+    for group in layout:
         count = (replicas or {}).get(group.set_name, group.count)
-        manifests.append(_stateful_set(job, spec, group, assignment, count, avoid_nodes, settings))
-    return tuple(manifests)
+        sets.append(_stateful_set(job, spec, group, assignment, count, avoid_nodes, settings))
+    if has_pod_group(spec):
+        pods = [manifest.body["spec"]["template"]["spec"] for manifest in sets]
+        counted = zip((group.count for group in layout), pods, strict=True)
+        context = pod_group_context(spec, counted)
+        template = f"podgroup-{scheduler_of(spec)}.yaml.j2"
+        manifests.append(finish(render_template(template, child=child_context(job, job.name), gang=context)))
+    return (*manifests, *sets)
 
 
 def _service(job: JobIdentity) -> Manifest:
@@ -72,6 +81,7 @@ def _stateful_set(
     body = render_template("statefulset.yaml.j2", child=context.child, set=context)
     if spec.pod_template is not None:
         body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))
+    join_group(body["spec"]["template"], spec, job.name)
     if avoid_nodes:
         _avoid(body["spec"]["template"]["spec"], avoid_nodes)
     return finish(body)

@@ -251,6 +251,11 @@ def test_all_groups_together_have_no_more_workers_than_an_assignment_names() -> 
     ]
 
 
+def test_a_queue_is_somebodys() -> None:
+    (sentence,) = sentences({"workers": 1, "scheduling": {"queue": "team"}})
+    assert sentence.startswith("spec.scheduling.queue: 'team' is nobody's queue; set gang.scheduler to volcano")
+
+
 def nested(path: str, value: Any) -> dict[str, Any]:
     *parents, last = path.removeprefix("spec.").split(".")
     spec: dict[str, Any] = {last: value}
@@ -260,8 +265,6 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 EXAMPLES = {
-    "spec.scheduling.gang": {"scheduler": "volcano"},
-    "spec.scheduling.queue": "team-a",
     "spec.scheduling.topology": {"key": "topology.kubernetes.io/rack"},
 }
 

@@ -12,7 +12,7 @@ from trainmaster.api.v1alpha1 import Condition, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.assignments import desired_assignment
 from trainmaster.reconciling.children import apply_children
-from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteJob, DeletePod, Touch
+from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, Touch
 from trainmaster.reconciling.situation import Situation, survey
 from trainmaster.reconciling.snapshot import (
     ChildView,
@@ -193,6 +193,8 @@ def kinds(decision: Decision) -> list[str]:
                 names.append(f"Touch {','.join(pod.name for pod in told)}")
             case DeletePod(pod=deleted, force=force):
                 names.append(f"Delete {deleted.name}{' by force' if force else ''}")
+            case DeleteChild(kind=kind):
+                names.append(f"Delete {kind}")
             case DeleteJob():
                 names.append("Delete job")
     return names

@@ -25,7 +25,18 @@ def test_a_job_becomes_what_its_golden_file_says(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_children_are_valid_by_kubernetes_schemas(name: str, version: str) -> None:
     for manifest in manifests(name):
-        kubernetes_validate.validate(dict(manifest.body), version, strict=True)
+        if manifest.kind.startswith("PodGroup."):
+            continue
+        body = json.loads(json.dumps(manifest.body))
+        if manifest.kind == "StatefulSet" and version == "1.32":
+            # Kubernetes' own gangs are younger.
+            body["spec"]["template"]["spec"].pop("schedulingGroup", None)
+        kubernetes_validate.validate(body, version, strict=True)
+
+
+def test_kubernetes_own_gang_is_valid_where_it_is_served() -> None:
+    for manifest in manifests("gang-kubernetes"):
+        kubernetes_validate.validate(dict(manifest.body), "1.36", strict=True)
 
 
 def test_there_are_golden_files_for_these_jobs_only() -> None:

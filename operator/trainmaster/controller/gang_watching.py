@@ -1,0 +1,113 @@
+"""PodGroups and other objects of gang schedulers: watched once a job uses them and the cluster serves them.
+
+Most clusters have none of these types, and a watch of a type that isn't there (or that the operator may not see) would
+end kopf, and with it all other watching. So each type is listed first, again and again until that works, and then gets
+a watcher of its own, which can fail without hurting anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.controller.cluster import GANGS, Cluster, Resource
+from trainmaster.controller.connection import Connection
+from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
+from trainmaster.controller.store import Store
+from trainmaster.controller.watching import SELECTORS, Event, Watcher
+from trainmaster.rendering import scheduler_of
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two looks for a type that isn't served, or may not be listed.
+LOOK_AGAIN = 5.0
+
+
+class GangWatching:
+    """`want` it for every job; `close` ends what it started."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        cluster: Cluster,
+        store: Store,
+        namespaces: Collection[str],
+        *,
+        note: Callable[[Event], None],
+        relisted: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._cluster = cluster
+        self._store = store
+        self._namespaces = tuple(namespaces)
+        self._note = note
+        self._relisted = relisted
+        self._tasks: dict[Resource, asyncio.Task[None]] = {}
+        # Types that could be listed, so that a sweep can look after them too.
+        self._served: list[Resource] = []
+
+    @property
+    def served(self) -> tuple[Resource, ...]:
+        """The types that are watched."""
+        return tuple(self._served)
+
+    async def fill(self, specs: Iterable[JobSpec | None]) -> None:
+        """Read what these jobs have, before any of them is decided on."""
+        for resource in {found for spec in specs if (found := gang_resource(spec)) is not None}:
+            await self._list(resource)
+
+    def want(self, spec: JobSpec | None) -> None:
+        """A job may have an object of its gang scheduler: watch the type."""
+        resource = gang_resource(spec)
+        if resource is not None and resource not in self._tasks:
+            self._tasks[resource] = asyncio.create_task(self._serve(resource), name=f"watcher of {resource.plural}")
+
+    async def close(self) -> None:
+        """End all watching."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _serve(self, resource: Resource) -> None:
+        served = resource in self._served
+        while not served:
+            served = await self._list(resource)
+            if not served:
+                await asyncio.sleep(LOOK_AGAIN)
+        logger.info("Watching %s of %s.", resource.plural, resource.api_version)
+        while True:
+            watcher = Watcher(
+                self._connection, self._namespaces, resources=(resource,), note=self._note, restarted=self._relisted
+            )
+            try:
+                await watcher.run()
+            except Exception:
+                logger.exception("Watching %s failed; trying again.", resource.plural)
+                await asyncio.sleep(LOOK_AGAIN)
+
+    async def _list(self, resource: Resource) -> bool:
+        """Read all objects of the type into the store; whether that worked."""
+        try:
+            for namespace in self._namespaces or (None,):
+                async for page in self._cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
+                    for item in page:
+                        # Lists leave both out of their items.
+                        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+                        self._store.note(resource, typed)
+        except (NotFound, Forbidden) as error:
+            logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
+            return False
+        except ClusterError as error:
+            logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
+            return False
+        if resource not in self._served:
+            self._served.append(resource)
+        return True
+
+
+def gang_resource(spec: JobSpec | None) -> Resource | None:
+    """The type of object that a job's gang scheduler needs."""
+    scheduler = scheduler_of(spec) if spec is not None else None
+    return GANGS.get(scheduler) if scheduler is not None else None
