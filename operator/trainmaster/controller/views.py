@@ -101,7 +101,6 @@ def pod_view(raw: Raw) -> PodView | None:
         unschedulable=str(scheduled.get("message") or scheduled.get("reason") or "")[:MAX_MESSAGE]
         if scheduled.get("status") == "False"
         else None,
-        scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
         disruption=str(disrupted.get("reason") or "DisruptionTarget") if disrupted.get("status") == "True" else None,
         ready=ready.get("status") == "True",
         assignment=parse_assignment(metadata.get("annotations") or {}),

@@ -83,8 +83,6 @@ class PodView:
     message: str = ""
     # The PodScheduled condition's message while it is False, in the scheduler's words.
     unschedulable: str | None = None
-    # When the PodScheduled condition became True.
-    scheduled_at: float | None = None
     # The DisruptionTarget condition's reason while it is True (EvictionByEvictionAPI, PreemptionByScheduler, ...).
     disruption: str | None = None
     ready: bool = False
