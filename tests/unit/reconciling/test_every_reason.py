@@ -14,6 +14,7 @@ from trainmaster.reconciling.snapshot import Observed, Problem
 STARTING: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": [], "ago": 900.0}
 QUOTA = Problem("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
 REFUSED = Problem("apply Service bert", "Forbidden", "webhook says no", NOW)
+UNSERVED = Problem("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)
 STRANGER = Problem("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
 
 
@@ -67,6 +68,7 @@ CASES: dict[str, tuple[Observed, dict[str, Any], dict[str, Any]]] = {
     ),
     "QuotaExceeded": (Observed(problems=(QUOTA,)), STARTING, {}),
     "Refused": (Observed(problems=(REFUSED,)), STARTING, {}),
+    "NotInstalled": (Observed(problems=(UNSERVED,)), STARTING, {}),
     "NameTaken": (Observed(problems=(STRANGER,)), STARTING, {}),
     "StartupDeadlineExceeded": (observed(given=[pod(0)]), STARTING, {}),
     "DeadlineExceeded": (observed(), {}, {"runPolicy": {"activeDeadlineSeconds": 10}}),
