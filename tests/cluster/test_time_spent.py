@@ -1,0 +1,88 @@
+"""Where a job's time goes, with the real operator and agents: a rank that is killed once costs what it must."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.test_operator_jobs import Jobs
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.times import to_seconds
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+STEP_SECONDS, TOTAL, CHECKPOINT_EVERY, KILLED_AFTER = 0.1, 50, 20, 37
+# Each rank keeps its own checkpoint in the pod, which lives through a restart in place.
+TRAIN = f"""
+import json, os, pathlib, signal, time
+state = pathlib.Path(os.environ["TRAINMASTER_STATE_DIR"]) / "checkpoint"
+progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
+start = int(state.read_text()) if state.exists() else 0
+for step in range(start + 1, {TOTAL} + 1):
+    time.sleep({STEP_SECONDS})
+    told = {{"step": step, "totalSteps": {TOTAL}, "startStep": start, "stepSeconds": {STEP_SECONDS}}}
+    beside = progress.with_name("." + progress.name)
+    beside.write_text(json.dumps(told))
+    beside.replace(progress)
+    if step % {CHECKPOINT_EVERY} == 0:
+        state.write_text(str(step))
+    if step == {KILLED_AFTER} and os.environ["TRAINMASTER_ATTEMPT"] == "1" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as process:
+        yield process
+
+
+def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    jobs = Jobs(cluster)
+    cluster.apply(training_job("job", textwrap.dedent(TRAIN)))
+    jobs.until_phase("Succeeded", seconds=90)
+    status = JobStatus.model_validate(jobs.status())
+    spent = status.time
+    assert spent is not None and spent.until == status.completion_time
+    started, ended = to_seconds(status.start_time), to_seconds(status.completion_time)
+    assert started is not None and ended is not None
+    seconds = {name: getattr(spent, name) or 0.0 for name in CATEGORIES}
+    assert sum(seconds.values()) == pytest.approx(ended - started, abs=0.0015)
+    assert (status.attempt, status.restarts) == (2, 1)
+    # Steps 21 to 37 were done twice, as far as the operator had heard of them a second before the kill.
+    assert seconds["recompute"] >= (KILLED_AFTER - CHECKPOINT_EVERY - 12) * STEP_SECONDS
+    assert seconds["productive"] >= 0.6 * TOTAL * STEP_SECONDS
+    assert seconds["load"] + seconds["rendezvous"] > 0
+    assert status.progress is not None and status.progress.goodput is not None
+    assert status.progress.goodput == pytest.approx(seconds["productive"] / (ended - started), abs=0.002)
+    assert 0.1 < status.progress.goodput < 0.9
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "trainmaster.cli.dtj", "status", "job", "--namespace", cluster.namespace],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "COLUMNS": "160", "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    print(shown)
+    assert re.search(r"^time [█▒]{40}$", shown, re.MULTILINE), shown
+    assert "recompute" in shown and f"goodput {status.progress.goodput:.0%}" in shown
+    port = re.search(r"Metrics and probes on port (\d+)", operator.text())
+    assert port is not None
+    with urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=10) as answer:
+        told = answer.read().decode()
+    assert re.search(r'trainmaster_job_time_seconds_total\{category="recompute",job_name="job",', told)
