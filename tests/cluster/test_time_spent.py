@@ -67,6 +67,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     assert seconds["productive"] >= 0.6 * TOTAL * STEP_SECONDS
     assert seconds["load"] + seconds["rendezvous"] > 0
     assert status.progress is not None and status.progress.goodput is not None
+    assert status.progress.step == TOTAL
     assert status.progress.goodput == pytest.approx(seconds["productive"] / (ended - started), abs=0.002)
     assert 0.1 < status.progress.goodput < 0.9
 

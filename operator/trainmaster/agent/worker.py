@@ -223,6 +223,9 @@ class Worker:
     def _take_outcome(self, outcome: Outcome) -> None:
         """This worker's part of the attempt has ended, or a better cause has been found."""
         self._ended_at = time.monotonic()
+        if self._run is not None and self._observation is not None:
+            # Before the report: who hears of the end decides on what it knows of the way there.
+            self._observation.finish()
         report = self._new_report(self._started_attempt, outcome.state)._replace(
             rank=outcome.rank,
             exit_code=outcome.exit_code,

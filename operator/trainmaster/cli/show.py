@@ -179,7 +179,8 @@ def _time(spent: TimeSpent) -> list[RenderableType]:
         bar.append(("█" if name == "productive" else "▒") * width, style=style)
         drawn += width
         share = "<1%" if seconds / whole < 0.005 else f"{seconds / whole:.0%}"
-        cells.append(Text.assemble((name, style), f" {duration(seconds)} ({share})"))
+        shown = f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+        cells.append(Text.assemble((name, style), f" {shown} ({share})"))
     for start in range(0, len(cells), 4):
         legend.add_row(*cells[start : start + 4])
     return [bar, legend]

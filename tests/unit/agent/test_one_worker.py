@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .agents import Job, until
+from .agents import Job, Stream, until
 
 PYTHON = sys.executable
 
@@ -298,3 +298,21 @@ def test_a_stall_is_reported_as_hung_with_what_the_kernel_sees(job: Job) -> None
     assert (report["reason"], report["rank"], report["culprit"]) == ("Hung", 0, True)
     assert "at step 2; the limit is failurePolicy.hang.progressSeconds 1 s" in report["error"]
     assert report["error"].endswith("rank 0 is stopped by a signal (state T)")
+
+    assert report["error"].endswith("rank 0 is stopped by a signal (SIGSTOP)")
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "Finished"), (3, "Failed")])
+def test_the_last_progress_is_told_before_the_end(job: Job, code: int, state: str) -> None:
+    go = job.folder / "go"
+    write = 'echo \'{"step": %d}\' > "$TRAINMASTER_PROGRESS_FILE"; '
+    wait = f"until [ -e {go} ]; do sleep 0.02; done; "
+    agent = job.agent(0).start("sh", "-c", f"{write % 1}{wait}{write % 2}exit {code}")
+    job.annotate(job.assignment(1))
+    agent.until_state("Running")
+    stream = Stream(agent)
+    go.touch()
+    stream.until_report(state)
+    told = [line["ranks"]["0"]["step"] for line in stream.seen if line["type"] == "progress"]
+    stream.close()
+    assert told[-1] == 2

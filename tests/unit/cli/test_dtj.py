@@ -77,7 +77,7 @@ def test_status_shows_where_the_time_went(transport: FakeTransport) -> None:
     bar = next(line for line in lines if line.startswith("time "))
     assert (bar.count("█"), bar.count("▒")) == (36, 4)
     legend = lines[lines.index(bar) + 1]
-    assert legend.split("  ") == ["productive 9m0s (90%)", "recompute 45s (8%)", "restart 14s (2%)", "queue 1s (<1%)"]
+    assert legend.split("  ") == ["productive 9m0s (90%)", "recompute 45s (8%)", "restart 14s (2%)", "queue 1.0s (<1%)"]
     assert "goodput 90%" in "\n".join(lines)
 
 
