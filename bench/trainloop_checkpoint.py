@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from trainloop import storage
-from trainloop.saving import saver_for
+from trainloop.saving import Saver
 
 MIB = 384
 ROUNDS = 4
@@ -35,15 +35,15 @@ def stalls(
     mode: Literal["sync", "thread", "process"], state: dict[str, Any], folder: Path
 ) -> tuple[list[float], float]:
     """Seconds that `save` kept the caller in each round; and the median until the checkpoint was on the disk."""
-    saver = saver_for(mode)
+    saver = Saver(mode)
     stalled, whole = [], []
     for step in range(1, ROUNDS + 1):
         began = time.perf_counter()
         pending = saver.save(folder, step, state, {})
         stalled.append(time.perf_counter() - began)
-        pending.result()
+        written = pending.result()
         whole.append(time.perf_counter() - began)
-        storage.prune(folder, 1, set())
+        storage.prune(written, 1)
     saver.close()
     return stalled, statistics.median(whole)
 

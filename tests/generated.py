@@ -9,11 +9,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "trainmaster"
@@ -49,6 +51,39 @@ def reasons() -> str:
     return markdown()
 
 
+def training_reference() -> str:
+    """The page of all fields of the training configuration and of the built-in tasks' options."""
+    from trainloop.config import Config
+    from trainloop.tasks import BUILT_IN, imported
+
+    lines = ["# Training configuration", "", *_tables(Config, "")]
+    for name, target in BUILT_IN.items():
+        lines += [f"## task.options of `{name}`", "", *_tables(imported("task.name", target).Options, "task.options.")]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    from trainloop.settings import models_in
+
+    if model.__doc__ and prefix:
+        yield from (model.__doc__.strip(), "")
+    yield from ("| field | type | default | meaning |", "|---|---|---|---|")
+    nested = []
+    for name, info in model.model_fields.items():
+        inner = next(iter(models_in(info.annotation)), None)
+        if inner is not None:
+            nested.append((f"{prefix}{name}", inner))
+            continue
+        default = info.get_default(call_default_factory=True, validated_data={})
+        shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).splitlines()[0]}`"
+        kind = str(getattr(info.annotation, "__name__", info.annotation)).replace("typing.", "").replace("|", "\\|")
+        yield f"| `{prefix}{name}` | {kind} | {shown} | {info.description or ''} |"
+    yield ""
+    for name, inner in nested:
+        yield from (f"## {name}", "")
+        yield from _tables(inner, f"{name}.")
+
+
 def manifests(template: str) -> str:
     """One of the chart's templates with the default values, for `kubectl apply -k manifests`."""
     from helm_python import Chart
@@ -79,6 +114,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "manifests/operator.yaml": lambda: manifests("operator.yaml"),
     "docs/reference.md": reference,
     "docs/reasons.md": reasons,
+    "docs/training-reference.md": training_reference,
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -132,6 +134,30 @@ def _stopped_by_sigterm(settings: Config) -> dict[str, Any]:
 
 
 @pytest.mark.torch
+def test_sigterm_in_the_midst_of_an_evaluation_saves_and_does_not_wait_for_its_end(tmp_path: Path) -> None:
+    """An evaluation may take longer than the pod's grace period."""
+    runs = run_ranks(2, _stopped_in_evaluation, config(tmp_path, evaluation={"batch": 1}))
+    assert [(run["stopped"], run["step"]) for run in runs] == [(True, 6), (True, 6)]
+    assert max(run["passes"] for run in runs) < 10
+    assert storage.complete(tmp_path / "checkpoints")[0].step == 6
+
+
+def _stopped_in_evaluation(settings: Config) -> dict[str, Any]:
+    with joined(settings.distributed) as world:
+        trainer, passes = Trainer(settings, world), list[int]()
+
+        def measure(model: Any, batch: Any) -> dict[str, torch.Tensor]:
+            passes.append(1)
+            if world.rank == 1 and trainer.state.step == 6 and len(passes) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return {"correct": torch.zeros(())}
+
+        trainer.task.measure = measure  # type: ignore[method-assign]
+        outcome = trainer.run()
+        return {"stopped": outcome.stopped, "step": outcome.step, "passes": len(passes)}
+
+
+@pytest.mark.torch
 def test_kill_9_at_any_point_of_a_save_leaves_a_loadable_checkpoint(tmp_path: Path) -> None:
     """Saves follow each other without a pause, so that a kill nearly always comes in the middle of one."""
     for delay in (0.02, 0.11, 0.23):
@@ -152,8 +178,10 @@ def _save_for_ever(folder: Path) -> None:
     while True:
         step += 1
         state = {"step": step, "tensor": tensor}
-        storage.write(folder, step, lambda partial, state=state: storage.save_tensors(state, partial / "state.pt"), {})  # type: ignore[misc]
-        storage.prune(folder, 2, set())
+        written = storage.write(
+            folder, step, lambda partial, state=state: storage.save_tensors(state, partial / "state.pt"), {}
+        )  # type: ignore[misc]
+        storage.prune(written, 2)
 
 
 def flip_a_byte(file: Path) -> None:
@@ -187,10 +215,36 @@ def test_a_step_that_is_saved_again_overwrites_nothing(tmp_path: Path) -> None:
     assert storage.complete(tmp_path) == [second, first]
 
 
-def test_retention_keeps_the_newest_and_the_named(tmp_path: Path) -> None:
-    all_of_them = [written(tmp_path, step) for step in range(1, 7)]
-    storage.prune(tmp_path, 2, {all_of_them[0].name})
+def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    best, *_, newest = [written(tmp_path, step) for step in range(1, 7)]
+    storage.prune(newest, 2, best)
     assert [found.step for found in storage.complete(tmp_path)] == [6, 5, 1]
+
+
+def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(tmp_path: Path) -> None:
+    """A resume passed over step 20, and saved at 15: that is the last one that verifies."""
+    damaged, _ = written(tmp_path, 20), written(tmp_path, 10)
+    flip_a_byte(damaged.path / storage.STATE)
+    newest = written(tmp_path, 15)
+    storage.prune(newest, 1)
+    assert [found.step for found in storage.complete(tmp_path) if storage.verify(found) is None] == [15]
+
+
+def test_the_best_checkpoint_of_an_earlier_attempt_is_kept() -> None:
+    """With `best_is: min`, across a restart, and on every rank's disk alike."""
+    with tempfile.TemporaryDirectory() as folder:
+        for attempt in ([3.0, 1.0, 2.0], [5.0, 4.0]):
+            run_ranks(1, _save_with_results, Path(folder), attempt)
+        assert [storage.results(found)["loss"] for found in storage.complete(Path(folder))] == [4.0, 1.0]
+
+
+def _save_with_results(folder: Path, losses: list[float]) -> None:
+    settings = CheckpointSettings.model_validate({"keep": 1, "best": "loss", "best_is": "min"})
+    with joined(config().distributed) as world:
+        checkpoints = Checkpointer(settings, world, folder)
+        step = max((found.step for found in storage.complete(folder)), default=0)
+        for number, loss in enumerate(losses, step + 1):
+            assert checkpoints.save(number, {"step": number}, {"loss": loss}) == []
 
 
 def test_what_an_unfinished_save_left_is_never_a_checkpoint(tmp_path: Path) -> None:
@@ -205,3 +259,26 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(storage.CheckpointError, match="checkpoint of step 3 can't be written to"):
         written(tmp_path / "file", 3)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("ranks", "mode"), [(2, "sync"), (1, "process")])
+def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, mode: str) -> None:
+    changes: dict[str, Any] = {
+        "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 2, "mode": mode, "export": False}
+    }
+    runs = run_ranks(
+        ranks, _on_a_full_disk, config(tmp_path, **changes, task=EXACT["task"], precision=EXACT["precision"])
+    )
+    assert runs == [6] * ranks
+    assert list((tmp_path / "saved").iterdir()) == []
+    log = (tmp_path / "report" / "metrics.jsonl").read_text()
+    assert "checkpoint of step 2 can't be written to" in log and "training goes on without it" in log
+
+
+def _on_a_full_disk(settings: Config) -> int:
+    """No file may be larger than 20,000 bytes: a disk that is full in the middle of the state."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    step: int = train(settings)["state"].step
+    return step

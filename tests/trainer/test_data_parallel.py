@@ -15,6 +15,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, train
 from trainloop.distributed import joined
 from trainloop.optimizer import clip_gradients
+from trainloop.schedule import Schedule
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -58,6 +59,7 @@ def test_a_rank_without_samples_takes_part(alone: dict[str, dict[str, Any]]) -> 
 
 
 def test_every_sample_is_seen_once_when_the_number_of_ranks_changes_in_mid_epoch(tmp_path: Path) -> None:
+    """And the learning rate goes on where it was (T3, T6)."""
     changes: dict[str, Any] = {**UNEVEN, "epochs": 1, "steps": None, "batch": {"size": 4}}
     before = run_ranks(2, train, config(tmp_path, **changes), 2)
     after = run_ranks(4, train, config(tmp_path, **changes))
@@ -65,6 +67,8 @@ def test_every_sample_is_seen_once_when_the_number_of_ranks_changes_in_mid_epoch
     # A rank makes one pass over sample 0 before it loads (the trainer's warm-up); those are not training.
     warm_up = 4 * 2
     assert sorted(seen) == sorted([*range(20), *[0] * warm_up])
+    schedule = Schedule(config(**changes).schedule, total=5, batch=4)
+    assert before[0]["rates"] + after[0]["rates"] == [0.05 * schedule.factor(update) for update in range(5)]
 
 
 def test_the_global_batch_of_the_first_start_is_kept_when_the_number_of_ranks_changes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -21,7 +22,7 @@ from tests.trainer.toy import config, largest_difference, train
 from trainloop import resources
 from trainloop.anomaly import AnomalyDetector, AnomalySettings, z_score
 from trainloop.distributed import joined
-from trainloop.errors import OutOfMemory, PreflightMismatch
+from trainloop.errors import OutOfMemory, PreflightMismatch, TrainingError
 from trainloop.gradients import checksums, compare_parameters
 from trainloop.preflight import PreflightSettings, checker, differences
 from trainloop.trainer import Trainer
@@ -168,6 +169,30 @@ def test_without_a_checkpoint_numbers_that_are_not_finite_end_the_run_as_diverge
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"anomaly": {"rollback_after": 2}, **toy(poison=[2, 3], factor=math.nan)}, "steps stand out at step 3"),
+        (toy(unused=True), "parameters without gradient after the first step: no rank has a gradient for 0.unused"),
+    ],
+)
+def test_what_ends_a_run_is_in_every_ranks_progress_report(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    for told in run_ranks(2, _progress_of_a_failing_run, config(tmp_path, **changes), tmp_path):
+        assert told["message"].startswith(message)
+
+
+def _progress_of_a_failing_run(settings: Any, folder: Path) -> dict[str, Any]:
+    file = folder / f"progress-{os.environ['RANK']}"
+    os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
+    with pytest.raises(TrainingError):
+        train(settings)
+    told: dict[str, Any] = json.loads(file.read_text())
+    return told
+
+
+@pytest.mark.torch
 def test_without_a_checkpoint_a_clipped_step_is_made_in_the_end(tmp_path: Path) -> None:
     """A learning rate that grows too far makes one odd step after another; skipping them all would be a standstill."""
     changes: dict[str, Any] = {"steps": 90, "anomaly": {"rollback_after": 3}}
@@ -205,8 +230,7 @@ def test_threads_fit_the_containers_limit(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_memory_is_read_from_the_cgroup(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1073741824\n")
-    (tmp_path / "memory.current").write_text("1024\n")
-    assert (resources.memory_limit(tmp_path), resources.memory_used(tmp_path)) == (2**30, 1024)
+    assert resources.memory_limit(tmp_path) == 2**30
     (tmp_path / "memory.max").write_text("max\n")
     assert resources.memory_limit(tmp_path) is None
 

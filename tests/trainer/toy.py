@@ -134,8 +134,10 @@ def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
     """Train in this rank; weights, samples seen, and the learning rates used. With `steps`, save and stop after so
     many.
     """
+    rates: list[float] = []
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
+        trainer.after_step.append(lambda trainer: rates.append(trainer.optimizer.param_groups[0]["lr"]))
         if steps is None:
             outcome = trainer.run()
         else:
@@ -148,6 +150,7 @@ def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
         return {
             "weights": weights(trainer),
             "seen": list(trainer.task.seen),  # type: ignore[attr-defined]
+            "rates": rates,
             "results": outcome.results if outcome else {},
             "state": trainer.state,
         }

@@ -25,7 +25,7 @@ from pydantic import Field
 from trainloop import storage
 from trainloop.distributed import World
 from trainloop.errors import ConfigError
-from trainloop.saving import Saver, saver_for
+from trainloop.saving import Saver
 from trainloop.settings import Settings
 from trainloop.storage import Checkpoint
 
@@ -66,7 +66,6 @@ class Checkpointer:
 
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
-        self._best: tuple[float, str] | None = None
         self._pending: Future[Checkpoint] | None = None
         self.writer = self._find_writer()
         if settings.format == "sharded" and any(world.gather(self.writer)):
@@ -74,7 +73,7 @@ class Checkpointer:
                 f"checkpoint.format is 'sharded', but ranks don't see the same {path}: mount a shared (RWX) volume, or "
                 "set it to full"
             )
-        self._saver: Saver = saver_for(settings.mode)
+        self._saver = Saver(settings.mode)
         if self.is_writer:
             path.mkdir(parents=True, exist_ok=True)
             storage.clean(path)
@@ -97,9 +96,8 @@ class Checkpointer:
         A checkpoint that can't be written is no reason to stop training: the caller says so and goes on.
         """
         problems = self.wait()
-        results = results or {}
         if self.is_writer:
-            about = {"world_size": self.world.size, "results": results}
+            about = {"world_size": self.world.size, "results": results or {}}
             self._pending = self._saver.save(self.path, step, state, about)
         if self.settings.mode == "sync":
             problems += self.wait()
@@ -117,7 +115,7 @@ class Checkpointer:
         if self._pending is not None:
             try:
                 self._retain(self._pending.result())
-            except storage.CheckpointError as error:
+            except (storage.CheckpointError, OSError) as error:
                 problem = str(error)
             self._pending = None
         return [text for text in self.world.gather(problem) if text]
@@ -155,14 +153,14 @@ class Checkpointer:
         return problems
 
     def _retain(self, written: Checkpoint) -> None:
-        name, keep = self.settings.best, set[str]()
-        if name:
-            value = storage.read_manifest(written)["about"]["results"].get(name)
-            sign = 1 if self.settings.best_is == "max" else -1
-            if value is not None and (self._best is None or sign * value > sign * self._best[0]):
-                self._best = (value, written.name)
-            keep = {self._best[1]} if self._best else keep
-        storage.prune(self.path, self.settings.keep, keep)
+        storage.prune(written, self.settings.keep, self._best())
+
+    def _best(self) -> Checkpoint | None:
+        """The checkpoint with the best result by its manifest, also of earlier attempts; of equal ones the oldest."""
+        name, sign = self.settings.best, 1 if self.settings.best_is == "max" else -1
+        found = [(one, storage.results(one).get(name)) for one in storage.complete(self.path)] if name else []
+        scored = [(sign * value, one) for one, value in reversed(found) if value is not None]
+        return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
     def _find_writer(self) -> int:
         """The lowest rank that writes where this rank can read."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from pydantic import Field
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 
 from trainloop.compression import Method, Uncompressed, compressor_for
 from trainloop.settings import Settings

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
 #: What a compressor remembers, by bucket: plain tensors, so that they can be saved.

@@ -2,20 +2,18 @@
 
     python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
 
-Every mistake is reported at once, each in a sentence that names field, value and remedy. `python -m trainloop.config`
-prints the reference page.
+Every mistake is reported at once, each in a sentence that names field, value and remedy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, model_validator
-from pydantic_core import PydanticUndefined
+from pydantic import Field, ValidationError, model_validator
 
 from trainloop.anomaly import AnomalySettings
 from trainloop.balance import BalanceSettings
@@ -34,7 +32,7 @@ from trainloop.precision import PrecisionSettings
 from trainloop.preflight import PreflightSettings
 from trainloop.schedule import ScheduleSettings
 from trainloop.seeding import SeedSettings
-from trainloop.settings import Settings, models_in, section, sentences
+from trainloop.settings import Settings, section, sentences
 from trainloop.tasks import TaskSettings
 from trainloop.watchdog import WatchdogSettings
 
@@ -63,6 +61,9 @@ class Config(Settings):
     metrics: MetricsSettings = section(MetricsSettings)
     seed: SeedSettings = section(SeedSettings)
     distributed: DistributedSettings = section(DistributedSettings)
+    hooks: list[str] = Field(
+        [], description="Functions of yours, `module:function`, each called with the Trainer before it starts."
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> Config:
@@ -156,32 +157,3 @@ def _number(value: Any) -> Any:
         except ValueError:
             return value
     return value
-
-
-def reference() -> str:
-    """The reference page: every field with its type, default and meaning."""
-    return "\n".join(["# Training configuration", "", *_reference_lines(Config, "")]) + "\n"
-
-
-def _reference_lines(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    if model.__doc__ and prefix:
-        yield from (model.__doc__.strip(), "")
-    yield from ("| field | type | default | meaning |", "|---|---|---|---|")
-    nested = []
-    for name, info in model.model_fields.items():
-        inner = next(iter(models_in(info.annotation)), None)
-        if inner is not None:
-            nested.append((f"{prefix}{name}", inner))
-            continue
-        default = info.get_default(call_default_factory=True, validated_data={})
-        shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).splitlines()[0]}`"
-        kind = str(getattr(info.annotation, "__name__", info.annotation)).replace("typing.", "").replace("|", "\\|")
-        yield f"| `{prefix}{name}` | {kind} | {shown} | {info.description or ''} |"
-    yield ""
-    for name, inner in nested:
-        yield from (f"## {name}", "")
-        yield from _reference_lines(inner, f"{name}.")
-
-
-if __name__ == "__main__":
-    print(reference(), end="")

@@ -18,8 +18,7 @@ from typing import Literal, TypeVar
 import torch
 import torch.distributed as dist
 from pydantic import Field
-from torch.distributed.distributed_c10d import Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed import Store, rendezvous
 
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
@@ -63,6 +62,7 @@ class World:
     local_size: int
     device: torch.device
     backend: str
+    store: Store | None = None  # the rendezvous' key-value store, which needs no collective
 
     @property
     def is_main(self) -> bool:
@@ -173,9 +173,8 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     rank, size, local_rank, local_size = environment()
     device = choose_device(settings.device, local_rank)
     backend = choose_backend(settings.backend, device)
-    world = World(rank, size, local_rank, local_size, device, backend)
     if size == 1:
-        yield world
+        yield World(rank, size, local_rank, local_size, device, backend)
         return
     _announce(settings)
     timeout = timedelta(seconds=settings.timeout_seconds)
@@ -186,6 +185,7 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     both = backend if backend == "gloo" or device.type == "cpu" else f"cpu:gloo,{device.type}:{backend}"
     dist.init_process_group(both, store=store, rank=rank, world_size=size, timeout=timeout)
     _left.append(dist.group.WORLD)
+    world = World(rank, size, local_rank, local_size, device, backend, store)
     yield world
     world.barrier()
     dist.destroy_process_group()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from pydantic import Field
 
-from trainloop.data import SizedDataset
 from trainloop.distributed import World
 from trainloop.parallel import Replica
 from trainloop.precision import Precision
@@ -27,43 +28,41 @@ class EvaluationSettings(Settings):
 
 
 def evaluate(
-    settings: EvaluationSettings, task: Task, data: SizedDataset, replica: Replica, world: World, precision: Precision
-) -> dict[str, float]:
-    """The task's results over the evaluation set; the same numbers on every rank."""
+    settings: EvaluationSettings,
+    task: Task,
+    replica: Replica,
+    world: World,
+    precision: Precision,
+    stop: Callable[[], bool],
+) -> dict[str, float] | None:
+    """The task's results over its evaluation set, the same numbers on every rank; None once any rank says `stop`."""
+    data = task.evaluation or []
     length = min(len(data), settings.samples or len(data))
     mine = range(world.rank, length, world.size)
-    # The same number on every rank, because FSDP's forward is collective.
-    passes = math.ceil(math.ceil(length / world.size) / settings.batch)
-    sums: dict[str, torch.Tensor] = {}
-    replica.model.eval()
-    with torch.no_grad():
-        for index in range(passes):
-            samples = mine[index * settings.batch : (index + 1) * settings.batch]
-            batch = {
-                name: tensor.to(world.device)
-                for name, tensor in task.collate([data[sample] for sample in samples or range(1)]).items()
-            }
-            with precision.autocast():
-                parts = {"loss": task.loss(replica.model, batch), **task.measure(replica.model, batch)}
-            parts["count"] = torch.tensor(task.count(batch))
-            for name, value in parts.items():
-                weight = 1.0 if len(samples) else 0.0
-                sums[name] = (
-                    sums.get(name, torch.zeros((), dtype=torch.float64)) + weight * value.detach().double().cpu()
-                )
-    replica.model.train()
-    totals = dict(zip(sums, world.sum([float(value) for value in sums.values()]), strict=True))
+    totals: dict[str, float] = {}
+    # As many passes on every rank, because FSDP's forward is collective; the spare ones don't count.
+    for start in range(0, math.ceil(length / world.size), settings.batch):
+        if world.sum([float(stop())])[0] > 0:
+            return None
+        samples = mine[start : start + settings.batch]
+        sums = _sums(task, [data[sample] for sample in samples or range(1)], replica, world, precision)
+        totals = {name: totals.get(name, 0.0) + (value if samples else 0.0) for name, value in sums.items()}
+    totals = dict(zip(totals, world.sum(list(totals.values())), strict=True))
     return {"loss": totals["loss"] / max(1.0, totals["count"]), **task.results(totals)}
 
 
 def sample_loss(task: Task, replica: Replica, world: World, precision: Precision, samples: int = 8) -> float:
     """Mean loss of the first few training samples, in evaluation mode: what a checkpoint is recognised by."""
-    count = min(samples, len(task.train))
-    batch = {
-        name: tensor.to(world.device) for name, tensor in task.collate([task.train[i] for i in range(count)]).items()
-    }
+    first = [task.train[index] for index in range(min(samples, len(task.train)))]
+    sums = _sums(task, first, replica, world, precision)
+    return sums["loss"] / max(1.0, sums["count"])
+
+
+def _sums(task: Task, samples: list[Any], replica: Replica, world: World, precision: Precision) -> dict[str, float]:
+    """Over `samples`: the loss, what it is a mean over, and what the task measures."""
+    batch = {name: tensor.to(world.device) for name, tensor in task.collate(samples).items()}
     replica.model.eval()
     with torch.no_grad(), precision.autocast():
-        loss = float(task.loss(replica.model, batch)) / max(1, task.count(batch))
+        sums = {"loss": task.loss(replica.model, batch), **task.measure(replica.model, batch)}
     replica.model.train()
-    return loss
+    return {"count": float(task.count(batch)), **{name: float(value) for name, value in sums.items()}}

@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch.distributed.distributed_c10d import Store
+from torch.distributed import Store
 
 from trainloop.errors import PreflightMismatch
 from trainloop.settings import Settings
@@ -35,9 +35,9 @@ class PreflightSettings(Settings):
     )
 
 
-def fingerprint(config: str, task_module: str) -> dict[str, str]:
-    """What this rank runs. `code` is a hash of trainloop's and the task's sources, `config` of the whole
-    configuration.
+def fingerprint(config: str, modules: list[str]) -> dict[str, str]:
+    """What this rank runs. `code` is a hash of trainloop's sources and those of the user's `modules`, `config` of the
+    whole configuration.
     """
     cuda = torch.cuda.is_available()
     driver = Path("/proc/driver/nvidia/version")
@@ -48,20 +48,26 @@ def fingerprint(config: str, task_module: str) -> dict[str, str]:
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else "none",  # type: ignore[no-untyped-call]
         "driver": driver.read_text().splitlines()[0] if driver.is_file() else "none",
         "device": torch.cuda.get_device_name() if cuda else platform.machine(),
-        "code": _code_hash(task_module),
+        "code": _code_hash(modules),
         "config": hashlib.sha256(config.encode()).hexdigest()[:12],
     }
 
 
-def _code_hash(task_module: str) -> str:
+def _code_hash(modules: list[str]) -> str:
     digest = hashlib.sha256()
     files = sorted(Path(__file__).parent.rglob("*.py"))
-    spec = importlib.util.find_spec(task_module) if task_module else None
-    if spec is not None and spec.origin and spec.origin.endswith(".py"):
-        files.append(Path(spec.origin))
-    for file in files:
+    for file in [*files, *filter(None, map(_source, modules))]:
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def _source(module: str) -> Path | None:
+    """A module's file; None where there is none: that is said when the module is used."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
 def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:

@@ -7,6 +7,7 @@ throttled.
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,14 +37,6 @@ def memory_limit(cgroup: Path = CGROUP) -> int | None:
     return None if text == "max" else int(text)
 
 
-def memory_used(cgroup: Path = CGROUP) -> int | None:
-    """Bytes by `memory.current`, page cache included."""
-    try:
-        return int((cgroup / "memory.current").read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def cores(cgroup: Path = CGROUP) -> float:
     """Cores that this container may use: the affinity mask, or the cgroup's limit where that is less."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
@@ -60,12 +53,16 @@ def fit_threads(ranks: int, loader_workers: int) -> int:
     return torch.get_num_threads()
 
 
-def device_memory(device: torch.device) -> dict[str, float]:
-    """Peak and reserved bytes of the device, and how often the allocator had to free its cache and try again."""
+def memory(device: torch.device) -> dict[str, float]:
+    """Bytes: the process's peak in host memory; the device's peak and what is reserved there. And how often the
+    allocator had to free its cache and try again.
+    """
+    host = {"hostMemory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}  # Linux counts KiB
     if device.type != "cuda":
-        return {}
+        return host
     stats = torch.cuda.memory_stats(device)
     return {
+        **host,
         "peakMemory": stats["allocated_bytes.all.peak"],
         "reservedMemory": stats["reserved_bytes.all.current"],
         "allocationRetries": stats["num_alloc_retries"],
@@ -78,7 +75,7 @@ def explaining_out_of_memory(device: torch.device, micro_size: int) -> Iterator[
     try:
         yield
     except torch.OutOfMemoryError as error:
-        numbers = {name: value / 2**30 for name, value in device_memory(device).items()}
+        numbers = {name: value / 2**30 for name, value in memory(device).items()}
         peak, reserved = numbers.get("peakMemory", 0.0), numbers.get("reservedMemory", 0.0)
         advice = [f"batch.per_rank below {micro_size} with batch.size as it is (more passes, the same step)"]
         if torch.get_autocast_dtype(device.type) == torch.float32 or not torch.is_autocast_enabled(device.type):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import resource
 import tempfile
 import time
-
-import torch
 
 from trainloop.config import Config, dump_config
 from trainloop.distributed import joined
 from trainloop.preflight import checker, fingerprint
 from trainloop.report import write_report
+from trainloop.resources import memory, memory_limit
 from trainloop.tasks import task_module
 from trainloop.trainer import Trainer
 
@@ -20,7 +18,8 @@ DRY_STEPS = 2
 
 def train(config: Config) -> bool:
     """Train; whether the run was stopped before its end."""
-    mine = fingerprint(dump_config(config), task_module(config.task))
+    modules = [task_module(config.task), *(hook.partition(":")[0] for hook in config.hooks)]
+    mine = fingerprint(dump_config(config), modules)
     with joined(config.distributed, checker(config.preflight, mine)) as world:
         trainer = Trainer(config, world)
         outcome = trainer.run()
@@ -46,12 +45,9 @@ def dry_run(config: Config) -> None:
             for _ in range(DRY_STEPS):
                 trainer.train_step()
             seconds = (time.perf_counter() - began) / DRY_STEPS
-            said = f"{seconds:.3f} s a step, {_peak(world.device)}, {trainer.state.total} steps in all"
-            trainer.log.say(f"dry run: {said}")
-
-
-def _peak(device: torch.device) -> str:
-    if device.type == "cuda":
-        return f"peak device memory {torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB"
-    # ru_maxrss is in KiB on Linux.
-    return f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB"
+            peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
+            host = f"peak memory {peaks['hostMemory']:.2f} GiB"
+            if limit := memory_limit():
+                host += f" of the container's {limit / 2**30:.2f}"
+            device = f", on the device {peaks['peakMemory']:.2f} GiB" if "peakMemory" in peaks else ""
+            trainer.log.say(f"dry run: {seconds:.3f} s a step, {host}{device}, {trainer.state.total} steps in all")

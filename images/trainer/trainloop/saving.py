@@ -9,10 +9,10 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.multiprocessing as multiprocessing
@@ -21,39 +21,39 @@ from trainloop import storage
 from trainloop.storage import Checkpoint, CheckpointError
 
 
-class Saver(Protocol):
+class Saver:
     """Writes one checkpoint after another; the future ends with it, or with CheckpointError."""
 
-    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]: ...
+    def __init__(self, mode: Literal["sync", "thread", "process"]) -> None:
+        self._waits = mode == "sync"
+        # torch's and hashlib's loops release the interpreter's lock.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._process = _WritingProcess() if mode == "process" else None
+        self._staging = {"sync": None, "thread": Staging(_host_buffer), "process": Staging(_shared_buffer)}[mode]
 
-    def close(self) -> None: ...
+    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
+        """Begin to write `state`; it may change when this returns. Only when the one before has been written."""
+        try:
+            staged = self._staging.stage(state) if self._staging else state
+        except CheckpointError as error:
+            failed: Future[Checkpoint] = Future()
+            failed.set_exception(error)
+            return failed
+        write = self._process.write if self._process else write_state
+        future = self._thread.submit(write, directory, step, staged, about)
+        if self._waits:
+            wait([future])
+        return future
 
-
-def saver_for(mode: Literal["sync", "thread", "process"]) -> Saver:
-    """The saver of a checkpoint mode."""
-    if mode == "sync":
-        return SynchronousSaver()
-    return ThreadSaver() if mode == "thread" else ProcessSaver()
+    def close(self) -> None:
+        self._thread.shutdown()
+        if self._process:
+            self._process.close()
 
 
 def write_state(directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Checkpoint:
     """One checkpoint with `state` in one file."""
     return storage.write(directory, step, lambda partial: storage.save_tensors(state, partial / storage.STATE), about)
-
-
-class SynchronousSaver:
-    """Training waits for the disk."""
-
-    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
-        done: Future[Checkpoint] = Future()
-        try:
-            done.set_result(write_state(directory, step, state, about))
-        except CheckpointError as error:
-            done.set_exception(error)
-        return done
-
-    def close(self) -> None:
-        pass
 
 
 class Staging:
@@ -65,11 +65,9 @@ class Staging:
     def __init__(self, allocate: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._allocate = allocate
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
-        self.grown = False
 
     def stage(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A copy of `state` whose tensors are in host memory; `grown` says whether buffers had to be made."""
-        self.grown = False
+        """A copy of `state` whose tensors are in host memory."""
         staged = {name: self._copy((name,), value) for name, value in state.items()}
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
@@ -80,7 +78,6 @@ class Staging:
             buffer = self._buffers.get(path)
             if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
                 buffer = self._buffers[path] = self._allocate(value)
-                self.grown = True
             return buffer.copy_(value, non_blocking=True)
         if isinstance(value, dict):
             return {name: self._copy((*path, name), item) for name, item in value.items()}
@@ -105,54 +102,27 @@ def _shared_buffer(tensor: torch.Tensor) -> torch.Tensor:
     return buffer
 
 
-class ThreadSaver:
-    """A thread writes; torch's and hashlib's loops release the interpreter's lock."""
+class _WritingProcess:
+    """A process of its own that writes, from memory that it shares with this one."""
 
     def __init__(self) -> None:
-        self._staging = Staging(_host_buffer)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-
-    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
-        return self._executor.submit(write_state, directory, step, self._staging.stage(state), about)
-
-    def close(self) -> None:
-        self._executor.shutdown()
-
-
-class ProcessSaver:
-    """A process of its own writes, from memory that it shares with this one."""
-
-    def __init__(self) -> None:
-        self._staging = Staging(_shared_buffer)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_write_until_closed, args=(theirs,), daemon=True, name="checkpoint")
         self._process.start()
         theirs.close()
 
-    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
+    def write(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Checkpoint:
         try:
-            staged = self._staging.stage(state)
-        except CheckpointError as error:
-            failed: Future[Checkpoint] = Future()
-            failed.set_exception(error)
-            return failed
-        return self._executor.submit(self._hand_over, (directory, step, staged, about))
-
-    def _hand_over(self, request: tuple[Path, int, dict[str, Any], dict[str, Any]]) -> Checkpoint:
-        try:
-            self._connection.send(request)
-            answer = self._connection.recv()
+            self._connection.send((directory, step, state, about))
+            answer: Checkpoint | CheckpointError = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise CheckpointError(f"checkpoint of step {request[1]}: the writing process has ended") from error
-        if isinstance(answer, str):
-            raise CheckpointError(answer)
-        assert isinstance(answer, Checkpoint)
+            raise CheckpointError(f"checkpoint of step {step}: the writing process has ended") from error
+        if isinstance(answer, CheckpointError):
+            raise answer
         return answer
 
     def close(self) -> None:
-        self._executor.shutdown()
         self._connection.close()
         self._process.join(10)
 
@@ -165,10 +135,10 @@ def _write_until_closed(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
-            directory, step, state, about = connection.recv()
+            request = connection.recv()
         except EOFError:
             return
         try:
-            connection.send(write_state(directory, step, state, about))
+            connection.send(write_state(*request))
         except CheckpointError as error:
-            connection.send(str(error))
+            connection.send(error)

@@ -59,14 +59,14 @@ def complete(directory: Path) -> list[Checkpoint]:
 def write(directory: Path, step: int, fill: Callable[[Path], None], about: dict[str, Any]) -> Checkpoint:
     """Write a checkpoint of `step`: `fill` puts its files into the directory it is given.
 
-    `about` goes into the manifest. Raises CheckpointError when the disk refuses or doesn't give back what was written.
+    `about` goes into the manifest. Raises CheckpointError when the disk refuses.
     """
     partial = partial_name(directory, step)
     try:
         partial.mkdir(parents=True)
         fill(partial)
         return seal(directory, partial, step, about)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {error}") from error
 
@@ -111,6 +111,15 @@ def verify(checkpoint: Checkpoint) -> str | None:
     return None
 
 
+def results(checkpoint: Checkpoint) -> dict[str, float]:
+    """What the run had measured when it was saved; nothing where the manifest was damaged."""
+    try:
+        measured: dict[str, float] = read_manifest(checkpoint)["about"]["results"]
+        return measured
+    except (CheckpointError, OSError, KeyError):
+        return {}
+
+
 def read_manifest(checkpoint: Checkpoint) -> dict[str, Any]:
     """The manifest; raises CheckpointError when it was damaged."""
     try:
@@ -123,10 +132,15 @@ def read_manifest(checkpoint: Checkpoint) -> dict[str, Any]:
     raise CheckpointError(f"{checkpoint.path / MANIFEST} is damaged or of another format")
 
 
-def prune(directory: Path, keep: int, also: set[str]) -> None:
-    """Delete all but the newest `keep` (at least one) and the names in `also`."""
-    for checkpoint in complete(directory)[max(1, keep) :]:
-        if checkpoint.name not in also:
+def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> None:
+    """Delete what is older than `written`, but the newest `keep - 1` of it and the `best`.
+
+    `written` stays: of it alone it is known that it can be read. What is newer isn't counted: it is damaged, and a
+    resume has passed over it.
+    """
+    older = [found for found in complete(written.path.parent) if found < written]
+    for checkpoint in older[keep - 1 :]:
+        if checkpoint != best:
             remove(checkpoint)
 
 

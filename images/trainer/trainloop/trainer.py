@@ -33,10 +33,10 @@ from trainloop.optimizer import clip_gradients, set_rate
 from trainloop.parallel import build_replica
 from trainloop.precision import Precision
 from trainloop.progress import Progress, Section
-from trainloop.resources import device_memory, explaining_out_of_memory, fit_threads
+from trainloop.resources import explaining_out_of_memory, fit_threads, memory
 from trainloop.schedule import Schedule
 from trainloop.state import TrainState
-from trainloop.tasks import Task, build_task
+from trainloop.tasks import Task, build_task, imported
 from trainloop.watchdog import Watchdog
 
 #: Purpose of the model's seed.
@@ -81,23 +81,24 @@ class Trainer:
         self.watchdog = Watchdog(config.watchdog, world)
         #: Called after every step with the trainer; add your own to extend the loop without a fork.
         self.after_step: list[Callable[[Trainer], None]] = []
+        for name in config.hooks:
+            imported("hooks", name)(self)
         self._saved = False  # whether there is a checkpoint to go back to
         self._stop_asked = False
 
     def run(self) -> Outcome:
         """Train to the end, or until SIGTERM has asked any rank to stop."""
-        with self._stopping_on_sigterm(), self.watchdog:
+        with self._stopping_on_sigterm(), self._telling_errors(), self.watchdog:
             self.prepare()
             self.progress.begin(self.state.step)
             while self.state.step < self.state.total:
                 stop = self.train_step()
-                if self._evaluation_due():
-                    self.evaluate()
-                if stop or self._checkpoint_due():
-                    self.save()
-                if stop:
+                if stop or (self._evaluation_due() and self.evaluate() is None):
                     return self._stopped()
-            return self._finish()
+                if self._checkpoint_due():
+                    self.save()
+            results = self.evaluate()
+            return self._stopped() if results is None else self._finish(results)
 
     def prepare(self) -> None:
         """Everything between construction and the first step: the newest checkpoint, sizes, data."""
@@ -137,15 +138,17 @@ class Trainer:
             call(self)
         return stop
 
-    def evaluate(self) -> dict[str, float]:
-        """Measure on the evaluation set, if there is one."""
-        if self.task.evaluation is None:
+    def evaluate(self) -> dict[str, float] | None:
+        """Measure on the evaluation set, if there is one; None when a stop was asked for meanwhile."""
+        if self.task.evaluation is None or not len(self.task.evaluation):
             return {}
         self._enter("evaluate", self.config.evaluation.seconds)
         self.replica.settle(self.optimizer)
         results = evaluate(
-            self.config.evaluation, self.task, self.task.evaluation, self.replica, self.world, self.precision
+            self.config.evaluation, self.task, self.replica, self.world, self.precision, lambda: self._stop_asked
         )
+        if results is None:
+            return None
         self.state.results = results
         self.log.write("evaluation", {"step": self.state.step, **results})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
@@ -290,7 +293,7 @@ class Trainer:
             self.progress.step(state.step, stepSeconds=numbers.seconds)
             return
         line = window.close(self.world, state, self.loader.length)
-        line.update(device_memory(self.world.device))
+        line.update(memory(self.world.device))
         if peak := self.config.metrics.peak_tflops:
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(state.step, state.total, line)
@@ -326,8 +329,7 @@ class Trainer:
     def _checkpoint_due(self) -> bool:
         return self.state.step % self.config.checkpoint.every_steps == 0 and self.state.step < self.state.total
 
-    def _finish(self) -> Outcome:
-        results = self.evaluate()
+    def _finish(self, results: dict[str, float]) -> Outcome:
         self.save()
         self._enter("finish", self.config.checkpoint.seconds)
         self._close_checkpoints()
@@ -346,6 +348,7 @@ class Trainer:
             save_file(weights, self.checkpoints.path / "model.safetensors")
 
     def _stopped(self) -> Outcome:
+        self.save()
         self._close_checkpoints()
         saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
         self.log.say(f"stopped on SIGTERM after step {self.state.step}, {saved}")
@@ -366,8 +369,17 @@ class Trainer:
         self.progress.enter("train", message=text)
 
     @contextmanager
+    def _telling_errors(self) -> Iterator[None]:
+        """What ends the run is in the progress report too, so that the operator can show it."""
+        try:
+            yield
+        except TrainingError as error:
+            self._warn(str(error))
+            raise
+
+    @contextmanager
     def _stopping_on_sigterm(self) -> Iterator[None]:
-        """SIGTERM asks for a stop at the end of the next step, agreed on by all ranks."""
+        """SIGTERM asks for a stop after this step, or in the midst of an evaluation; agreed on by all ranks."""
 
         def ask(number: int, frame: FrameType | None) -> None:
             self._stop_asked = True

@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-import torch.distributed as dist
 from pydantic import Field
 
 from trainloop.distributed import World
@@ -83,7 +82,8 @@ class Watchdog:
             self._report(place)
 
     def _report(self, place: Place) -> None:
-        store, rank = dist.distributed_c10d._get_default_store(), self._world.rank
+        store, rank = self._world.store, self._world.rank
+        assert store is not None
         standing = {"what": place.what, "waits": place.waits, "seconds": time.monotonic() - place.since}
         store.set(f"stall/{place.step}/{rank}", json.dumps(standing))
         faulthandler.dump_traceback(sys.stderr, all_threads=True)

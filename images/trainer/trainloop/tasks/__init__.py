@@ -77,18 +77,11 @@ def task_module(settings: TaskSettings) -> str:
 
 def build_task(settings: TaskSettings) -> Task:
     """The task that `settings` name. Raises ConfigError with what is wrong with the name or the options."""
-    target = BUILT_IN.get(settings.name, settings.name)
-    module_name, separator, name = target.partition(":")
-    if not separator:
+    if settings.name not in BUILT_IN and ":" not in settings.name:
         raise ConfigError(
             f"task.name is {settings.name!r}: known are {', '.join(sorted(BUILT_IN))}, and your own as module:factory"
         )
-    try:
-        factory = getattr(importlib.import_module(module_name), name)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"task.name is {settings.name!r}: {error}; is it on PYTHONPATH in the image?") from error
-    except AttributeError as error:
-        raise ConfigError(f"task.name is {settings.name!r}: module {module_name} has no {name!r}") from error
+    factory = imported("task.name", BUILT_IN.get(settings.name, settings.name))
     task = factory(_options(factory, settings.options))
     if not isinstance(task, Task):
         missing = [attribute for attribute in _TASK_ATTRIBUTES if not hasattr(task, attribute)]
@@ -96,6 +89,17 @@ def build_task(settings: TaskSettings) -> Task:
             f"task.name is {settings.name!r}: what it returns has no {', '.join(missing)} (see docs/training.md)"
         )
     return task
+
+
+def imported(field: str, target: str) -> Any:
+    """What `target`, written as `module:name` in the configuration's `field`, is. Raises ConfigError."""
+    module, _, name = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{field} is {target!r}: {error}; is it on PYTHONPATH in the image?") from error
+    except AttributeError as error:
+        raise ConfigError(f"{field} is {target!r}: module {module} has no {name!r}") from error
 
 
 _TASK_ATTRIBUTES = ("train", "evaluation", "model", "collate", "count", "loss", "measure", "results")
