@@ -1,8 +1,4 @@
-"""Local SGD: ranks step by themselves and average their weights every few steps (Stich 2019).
-
-Between two averages ranks differ, so whatever looks at the model as one thing (evaluation, a checkpoint) averages
-first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
-"""
+"""Means over ranks of many tensors in one all-reduce."""
 
 from __future__ import annotations
 
@@ -10,9 +6,11 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from trainloop.compression import ring_bytes
+
+def ring_bytes(numbers: int, size: int, element: int) -> int:
+    """Bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size` ranks."""
+    return 2 * numbers * element * (size - 1) // size
 
 
 def average(tensors: Iterable[torch.Tensor]) -> int:
@@ -29,15 +27,3 @@ def average(tensors: Iterable[torch.Tensor]) -> int:
         for tensor, mean in zip(group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True):
             tensor.detach().copy_(mean.view_as(tensor))
     return sent
-
-
-def average_model(model: nn.Module) -> int:
-    """Average parameters and buffers (running statistics) over ranks; the bytes sent."""
-    return average([*model.parameters(), *model.buffers()])
-
-
-def average_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Average the moments over ranks, in the model's order of parameters."""
-    states = [optimizer.state[parameter] for parameter in model.parameters() if parameter in optimizer.state]
-    tensors = [value for state in states for _, value in sorted(state.items()) if isinstance(value, torch.Tensor)]
-    average([tensor for tensor in tensors if tensor.dim() > 0])

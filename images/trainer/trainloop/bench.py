@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from trainloop.compression import ring_bytes
+from trainloop.averaging import ring_bytes
 from trainloop.config import parse_config
 from trainloop.distributed import joined
 from trainloop.metrics import read_metrics

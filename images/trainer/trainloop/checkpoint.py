@@ -18,8 +18,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-import torch.distributed as dist
 from pydantic import Field
 
 from trainloop import storage
@@ -166,7 +164,7 @@ class Checkpointer:
         """The lowest rank that writes where this rank can read."""
         if self.world.size == 1 or self.settings.storage == "shared":
             return 0
-        nonce = self.world.from_main(secrets.token_hex(8))
+        nonce = self.world.from_rank(0, secrets.token_hex(8))
         self.path.mkdir(parents=True, exist_ok=True)
         mark = self.path / f".seen-{nonce}-{self.world.rank}"
         mark.touch()
@@ -192,30 +190,18 @@ class Checkpointer:
             return
         if lacks and checkpoint.path.exists():
             storage.remove(checkpoint)
-        partial = self.path / f".saving-copy-{checkpoint.name}-{os.getpid()}"
+        partial = storage.partial_name(self.path, checkpoint.step)
         if lacks:
             partial.mkdir(parents=True)
-        files = (
-            {file.name: file.stat().st_size for file in checkpoint.path.iterdir()} if source == self.world.rank else {}
-        )
-        for name, size in self.world.gather(files)[source].items():
-            _broadcast_file(checkpoint.path / name, partial / name if lacks else None, size, source)
+        files = [file.name for file in checkpoint.path.iterdir()] if source == self.world.rank else []
+        for name in self.world.from_rank(source, files):
+            reader = (checkpoint.path / name).open("rb") if source == self.world.rank else None
+            writer = (partial / name).open("wb") if lacks else None
+            while chunk := self.world.from_rank(source, reader.read(CHUNK) if reader else b""):
+                if writer:
+                    writer.write(chunk)
+            for stream in filter(None, (reader, writer)):
+                stream.close()
         if lacks:
             partial.rename(checkpoint.path)
         self.world.barrier()
-
-
-def _broadcast_file(file: Path, target: Path | None, size: int, source: int) -> None:
-    """Send `file` of rank `source` to all; ranks with a `target` write it there."""
-    reader = file.open("rb") if dist.get_rank() == source else None
-    writer = target.open("wb") if target else None
-    for start in range(0, size, CHUNK):
-        count = min(CHUNK, size - start)
-        chunk = torch.frombuffer(bytearray(reader.read(count)), dtype=torch.uint8) if reader else None
-        tensor = chunk if chunk is not None else torch.empty(count, dtype=torch.uint8)
-        dist.broadcast(tensor, src=source)
-        if writer:
-            writer.write(tensor.numpy().tobytes())
-    for stream in (reader, writer):
-        if stream:
-            stream.close()

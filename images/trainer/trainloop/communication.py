@@ -3,17 +3,17 @@
 The hook is called for each bucket as its gradients become ready, in the same order on every rank. When the last one
 is called this rank's own computing is done; what the backward still takes from there on is communication that nothing
 hides.
+
+Annotations are evaluated in this module, because DDP compares those of `reduce`.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
 from pydantic import Field
+from torch import Tensor
 from torch.distributed import GradBucket
+from torch.futures import Future
 
 from trainloop.compression import Method, Uncompressed, compressor_for
 from trainloop.settings import Settings
@@ -74,20 +74,11 @@ class GradientExchange:
         """What this rank itself computed for in the last step."""
         return (self.times.computed or self.times.began) - self.times.began
 
-    def __call__(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduce(self, bucket: GradBucket) -> Future[Tensor]:
+        """DDP's hook: the bucket's mean over ranks."""
         if bucket.is_last():
             self.times.computed = time.perf_counter()
         compressor = self._plain if self._step < self.settings.start_step else self.compressor
         future, sent = compressor.reduce(bucket)
         self.times.sent += sent
         return future
-
-
-def _hook(exchange: GradientExchange, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return exchange(bucket)
-
-
-def hook() -> Callable[[GradientExchange, GradBucket], torch.futures.Future[torch.Tensor]]:
-    """What DDP is given: a function, because it looks at the signature, whose annotations are no strings."""
-    _hook.__annotations__.update({"bucket": GradBucket, "return": torch.futures.Future[torch.Tensor]})
-    return _hook

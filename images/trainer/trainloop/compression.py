@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 
+from trainloop.averaging import average, ring_bytes
+
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
 #: What a compressor remembers, by bucket: plain tensors, so that they can be saved.
 Memory = dict[str, torch.Tensor]
@@ -31,11 +33,6 @@ class Compressor(Protocol):
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
         """The bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
         ...
-
-
-def ring_bytes(numbers: int, size: int, element: int) -> int:
-    """Bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size` ranks."""
-    return 2 * numbers * element * (size - 1) // size
 
 
 class Uncompressed:
@@ -121,19 +118,18 @@ class PowerSGD:
         self._rank = rank
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        size = dist.get_world_size()
         gradients = bucket.gradients()
         thin = [gradient for gradient in gradients if not self._worth_it(gradient)]
-        sent = self._mean(thin, size)
+        sent = average(thin)
         matrices = [(index, g.view(g.shape[0], -1)) for index, g in enumerate(gradients) if self._worth_it(g)]
         names = [f"{bucket.index()}.{index}" for index, _ in matrices]
         full = [matrix + self._left(name, matrix) for name, (_, matrix) in zip(names, matrices, strict=True)]
         right = [self._start(name, matrix) for name, matrix in zip(names, full, strict=True)]
         left = [matrix @ q for matrix, q in zip(full, right, strict=True)]
-        sent += self._mean(left, size)
+        sent += average(left)
         left = [torch.linalg.qr(p).Q for p in left]
         right = [matrix.T @ p for matrix, p in zip(full, left, strict=True)]
-        sent += self._mean(right, size)
+        sent += average(right)
         for name, (_, target), matrix, p, q in zip(names, matrices, full, left, right, strict=True):
             target.copy_(p @ q.T)
             self.memory[f"{name}.error"] = matrix - target
@@ -158,16 +154,6 @@ class PowerSGD:
             return start
         generator = torch.Generator().manual_seed(matrix.shape[1])
         return torch.randn(matrix.shape[1], self._rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
-
-    def _mean(self, tensors: list[torch.Tensor], size: int) -> int:
-        """Replace `tensors` by their mean over ranks, in one all-reduce; the bytes sent."""
-        if not tensors:
-            return 0
-        flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).div_(size)
-        dist.all_reduce(flat)
-        for tensor, mean in zip(tensors, torch.split(flat, [tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(mean.view_as(tensor))
-        return ring_bytes(flat.numel(), size, flat.element_size())
 
 
 def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

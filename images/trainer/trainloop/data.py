@@ -18,6 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch.utils.data import DataLoader, Dataset
 
+from trainloop.distributed import World
 from trainloop.settings import Settings
 
 #: A micro-batch: tensors by name, the first dimension being the sample.
@@ -171,21 +172,18 @@ class Loader:
         settings: DataSettings,
         dataset: SizedDataset,
         collate: Callable[[list[Any]], Batch],
+        world: World,
         *,
         batch: int,
         micro_size: int,
         seed: int,
-        rank: int,
-        ranks: int,
-        device: torch.device,
-        equal_passes: bool = False,
+        equal_passes: bool,
     ) -> None:
         self.length = len(dataset)
         self.steps_per_epoch = -(-self.length // batch)
-        self.device = device
-        self._settings, self._batch, self._micro_size, self._seed = settings, batch, micro_size, seed
-        self._rank, self._equal_passes = rank, equal_passes
-        self._weights: list[float] = [1.0] * ranks
+        self._settings, self._world, self._batch, self._micro_size = settings, world, batch, micro_size
+        self._seed, self._equal_passes = seed, equal_passes
+        self._weights: list[float] = [1.0] * world.size
         self._steps = _Steps(dataset, collate)
         self._iterator: Iterator[tuple[Plan, RankStep, list[Batch]]] | None = None
 
@@ -193,7 +191,7 @@ class Loader:
         """Go on from `position`; `weights` set the ranks' shares from here on. What was read ahead is dropped."""
         self._weights = list(weights) if weights is not None else self._weights
         steps = (
-            (plan, rank_step(plan, self._rank, self._weights, self._micro_size, self._equal_passes))
+            (plan, rank_step(plan, self._world.rank, self._weights, self._micro_size, self._equal_passes))
             for plan in plans(position, self.length, self._batch, self._seed)
         )
         workers = self._settings.workers
@@ -220,11 +218,12 @@ class Loader:
         return Fetched([self._to_device(batch) for batch in batches], mine.padding, mine.samples, plan, waited)
 
     def _to_device(self, batch: Batch) -> Batch:
-        if self.device.type == "cpu":
+        device = self._world.device
+        if device.type == "cpu":
             return batch
         if self._settings.pin_memory:
             batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
-        return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
 
 
 def _as_is(step: Any) -> Any:

@@ -88,12 +88,12 @@ class World:
         dist.all_gather_object(gathered, value)
         return gathered  # type: ignore[return-value]  # all_gather_object has filled every slot
 
-    def from_main(self, value: T) -> T:
-        """Rank 0's picklable `value`, on every rank."""
+    def from_rank(self, source: int, value: T) -> T:
+        """The picklable `value` of rank `source`, on every rank."""
         if self.size == 1:
             return value
         box = [value]
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=source)
         return box[0]
 
 

@@ -10,17 +10,17 @@ ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.averaging import average_model, average_optimizer
-from trainloop.communication import GradientExchange, hook
+from trainloop.averaging import average
+from trainloop.communication import GradientExchange
 from trainloop.distributed import World
 from trainloop.optimizer import (
     NamedState,
@@ -46,49 +46,15 @@ class ParallelSettings(Settings):
     )
 
 
-class Replica(Protocol):
-    """A model spread over ranks."""
+class Replica:
+    """A model spread over ranks: with DistributedDataParallel, or as subclasses have it. One rank has the bare model.
 
-    model: nn.Module
-    equal_passes: bool  # whether every rank must make as many forward passes as the busiest: they are collective
-    replicated: bool  # whether every rank has the whole model, equal to the bit
+    Methods that give or take a state are collective.
+    """
 
-    @property
-    def forward(self) -> Callable[..., Any]:
-        """What to call for a forward pass in training."""
-        ...
-
-    def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        """Context for forward and backward of a micro-batch; gradients are reduced in the last one's."""
-        ...
-
-    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer: ...
-
-    def after_step(self, step: int) -> int:
-        """What the strategy does after the optimizer's step number `step`, counted from 1; the bytes that it sent."""
-        ...
-
-    def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make the ranks equal, before an evaluation or a checkpoint."""
-        ...
-
-    def model_state(self) -> dict[str, torch.Tensor]:
-        """The whole model's state by name; collective."""
-        ...
-
-    def load_model(self, state: dict[str, torch.Tensor]) -> None: ...
-
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
-        """The whole optimizer's state by parameter name; collective."""
-        ...
-
-    def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None: ...
-
-
-class DataParallel:
-    """DistributedDataParallel; with one rank the bare model."""
-
+    #: Whether every rank must make as many forward passes as the busiest: they are collective.
     equal_passes = False
+    #: Whether every rank has the whole model, equal to the bit.
     replicated = True
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
@@ -102,45 +68,49 @@ class DataParallel:
                 find_unused_parameters=settings.find_unused_parameters,
                 gradient_as_bucket_view=True,
             )
-            self.wrapped.register_comm_hook(exchange, hook())
+            self.wrapped.register_comm_hook(exchange, GradientExchange.reduce)
 
     @property
     def forward(self) -> Callable[..., Any]:
+        """What to call for a forward pass in training."""
         return self.wrapped or self.model
 
-    @contextmanager
-    def synchronising(self, last: bool) -> Iterator[None]:
+    def synchronising(self, last: bool) -> AbstractContextManager[None]:
+        """Context for forward and backward of a micro-batch; gradients are reduced in the last one's."""
         # no_sync has to be around the forward too: DDP decides there whether the coming backward reduces.
-        if last or self.wrapped is None:
-            yield
-        else:
-            with self.wrapped.no_sync():
-                yield
+        return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
     def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return build_optimizer(settings, parameters)
 
     def after_step(self, step: int) -> int:
+        """What the strategy does after the optimizer's step number `step`, counted from 1; the bytes that it sent."""
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        pass
+        """Make the ranks equal, before an evaluation or a checkpoint."""
 
     def model_state(self) -> dict[str, torch.Tensor]:
+        """The whole model's state by name."""
         return self.model.state_dict()
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
         self.model.load_state_dict(state)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
+        """The whole optimizer's state by parameter name."""
         return named_state(optimizer, dict(self.model.named_parameters()))
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
         load_named_state(optimizer, dict(self.model.named_parameters()), state)
 
 
-class LocalSteps(DataParallel):
-    """Local SGD: no gradient is sent, weights are averaged every `local_steps` steps."""
+class LocalSteps(Replica):
+    """Local SGD (Stich 2019): no gradient is sent, ranks step by themselves and average weights every `local_steps`.
+
+    Between two averages ranks differ, so whatever looks at the model as one thing (evaluation, a checkpoint) averages
+    first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
+    """
 
     replicated = False
 
@@ -148,17 +118,20 @@ class LocalSteps(DataParallel):
         super().__init__(settings, model, world, exchange)
         self._every = exchange.settings.local_steps
 
-    @contextmanager
-    def synchronising(self, last: bool) -> Iterator[None]:
-        with super().synchronising(False):
-            yield
+    def synchronising(self, last: bool) -> AbstractContextManager[None]:
+        return super().synchronising(last=False)
 
     def after_step(self, step: int) -> int:
-        return average_model(self.model) if step % self._every == 0 else 0
+        return self._average_model() if step % self._every == 0 else 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        average_model(self.model)
-        average_optimizer(optimizer, self.model)
+        self._average_model()
+        states = self.optimizer_state(optimizer).values()
+        moments = [value for state in states for _, value in sorted(state.items()) if isinstance(value, torch.Tensor)]
+        average(moment for moment in moments if moment.dim() > 0)
+
+    def _average_model(self) -> int:
+        return average([*self.model.parameters(), *self.model.buffers()])
 
 
 def build_replica(settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
@@ -170,5 +143,5 @@ def build_replica(settings: ParallelSettings, model: nn.Module, world: World, ex
         if settings.strategy == "fsdp":
             return FullySharded(model, world)
         return ZeroRedundancy(settings, model, world, exchange)
-    kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else DataParallel
+    kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else Replica
     return kind(settings, model, world, exchange)

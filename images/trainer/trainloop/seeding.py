@@ -45,11 +45,11 @@ def make_deterministic() -> None:
 
 def capture(device: torch.device) -> dict[str, Any]:
     """The state of this rank's generators, in types that `torch.load(weights_only=True)` reads."""
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
+    name, keys, *rest = np.random.get_state(legacy=True)
+    state = {
         "torch": torch.get_rng_state(),
-        "numpy": [str(name), torch.from_numpy(np.asarray(keys, dtype=np.int64)), position, has_gauss, cached],
-        "python": _listed(random.getstate()),
+        "numpy": (str(name), np.asarray(keys).tolist(), *rest),
+        "python": random.getstate(),
     }
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state(device)
@@ -59,16 +59,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 def restore(state: dict[str, Any], device: torch.device) -> None:
     """Put the generators where `capture` found them."""
     torch.set_rng_state(state["torch"])
-    name, keys, position, has_gauss, cached = state["numpy"]
-    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
-    random.setstate(_tupled(state["python"]))
+    np.random.set_state(state["numpy"])
+    random.setstate(state["python"])
     if device.type != "cpu" and "device" in state:
         torch.get_device_module(device).set_rng_state(state["device"], device)
-
-
-def _listed(value: Any) -> Any:
-    return [_listed(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(_tupled(item) for item in value) if isinstance(value, list) else value

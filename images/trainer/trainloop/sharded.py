@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,19 +14,11 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainloop.distributed import World
-from trainloop.optimizer import (
-    NamedState,
-    OptimizerSettings,
-    build_optimizer,
-    load_named_state,
-    named_state,
-    optimizer_factory,
-    parameter_groups,
-)
-from trainloop.parallel import DataParallel
+from trainloop.optimizer import NamedState, OptimizerSettings, optimizer_factory, parameter_groups
+from trainloop.parallel import Replica
 
 
-class ZeroRedundancy(DataParallel):
+class ZeroRedundancy(Replica):
     """DDP whose optimizer's state is spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
 
     def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
@@ -37,11 +29,11 @@ class ZeroRedundancy(DataParallel):
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
         assert isinstance(optimizer, ZeroRedundancyOptimizer)
-        parts = self.world.gather(named_state(optimizer.optim, dict(self.model.named_parameters())))
+        parts = self.world.gather(super().optimizer_state(optimizer.optim))
         return {name: state for part in parts for name, state in part.items()}
 
 
-class FullySharded:
+class FullySharded(Replica):
     """FSDP2: every block of a ModuleList, and the rest, is sharded over all ranks."""
 
     equal_passes = True
@@ -49,30 +41,15 @@ class FullySharded:
 
     def __init__(self, model: nn.Module, world: World) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
-        blocks = [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]
-        for block in blocks:
+        for block in [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
-        self.model = model
+        self.model, self.world, self.wrapped = model, world, None
 
-    @property
-    def forward(self) -> Callable[..., Any]:
-        return self.model
-
-    @contextmanager
-    def synchronising(self, last: bool) -> Iterator[None]:
+    def synchronising(self, last: bool) -> AbstractContextManager[None]:
         assert isinstance(self.model, FSDPModule)
         self.model.set_requires_gradient_sync(last)
-        yield
-
-    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return build_optimizer(settings, parameters)
-
-    def after_step(self, step: int) -> int:
-        return 0
-
-    def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        pass
+        return nullcontext()
 
     def model_state(self) -> dict[str, torch.Tensor]:
         return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
@@ -84,7 +61,7 @@ class FullySharded:
                 tensor.copy_(like(state[name], tensor))
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
-        named = named_state(optimizer, dict(self.model.named_parameters()))
+        named = super().optimizer_state(optimizer)
         return {name: {key: whole(value) for key, value in state.items()} for name, state in named.items()}
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
@@ -93,7 +70,7 @@ class FullySharded:
             name: {key: like(value, parameters[name]) for key, value in values.items()}
             for name, values in state.items()
         }
-        load_named_state(optimizer, parameters, sharded)
+        super().load_optimizer(optimizer, sharded)
 
 
 def whole(value: Any) -> Any:

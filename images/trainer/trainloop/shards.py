@@ -27,7 +27,7 @@ def save(trainer: Trainer, small: dict[str, Any]) -> list[str]:
     """Save weights and optimizer by shards and `small` beside them; what went wrong, as sentences."""
     checkpoints, world, step = trainer.checkpoints, trainer.world, trainer.state.step
     assert checkpoints is not None
-    partial = Path(world.from_main(str(storage.partial_name(checkpoints.path, step))))
+    partial = Path(world.from_rank(0, str(storage.partial_name(checkpoints.path, step))))
     model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
     problem = None
     try:

@@ -313,12 +313,10 @@ class Trainer:
             self.config.data,
             self.task.train,
             self.task.collate,
+            self.world,
             batch=batch,
             micro_size=self.config.batch.micro_size(self.world.size),
             seed=self.config.seed.value,
-            rank=self.world.rank,
-            ranks=self.world.size,
-            device=self.world.device,
             equal_passes=self.replica.equal_passes,
         )
 
