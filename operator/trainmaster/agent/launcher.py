@@ -20,9 +20,10 @@ from trainmaster.agent.settings import Settings
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
-# $0 is the attempt's folder, "$@" the user's command.
+# $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun makes $ of every $$
+# (torch.distributed.elastic.utils.api.macros).
 RANK_WRAPPER = (
-    'printf "%s %s\\n" "$LOCAL_RANK" "$$" >"$0/ranks" && '
+    'read -r pid rest </proc/self/stat && printf "%s %s\\n" "$LOCAL_RANK" "$pid" >"$0/ranks" && '
     'exec "$@" >"$0/rank-$LOCAL_RANK.out" 2>"$0/rank-$LOCAL_RANK.err"'
 )
 

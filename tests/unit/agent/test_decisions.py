@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
@@ -44,6 +45,12 @@ def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:
         "--no-python",
     } <= set(launch.arguments)
     assert launch.wraps_ranks
+
+
+def test_torchruns_macros_leave_the_shell_that_announces_a_rank_as_it_is() -> None:
+    """It passes every argument through string.Template (torch.distributed.elastic.utils.api.macros)."""
+    launch = plan("python3", "train.py", NPROC_PER_NODE="8")
+    assert [Template(text).safe_substitute(local_rank="0") for text in launch.arguments] == list(launch.arguments)
 
 
 def test_another_program_is_started_by_the_torchrun_of_the_path() -> None:
