@@ -78,9 +78,29 @@ async def _evict(call: SubresourceCall) -> Object:
                 )
     options = (call.body or {}).get("deleteOptions") or {}
     if not call.dry_run:
+        await _say_evicted(call)
         grace = options.get("gracePeriodSeconds")
         await call.api.delete("pods", call.name, call.namespace, options=DeleteOptions(grace_period=grace))
     return dict(_SUCCESS)
+
+
+async def _say_evicted(call: SubresourceCall) -> None:
+    """The condition that tells an eviction from a deletion (KEP-3329)."""
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": rfc3339(call.api.clock()),
+        "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting",
+    }
+
+    def mark(pod: Object) -> None:
+        status = pod.setdefault("status", {})
+        others = [item for item in status.get("conditions") or [] if item["type"] != "DisruptionTarget"]
+        status["conditions"] = [*others, condition]
+
+    await call.api.modify("pods", call.name, call.namespace, mark, subresource="status")
 
 
 POD_SUBRESOURCES = {
