@@ -21,9 +21,10 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -32,6 +33,9 @@ from tests.cluster.apiserver_binaries import ApiServerBinaries
 from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster.local.embedded import ThreadedCluster
 from trainmaster.local.kubelet.host import KubeletTimings
+
+if TYPE_CHECKING:
+    from tests.cluster.scenarios import Scenario, Stage
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
 
@@ -198,19 +202,28 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedC
         yield from _embedded(folder)
 
 
-@pytest.fixture
-def cluster(shared_cluster: SharedCluster) -> Iterator[Cluster]:
-    """The shared cluster, in a namespace of the test's own, which is deleted afterwards."""
-    made = Cluster(shared_cluster, f"test-{uuid.uuid4().hex[:10]}")
+@contextmanager
+def new_namespace(shared: SharedCluster) -> Iterator[Cluster]:
+    """The shared cluster, in a namespace of its own, which is deleted afterwards."""
+    made = Cluster(shared, f"test-{uuid.uuid4().hex[:10]}")
     made.kubectl("create", "namespace", made.namespace)
-    if shared_cluster.runs_pods:
+    if shared.runs_pods:
         made.eventually(
             lambda: made.kubectl("get", "serviceaccount", "default", check=False).returncode == 0, 10, "service account"
         )
-    yield made
-    if shared_cluster.embedded is not None:
-        shared_cluster.embedded.cluster.faults.clear()
-    made.kubectl("delete", "namespace", made.namespace, "--wait=false")
+    try:
+        yield made
+    finally:
+        if shared.embedded is not None:
+            shared.embedded.cluster.faults.clear()
+        made.kubectl("delete", "namespace", made.namespace, "--wait=false")
+
+
+@pytest.fixture
+def cluster(shared_cluster: SharedCluster) -> Iterator[Cluster]:
+    """The shared cluster, in a namespace of the test's own."""
+    with new_namespace(shared_cluster) as made:
+        yield made
 
 
 @pytest.fixture
@@ -218,3 +231,23 @@ def pods_run(shared_cluster: SharedCluster) -> None:
     """For tests whose pods have to run."""
     if not shared_cluster.runs_pods:
         pytest.skip("a kube-apiserver alone runs no pods")
+
+
+@pytest.fixture(scope="session")
+def stage(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One operator for all scenarios of tests/cluster/test_failures_*.py: starting one for each takes as long as many a
+    scenario."""
+    from tests.cluster.scenarios import new_stage
+
+    if not shared_cluster.runs_pods:
+        pytest.skip("a kube-apiserver alone runs no pods")
+    with ExitStack() as stack:
+        namespaces = [stack.enter_context(new_namespace(shared_cluster)) for _ in range(2)]
+        yield stack.enter_context(new_stage(namespaces[0], namespaces[1], tmp_path_factory.mktemp("stage")))
+
+
+@pytest.fixture
+def scenario(stage: Stage) -> Iterator[Scenario]:
+    """A job that a test breaks; its pods are gone soon after the test."""
+    with stage.scenario() as made:
+        yield made

@@ -1,0 +1,82 @@
+"""Pods that the cluster takes away: disruptions, which cost no restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.scenarios import Scenario, Stage, train
+
+# A budget of restarts that is used up from the start: what counts at all would end the job.
+NO_RESTART = {"maxRestarts": 0}
+QUICK = {"spec": {"terminationGracePeriodSeconds": 3}}
+
+
+def test_deleted_pods_are_replaced_for_nothing_again_and_again(scenario: Scenario) -> None:
+    scenario.apply(train(faults=2), failurePolicy=NO_RESTART, podTemplate=QUICK)
+    scenario.until_training()
+    before = scenario.uids()
+    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-1", "--wait=false")
+    scenario.until_training(attempt=2)
+    between = scenario.uids()
+    # At once, without its agent's or its kubelet's consent.
+    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", "--force", "--grace-period=0", "--wait=false")
+    scenario.succeeds(attempt=3, disruptions=2)
+    assert [(item["reason"], item["worker"]) for item in scenario.failures] == [("PodDeleted", 0), ("PodDeleted", 1)]
+    assert before[f"{scenario.name}-0"] == between[f"{scenario.name}-0"], "the other pod stayed"
+
+
+def test_an_evicted_pod_is_named_as_evicted(scenario: Scenario) -> None:
+    scenario.apply(failurePolicy=NO_RESTART, podTemplate=QUICK)
+    scenario.until_training()
+    pod = f"{scenario.name}-1"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod}}
+    path = f"/api/v1/namespaces/{scenario.cluster.namespace}/pods/{pod}/eviction"
+    scenario.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    scenario.succeeds(attempt=2, disruptions=1)
+    failure = scenario.failures[0]
+    assert (failure["reason"], failure["worker"], failure["pod"]) == ("Evicted", 1, pod), failure
+
+
+def test_a_drained_nodes_workers_go_on_elsewhere(stage: Stage, scenario: Scenario) -> None:
+    with stage.nodes(2) as nodes:
+        scenario.apply(
+            failurePolicy=NO_RESTART,
+            resources={"gpus": 1},
+            podTemplate={"spec": {**QUICK["spec"], "nodeSelector": {"for": nodes[0]}}},
+        )
+        scenario.until_training()
+        drained = scenario.nodes()[f"{scenario.name}-0"]
+        scenario.cluster.kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
+        scenario.until_phase("Running", attempt=2)
+        assert set(scenario.nodes().values()) == set(nodes) - {drained}
+        scenario.succeeds(attempt=2, disruptions=1)
+        failure = scenario.failures[0]
+        assert (failure["reason"], failure["node"]) == ("Evicted", drained), failure
+
+
+@pytest.fixture
+def urgent(stage: Stage) -> Iterator[str]:
+    """A priority class above that of pods without one."""
+    name = f"urgent-{stage.main.namespace}"
+    priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 10}
+    stage.main.apply(priority)
+    yield name
+    stage.main.kubectl("delete", "priorityclass", name)
+
+
+def test_a_preempted_job_waits_for_its_room_and_then_goes_on(stage: Stage, scenario: Scenario, urgent: str) -> None:
+    """One node with room for two: an urgent job of one worker takes half of it from a job of two."""
+    with stage.nodes(1) as nodes, stage.scenario() as rival:
+        pod = {"spec": {**QUICK["spec"], "nodeSelector": {"for": nodes[0]}}}
+        scenario.apply(failurePolicy=NO_RESTART, resources={"gpus": 1}, podTemplate=pod)
+        scenario.until_training()
+        rival.apply(
+            train(faults=0), workers=1, resources={"gpus": 1}, podTemplate=pod, scheduling={"priorityClassName": urgent}
+        )
+        rival.succeeds(attempt=1)
+        scenario.succeeds(attempt=2, disruptions=1)
+        failure = scenario.failures[0]
+        assert (failure["reason"], failure["node"]) == ("Preempted", nodes[0]), failure

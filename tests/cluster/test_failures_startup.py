@@ -1,0 +1,81 @@
+"""Jobs that can't start: the scheduler's, the kubelet's or the quota's own words, at once where waiting can't help.
+
+The kubelet's sentences differ between container runtimes and versions, so what is asserted of them is what they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.scenarios import Scenario, Stage
+
+# Long enough for pods to come and be refused; what must not wait for it has ten minutes.
+SOON = {"startupSeconds": 4}
+
+
+def failed(scenario: Scenario, seconds: float = 60) -> tuple[str, str]:
+    """Reason and sentence with which the job has failed; its pods have to go then."""
+    scenario.until_phase("Failed", seconds=seconds)
+    scenario.until(lambda: not scenario.pods(), "pods gone")
+    why = scenario.why("Failed")
+    assert scenario.accounts == (1, 0, 0)
+    return why["reason"], why["message"]
+
+
+def test_an_image_that_does_not_exist_fails_after_startup_seconds_in_the_kubelets_words(scenario: Scenario) -> None:
+    image = "registry.invalid/team/trainer:1"
+    scenario.apply(image=image, failurePolicy=SOON)
+    waiting = scenario.until(
+        lambda: scenario.why("Running").get("reason") == "ImagePull" and scenario.why("Running"), "why"
+    )
+    assert image in waiting["message"], "told while it still waits"
+    reason, message = failed(scenario)
+    assert reason == "ImagePull"
+    assert "within 4 s (startupSeconds)" in message
+    assert f"of pod {scenario.name}-" in message
+    assert image in message
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        ({"image": "Not/An:Image"}, "InvalidImageName", "InvalidImageName"),
+        ({"command": ["no-such-program", "--x"]}, "LaunchError", "no-such-program"),
+    ],
+)
+def test_what_time_cannot_heal_fails_at_once(
+    scenario: Scenario, change: dict[str, object], reason: str, words: str
+) -> None:
+    scenario.apply(**change)
+    told, message = failed(scenario)
+    assert told == reason
+    assert words in message
+    assert "startupSeconds" not in message
+
+
+def test_nine_gpus_where_there_are_eight_fail_in_the_schedulers_words(scenario: Scenario) -> None:
+    scenario.apply(workers=1, resources={"gpus": 9}, failurePolicy=SOON)
+    reason, message = failed(scenario)
+    assert reason == "Unschedulable"
+    assert f"pod {scenario.name}-0 can't be scheduled: 0/" in message
+    assert "Insufficient nvidia.com/gpu" in message
+
+
+@pytest.fixture
+def crowded(stage: Stage) -> Iterator[Scenario]:
+    """A job in a namespace that may have one pod."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+    stage.other.apply(quota)
+    with stage.scenario(stage.other) as made:
+        yield made
+    stage.other.kubectl("delete", "resourcequota", "few")
+
+
+def test_a_quota_that_leaves_no_room_fails_the_job_in_its_words(crowded: Scenario) -> None:
+    crowded.apply(failurePolicy=SOON)
+    reason, message = failed(crowded)
+    assert reason == "QuotaExceeded"
+    assert "exceeded quota: few" in message
+    assert "limited: pods=1" in message
