@@ -21,6 +21,7 @@ from pydantic import Field
 from torch.distributed import Store, rendezvous
 
 from trainloop.errors import ConfigError
+from trainloop.inquiries import serve_recorder
 from trainloop.settings import Settings
 
 T = TypeVar("T")
@@ -186,6 +187,7 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     dist.init_process_group(both, store=store, rank=rank, world_size=size, timeout=timeout)
     _left.append(dist.group.WORLD)
     world = World(rank, size, local_rank, local_size, device, backend, store)
+    serve_recorder(rank, both)
     yield world
     world.barrier()
     dist.destroy_process_group()

@@ -6,7 +6,8 @@ import tempfile
 import time
 
 from trainloop.config import Config, dump_config
-from trainloop.distributed import joined
+from trainloop.distributed import environment, joined
+from trainloop.inquiries import answer_inquiries
 from trainloop.preflight import checker, fingerprint
 from trainloop.report import write_report
 from trainloop.resources import memory, memory_limit
@@ -20,6 +21,7 @@ def train(config: Config) -> bool:
     """Train; whether the run was stopped before its end."""
     modules = [task_module(config.task), *(hook.partition(":")[0] for hook in config.hooks)]
     mine = fingerprint(dump_config(config), modules)
+    answer_inquiries(environment()[0])
     with joined(config.distributed, checker(config.preflight, mine)) as world:
         trainer = Trainer(config, world)
         outcome = trainer.run()

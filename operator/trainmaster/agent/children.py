@@ -105,6 +105,17 @@ def send(pids: Iterable[int], number: int) -> None:
             continue
 
 
+def spare_core(pid: int) -> None:
+    """Keep a process from leaving a core file; 1 byte is the limit that a core handler respects too (core(5))."""
+    import resource
+
+    try:
+        _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (1 if hard != 0 else 0, hard))
+    except (OSError, ValueError):
+        return
+
+
 class Process(NamedTuple):
     """A line of the process table."""
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional
 
 from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.recorder import recorder_environment
 from trainmaster.agent.settings import Settings
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
@@ -107,6 +108,7 @@ def rank_environment(
             "PET_MAX_RESTARTS": "0",
             "TRAINMASTER_ATTEMPT": str(assignment.attempt),
             "TRAINMASTER_PROGRESS_FILE": os.path.join(folder, "progress"),
+            "TRAINMASTER_STACKS_FILE": os.path.join(folder, "stacks"),
             "TRAINMASTER_STATE_DIR": settings.state_dir,
         }
     )
@@ -124,6 +126,8 @@ def rank_environment(
         environ.pop("RANK", None)
     # Without it a rank's last lines stay in its buffer when it is killed, and those are the ones that matter.
     environ.setdefault("PYTHONUNBUFFERED", "1")
+    for name, value in recorder_environment(folder).items():
+        environ.setdefault(name, value)
     # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
     environ.setdefault("PYTHONFAULTHANDLER", "1")
     return environ

@@ -15,6 +15,7 @@ from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.connection import Connection, Lines, TooLong, json_line
 from trainmaster.agent.environment import mismatches
 from trainmaster.agent.http import chunk
+from trainmaster.agent.inquest import Inquest, evidence_line
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.progress import clean_ranks
 from trainmaster.agent.report import Report, from_wire, whole
@@ -79,6 +80,7 @@ class Lead:
         on_acked: Callable[[int], None],
         on_followed: Callable[[], None],
         on_mismatch: Callable[[int, list[str]], None],
+        on_inquest: Callable[[dict[str, Any]], None] = lambda _line: None,
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -86,9 +88,12 @@ class Lead:
         self._on_acked = on_acked
         self._on_followed = on_followed
         self._on_mismatch = on_mismatch
+        self._on_inquest = on_inquest
         self._members: dict[int, Member] = {}
         self._kept: dict[tuple[int, int], Kept] = {}
         self._progress: dict[int, dict[str, Any]] = {}
+        self._evidence: dict[int, dict[str, Any]] = {}
+        self._inquest = Inquest(loop, self._tell_inquest, self._reachable)
         self._streams: list[Connection] = []
         self._assignment: Assignment | None = None
         self._followed_until = time.monotonic() + FIRST_STREAM_SECONDS
@@ -116,6 +121,11 @@ class Lead:
         self._own.seen = assignment.attempt
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= assignment.attempt - 1}
         self._progress = {worker: line for worker, line in self._progress.items() if worker in assignment.workers}
+        # An attempt's evidence is kept for an operator that comes a little later.
+        self._evidence = {
+            worker: line for worker, line in self._evidence.items() if line["attempt"] >= assignment.attempt - 1
+        }
+        self._inquest.close()
         line = json_line({"type": "assignment", **assignment.to_wire()})
         for member in self._members.values():
             if member.connected and member.connection is not None:
@@ -146,6 +156,17 @@ class Lead:
         self._progress[worker] = line
         self._emit(line)
 
+    def take_stall(self, attempt: int) -> None:
+        """A rank somewhere is over its limit: ask all workers how theirs stand."""
+        if self._assignment is not None and attempt == self._assignment.attempt:
+            self._inquest.stalled(attempt, len(self._assignment.workers))
+
+    def take_evidence(self, worker: int, line: dict[str, Any]) -> None:
+        """Keep a worker's evidence of a stall, pass it on, and judge when all have answered."""
+        self._evidence[worker] = line
+        self._emit(line)
+        self._inquest.take(worker, line)
+
     def acknowledge(self, seq: int) -> None:
         """The operator has taken in all reports up to `seq`."""
         self._acked = max(self._acked, min(seq, self._seq))
@@ -170,7 +191,7 @@ class Lead:
         lines = [hello, *({"type": "member", **member} for member in members[MEMBERS_IN_HELLO:])]
         for kept in sorted(self._kept.values(), key=lambda kept: kept.seq):
             lines.append({"type": "report", "seq": kept.seq, "report": kept.report.to_wire()})
-        lines.extend(self._progress.values())
+        lines.extend([*self._progress.values(), *self._evidence.values()])
         self._streams.append(connection)
         connection.send(chunk(b"".join(json_line(line) for line in lines)))
         self._tell_followed()
@@ -246,6 +267,12 @@ class Lead:
                     member.worker,
                     {"type": "progress", "attempt": attempt, "worker": member.worker, "ranks": ranks, "at": at},
                 )
+        elif kind == "stalled":
+            self.take_stall(whole(line.get("attempt")) or 0)
+        elif kind == "evidence":
+            attempt = whole(line.get("attempt"))
+            if attempt is not None:
+                self.take_evidence(member.worker, evidence_line(attempt, member.worker, line.get("ranks")))
         elif kind == "environment":
             member.environment = clean_environment(line.get("environment"))
             member.environment_attempt = whole(line.get("attempt")) or 0
@@ -255,6 +282,19 @@ class Lead:
             if seen is not None and seen > member.seen:
                 member.seen = seen
                 self._emit({"type": "member", **member.to_wire(False)})
+
+    def _reachable(self) -> frozenset[int]:
+        """The workers of the attempt that are joined, this one included."""
+        workers = self._assignment.workers if self._assignment is not None else ()
+        members = ((worker, self._members.get(worker)) for worker in workers)
+        return frozenset(w for w, member in members if member is not None and (member is self._own or member.connected))
+
+    def _tell_inquest(self, line: dict[str, Any]) -> None:
+        data = json_line(line)
+        for member in self._members.values():
+            if member.connected and member.connection is not None:
+                member.connection.send(data)
+        self._on_inquest(line)
 
     def _stop_all(self, report: Report) -> None:
         line = json_line(_stop_line(report))

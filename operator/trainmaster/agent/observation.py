@@ -7,15 +7,11 @@ import time
 from typing import Any, Callable
 
 from trainmaster.agent import hang
-from trainmaster.agent.errors import EXIT_BY_REASON
 from trainmaster.agent.launcher import attempt_dir
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.progress import Heartbeats
-from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.stacks import ask_for_stacks
-from trainmaster.agent.verdict import Outcome
 
 LINE_SECONDS = 1.0
 """Progress lines come at most so often."""
@@ -24,7 +20,7 @@ UP_SECONDS = 1.0
 
 
 class Observation:
-    """Calls `on_up` once, when all ranks are up, and `send` with each progress line."""
+    """Calls `on_up` once when all ranks are up, `send` with each progress line, `on_stall` at a rank over its limit."""
 
     def __init__(
         self,
@@ -33,19 +29,22 @@ class Observation:
         run: Run,
         on_up: Callable[[], None],
         send: Callable[[dict[str, Any]], None],
+        on_stall: Callable[[], None],
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._run = run
         self._on_up = on_up
         self._send = send
-        first = run.first_rank()
+        self._on_stall = on_stall
+        self._first = first = run.first_rank()
         path = os.path.join(attempt_dir(settings, run.attempt), "progress")
         self._heartbeats = Heartbeats(path, range(first, first + settings.processes))
         self._up = False
         self._sent_at = 0.0
         self._unsent = False
         self._stalled = False
+        self._quiet_until = 0.0
 
     @property
     def ranks(self) -> dict[str, dict[str, Any]]:
@@ -61,11 +60,10 @@ class Observation:
             self._on_up()
         if self._unsent and now - self._sent_at >= LINE_SECONDS:
             self._send_line()
-        if not self._stalled and not run.stopping:
-            stall = hang.find_stall(self._settings, self._heartbeats, run.started_at, now)
-            if stall is not None:
-                self._stalled = True
-                self._collect_stacks(stall)
+        quiet = self._stalled or run.stopping or now < self._quiet_until
+        if not quiet and any(hang.is_over(standing) for standing in self.standings()):
+            self._stalled = True
+            self._on_stall()
 
     def finish(self) -> None:
         """The ranks are gone: pass on what they wrote last."""
@@ -87,23 +85,12 @@ class Observation:
         self._sent_at = time.monotonic()
         self._send(self.line())
 
-    def _collect_stacks(self, stall: hang.Stall) -> None:
-        pids = self._run.ranks.values()
-        for pid in pids:
-            ask_for_stacks(pid)
-        # Ranks that wait for the one that hangs are over the limit too. Where a rank was stopped from outside, this is
-        # the worker to blame, and its report goes first: the others are then told to stop.
-        stopped_here = any(hang.is_stopped(pid) for pid in pids)
-        self._loop.call_later(0 if stopped_here else hang.STACKS_SECONDS, lambda: self._report_hung(stall))
+    def standings(self) -> list[hang.Standing]:
+        """How this worker's ranks stand now, by their progress files."""
+        ranks = range(self._first, self._first + self._settings.processes)
+        return hang.standings(self._settings, self._heartbeats, ranks, self._run.started_at, time.monotonic())
 
-    def _report_hung(self, stall: hang.Stall) -> None:
-        run = self._run
-        if run.stopping or run.outcome is not None:
-            return
-        local_rank = stall.rank - run.first_rank()
-        views = "\n".join(hang.look_at(pid) for pid in run.ranks.values())
-        parts = [run.evidence(local_rank)[-1_000:], views[:600], stall.sentence]
-        if hang.is_stopped(run.ranks.get(local_rank, 0)):
-            parts.append(f"rank {stall.rank} is stopped by a signal (state T)")
-        error = "\n".join(filter(None, parts))[-MAX_ERROR_CHARACTERS:]
-        run.fail(Outcome("Failed", stall.rank, EXIT_BY_REASON["Hung"], None, "Hung", error))
+    def be_patient(self, seconds: float) -> None:
+        """Somebody is at something long: don't ask again before its time is over."""
+        self._quiet_until = time.monotonic() + seconds
+        self._stalled = False

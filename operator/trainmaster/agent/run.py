@@ -17,6 +17,7 @@ from trainmaster.agent import children, launcher
 from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.inquiry import Rank
 from trainmaster.agent.loop import READ, Loop, Timer
 from trainmaster.agent.output import KeptLog, Printer, Pump
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS
@@ -36,6 +37,7 @@ from trainmaster.agent.verdict import (
 FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has
 exited, and its code is what matters."""
+PROVOKED_SECONDS = 0.5
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
@@ -86,6 +88,10 @@ class Run:
         self._sweeping = False
         self._gone = False
         self._oom_kills_before = 0
+        self._environ: Mapping[str, str] = {}
+        self._last_words: Callable[[], Outcome] | None = None
+        """The verdict on a rank that was provoked, to be asked for when it has printed its stacks."""
+        self._provoked = False
 
     @property
     def stopping(self) -> bool:
@@ -110,6 +116,7 @@ class Run:
         os.makedirs(self._folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         self._wraps_ranks = plan.wraps_ranks
+        self._environ = environ
         if plan.wraps_ranks:
             self._open_rank_pipes()
             name, prefix = "launcher", f"[worker {self._settings.worker}]: "
@@ -171,6 +178,32 @@ class Run:
         """The agent itself says that this attempt has failed here (hung, a mismatch)."""
         self._settle(outcome)
         self.stop(FAILURE_GRACE)
+
+    def questionable(self) -> list[Rank]:
+        """The ranks that live, and where they may print their stacks."""
+        found = []
+        for local_rank, pid in sorted(self.ranks.items()):
+            if local_rank not in self._endings:
+                rank = self.first_rank() + local_rank
+                stacks = os.path.join(self._folder, f"stacks.{rank}")
+                found.append(Rank(rank, pid, (stacks, self._log_path(f"rank-{local_rank}.err")), self._environ))
+        return found
+
+    def provoke(self, local_rank: int, verdict: Callable[[], Outcome]) -> bool:
+        """End a rank in the way that makes Python print its stacks, and fail with the verdict when it has.
+
+        For a rank that is about to be ended anyway and had no other way of telling; how the ranks then end isn't
+        judged. A core file is kept from being written: it could be as large as the rank. False where it wouldn't print.
+        """
+        pid = children.signal_target(self.ranks.get(local_rank, 0), signal.SIGABRT)
+        if local_rank in self._endings or not children.catches(pid, signal.SIGABRT):
+            return False
+        self._provoked = True
+        self._last_words = verdict
+        self._loop.call_later(PROVOKED_SECONDS, self._conclude)
+        children.spare_core(pid)
+        children.send([pid], signal.SIGABRT)
+        return True
 
     def evidence(self, local_rank: int) -> str:
         """The last lines of a rank: its exception where torch's error file has it, else what it printed last."""
@@ -254,7 +287,7 @@ class Run:
 
     def _rank_ended(self, local_rank: int, ending: Ending) -> None:
         self._endings[local_rank] = ending
-        if self._terminated or ending.exit_code == 0:
+        if self._terminated or self._provoked or ending.exit_code == 0:
             return
         oom_kills = oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
         outcome = judge_failure(ending, self.first_rank() + local_rank, self.evidence(local_rank), oom_kills)
@@ -263,7 +296,7 @@ class Run:
         self.stop(FAILURE_GRACE, FAILURE_GRACE if others and not outcome.culprit else 0.0)
 
     def _launcher_ended(self, ending: Ending) -> None:
-        if self._terminated or ending.exit_code == 0 or self.outcome is not None:
+        if self._terminated or self._provoked or ending.exit_code == 0 or self.outcome is not None:
             return
         text = self._last_lines("launcher.err", "launcher.out")
         match = _TORCHRUN_FAILURE.search(text)
@@ -281,6 +314,11 @@ class Run:
         if self.outcome is None or more_telling(self.outcome, outcome):
             self.outcome = outcome
             self._on_outcome(outcome)
+
+    def _conclude(self) -> None:
+        if self._last_words is not None:
+            verdict, self._last_words = self._last_words, None
+            self.fail(verdict())
 
     def _sweep_when_ended(self) -> None:
         """When the launcher and all ranks have ended, whatever else is left is killed."""
@@ -316,6 +354,7 @@ class Run:
             if timer is not None:
                 timer.cancel()
         self._close()
+        self._conclude()
         if self.outcome is None:
             failed = [ending for ending in self._endings.values() if ending.exit_code != 0]
             self._settle(stopped(failed[0] if failed else self._launcher_ending) if self._terminated else FINISHED)

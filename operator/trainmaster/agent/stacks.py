@@ -7,7 +7,9 @@ file it prints is its own matter: `TRAINMASTER_STACKS_FILE.<rank>`, where it use
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 
 from trainmaster.agent import children
@@ -16,6 +18,8 @@ from trainmaster.agent.verdict import FATAL_ERROR
 STACKS_SIGNAL = signal.SIGUSR2
 STACKS_MARK = "most recent call first"
 """In the head of each thread that faulthandler prints."""
+# Thread 0x00007f... (most recent call first): | Current thread 0x... | py-spy: Thread 123 (idle): "MainThread"
+_THREAD = re.compile(r"^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b", re.MULTILINE)
 MAX_STACKS_BYTES = 65_536
 BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
@@ -38,6 +42,38 @@ def shorten_stacks(text: str) -> str:
     if at < 0:
         at = max(text.find("Thread 0x"), 0)
     return (text[:at][-BEFORE_CHARACTERS:] + text[at:][:AFTER_CHARACTERS]).strip("\n")
+
+
+def has_stacks(text: str) -> bool:
+    """Whether a text holds what faulthandler or py-spy print."""
+    return _THREAD.search(text) is not None
+
+
+def threads_of(text: str) -> list[str]:
+    """The threads in what faulthandler or py-spy printed, the main thread first.
+
+    faulthandler goes from the newest thread to the oldest, which is the main one; py-spy names it.
+    """
+    starts = [match.start() for match in _THREAD.finditer(text)]
+    blocks = [text[start:end].strip("\n") for start, end in zip(starts, [*starts[1:], len(text)])]
+    if not blocks:
+        return []
+    main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1])
+    return [main, *(block for block in blocks if block is not main)]
+
+
+def main_thread_first(text: str) -> str:
+    """The same stacks with the main thread in front, so that it is the last to be cut off."""
+    return "\n".join(threads_of(text)) or text.strip("\n")
+
+
+def shortened(text: str, limit: int) -> str:
+    """The beginning of a text, of at most `limit` bytes when it is written as JSON."""
+    size = len(json.dumps(text))
+    while size > limit and text:
+        text = text[: min(len(text) - 1, len(text) * limit // size)]
+        size = len(json.dumps(text))
+    return text
 
 
 def tail_of(path: str, limit: int, start: int = 0) -> str:

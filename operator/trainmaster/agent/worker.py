@@ -27,6 +27,7 @@ from trainmaster.agent.resolve import lookup_hosts
 from trainmaster.agent.run import Run
 from trainmaster.agent.server import Handlers, Server
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.stall import StallWatch
 from trainmaster.agent.verdict import Outcome, stopped
 
 FILE_SECONDS = 0.05
@@ -48,7 +49,9 @@ class Worker:
         self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
         self._setup = SetupEnvironment(settings.setup, environ)
-        self._lead = Lead(self._loop, settings, self._stop_attempt, self._acked, self._changed, self._mismatched)
+        self._lead = Lead(
+            self._loop, settings, self._stop_attempt, self._acked, self._changed, self._mismatched, self._from_lead
+        )
         self._link = Link(self._loop, settings, self._hello, self._from_lead, self._changed)
         self._server = Server(
             self._loop,
@@ -68,6 +71,8 @@ class Worker:
         self._run: Run | None = None
         self._observation: Observation | None = None
         """Of the newest attempt that was launched; it outlives its run."""
+        self._stall: StallWatch | None = None
+        """Of the same attempt."""
         self._environment: dict[str, str] = {}
         self._report: Report | None = None
         """The last report of the newest attempt that was started here, or `Waiting`."""
@@ -180,7 +185,11 @@ class Worker:
             self._take_outcome(_launch_error(f"cannot write {error.filename}: {error.strerror}"))
         else:
             self._run = run
-            self._observation = Observation(self._loop, self._settings, run, self._ranks_are_up, self._send_progress)
+            observation = Observation(
+                self._loop, self._settings, run, self._ranks_are_up, self._send_progress, lambda: stall.begin()
+            )
+            stall = StallWatch(self._loop, self._settings, run, observation, self._tell_lead)
+            self._observation, self._stall = observation, stall
             self._describe_environment(environ)
 
     def _run_gone(self) -> None:
@@ -395,8 +404,22 @@ class Worker:
             self._acked(attempt)
         elif kind == "stop":
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
+        elif kind in ("look", "hung", "patience"):
+            if self._stall is not None and self._run is not None and attempt == self._run.attempt:
+                self._stall.told(line)
         elif kind == "mismatch" and isinstance(line.get("lines"), list):
             self._mismatched(attempt, [str(text)[:500] for text in line["lines"][:32]])
+
+    def _tell_lead(self, line: dict[str, Any]) -> bool:
+        """What is only for whoever leads now; False where nobody does."""
+        if self._link.lead == self._settings.worker:
+            if line["type"] == "evidence":
+                self._lead.take_evidence(self._settings.worker, line)
+            else:
+                self._lead.take_stall(line["attempt"])
+            return True
+        self._link.send(line)
+        return self._link.lead is not None
 
     def _describe_environment(self, environ: Mapping[str, str]) -> None:
         """Tell the lead what this attempt runs in; after its start, which must not wait for it."""

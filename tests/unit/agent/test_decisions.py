@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pickle
 import signal
 from pathlib import Path
 from string import Template
@@ -10,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent import environment, hang, launcher, metrics, stacks, verdict
+from trainmaster.agent import (
+    connection,
+    environment,
+    hang,
+    inquest,
+    launcher,
+    metrics,
+    recorder,
+    stacks,
+    verdict,
+)
 from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
@@ -201,7 +213,7 @@ def test_a_stall_has_the_limit_of_what_the_rank_is_at(written: dict[str, Any], s
     beats = Heartbeats("/nowhere", range(0, 2))
     beats.ranks = {"0": {"step": 3}, "1": written}
     beats.progressed_at = {"0": 1_000.0 + silent, "1": 1_000.0}
-    stall = hang.find_stall(limits, beats, 0.0, 1_000.0 + silent)
+    stall = hang.judge(hang.standings(limits, beats, range(2), 0.0, 1_000.0 + silent))
     assert (stall is not None) is hung
     if stall is not None:
         assert stall.rank == 1
@@ -209,7 +221,92 @@ def test_a_stall_has_the_limit_of_what_the_rank_is_at(written: dict[str, Any], s
 
 def test_ranks_that_never_write_are_not_watched() -> None:
     beats = Heartbeats("/nowhere", range(0, 1))
-    assert hang.find_stall(settings(TRAINMASTER_FIRST_STEP_TIMEOUT="1"), beats, 0.0, 1e6) is None
+    assert hang.judge(hang.standings(settings(TRAINMASTER_FIRST_STEP_TIMEOUT="1"), beats, range(1), 0.0, 1e6)) is None
+
+
+def at(rank: int, silent: float = 20.0, **fields: Any) -> hang.Standing:
+    """A rank that has done step 7 and may be silent for 10 s."""
+    return hang.Standing(rank, **{"step": 7, "silent": silent, "limit": 10.0, "setting": "progressSeconds", **fields})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "named", "why"),
+    [
+        pytest.param([at(0), at(1, 19.0, state="T")], 1, "stopped by a signal (state T)", id="a stopped process"),
+        pytest.param([at(0, step=6), at(1, state="T")], 1, "(state T)", id="stopped goes before fewer steps"),
+        pytest.param([at(0), at(1, 19.0, step=6)], 1, "all other ranks have done step 7", id="fewest steps"),
+        pytest.param(
+            [at(0, collective=9), at(1, 19.0, collective=8)], 1, "never entered collective 9", id="fewest collectives"
+        ),
+        pytest.param([at(0, collective=9), at(1, 19.0)], 0, "", id="collectives that aren't known of all say nothing"),
+        pytest.param([at(0, waits=True), at(1, 19.0)], 1, "wait in a collective", id="who isn't in a collective"),
+        pytest.param([at(0), at(1, 19.0, state="D")], 1, "", id="who waits for a device"),
+        pytest.param([at(0, 20.0), at(1, 21.0)], 1, "for 21 s at step 7", id="the longest silence"),
+        pytest.param([at(0), at(1, 9.0, step=6)], 1, "step 6", id="who isn't over the limit itself"),
+        pytest.param([at(0), hang.Standing(1)], 0, "", id="who never wrote is not known"),
+    ],
+)
+def test_of_all_ranks_the_one_that_stopped_first_is_named(ranks: list[hang.Standing], named: int, why: str) -> None:
+    for order in (ranks, ranks[::-1]):
+        verdict = hang.judge(order)
+        assert verdict is not None
+        assert (verdict.rank, verdict.patience) == (named, 0.0)
+        assert why in verdict.sentence
+
+
+def test_nobody_hangs_while_a_rank_is_at_something_long() -> None:
+    saving = at(1, 15.0, limit=60.0, patient=True, section="checkpoint")
+    verdict = hang.judge([at(0), saving, at(2)])
+    assert verdict is not None
+    assert verdict.patience == 45.0
+    compiling = hang.Standing(1, silent=100.0, limit=1_800.0, patient=True)
+    assert (hang.judge([at(0, step=1), compiling]) or at(0)).patience == 1_700.0
+    for ranks in ([at(0), saving._replace(silent=61.0)], [at(0), saving._replace(step=8)], [at(0, state="T"), saving]):
+        named = hang.judge(ranks)
+        assert named is not None
+        assert not named.patience, ranks
+
+
+def test_a_rank_that_waits_for_others_is_told_by_its_main_thread() -> None:
+    head = 'Thread 0x00007f01 (most recent call first):\n  File "/x/threading.py", line 320 in wait\n\n'
+    torch = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce\n'
+    own = '  File "train.py", line 7 in load\n'
+    main = "Current thread 0x00007f02 (most recent call first):\n"
+    assert hang.waits_in_collective(head + main + torch + own)
+    assert not hang.waits_in_collective(head + main + own * 7 + torch)
+    assert not hang.waits_in_collective(main + torch + head.replace("7f01", "7f03")), "the oldest thread comes last"
+    assert hang.waits_in_collective('Thread 7 (idle): "MainThread"\n' + torch + 'Thread 9 (idle): "other"\n' + own)
+    assert not hang.waits_in_collective("")
+
+
+def test_a_flight_recorders_dump_is_read_without_building_anything_from_it() -> None:
+    frames = [
+        {"name": "all_reduce", "filename": "/lib/torch/distributed/distributed_c10d.py", "line": 3245},
+        {"name": "step", "filename": "/app/train.py", "line": 8},
+    ]
+    done = {"pg_id": 0, "collective_seq_id": 16, "state": "completed", "profiling_name": "nccl:broadcast"}
+    waits = {**done, "collective_seq_id": 17, "state": "started", "frames": frames, "input_sizes": [[3]]}
+    other = {**waits, "pg_id": 1, "collective_seq_id": 99}
+    recorded = recorder.summarize(pickle.dumps({"entries": [done, waits, other]}))
+    assert recorded is not None
+    assert recorded.collective == 17
+    assert recorded.sentence == (
+        "waits in collective 17: nccl:broadcast of [[3]] (started), called at /app/train.py:8 in step"
+    )
+    assert recorder.summarize(pickle.dumps({"entries": [done]})) == (16, "last collective 16, completed")
+    assert recorder.summarize(pickle.dumps({"entries": [Path("/x")]})) is None, "not a plain value"
+    assert recorder.summarize(pickle.dumps({"entries": [done]})[:-9]) is None, "half written"
+
+
+def test_texts_are_bounded_as_they_travel() -> None:
+    assert stacks.shortened("abc", 100) == "abc"
+    for text in ("é" * 1_000, '"' * 1_000, "\n\x00" * 500):
+        short = stacks.shortened(text, 300)
+        assert 0 < len(json.dumps(short)) <= 300
+    line = inquest.evidence_line(1, 0, {str(rank): {"text": "é\n" * 100_000, "step": "x"} for rank in range(16)})
+    assert len(connection.json_line(line)) < 65_536
+    assert line["ranks"]["3"].keys() == {"text"}
+    assert inquest.clean_evidence({"x": {}, "1": 2, "-1": {}}) == inquest.clean_evidence([]) == {}
 
 
 def test_a_signal_for_stacks_is_not_sent_to_who_does_not_catch_it() -> None:

@@ -306,19 +306,6 @@ def test_the_state_command_prints_this_workers_state(job: Job, tmp_path: Path) -
     assert "doesn't answer" in printed.stderr
 
 
-def test_of_several_that_stall_the_worker_with_the_stopped_rank_is_named(job: Job) -> None:
-    program = (
-        'for step in 1 2 3; do echo "{\\"step\\": $step}" > $TRAINMASTER_PROGRESS_FILE; sleep 0.2; done; '
-        "if [ $NODE_RANK = 2 ]; then kill -STOP $$; fi; exec sleep 300"
-    )
-    agents = start_group(job, 3, program, TRAINMASTER_PROGRESS_TIMEOUT="1.5")
-    stream = Stream(agents[0])
-    failed = stream.until_report("Failed")["report"]
-    assert (failed["worker"], failed["reason"], failed["rank"]) == (2, "Hung", 2)
-    assert {stream.until_report("Stopped")["report"]["worker"] for _ in range(2)} == {0, 1}
-    stream.close()
-
-
 def test_a_member_speaks_for_itself_only(job: Job) -> None:
     agent = start_group(job, 1)[0]
     stream = Stream(agent)

@@ -1,0 +1,102 @@
+"""The lead's part of finding out which rank of the whole job stopped first.
+
+A worker whose rank is over its limit says `stalled`; the lead asks all (`look`), gathers their evidence for
+ANSWER_SECONDS at most, and tells all the verdict: `hung`, and the worker with that rank reports it, or `patience`.
+Where no verdict comes (no lead, or it is what hangs), the worker that stalled reports by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.agent import hang
+from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.stacks import shortened
+
+ANSWER_SECONDS = 3.0
+MAX_EVIDENCE_BYTES = 4_194_304
+"""What the lead keeps of all workers."""
+MAX_WORKER_BYTES = 40_000
+"""One worker's text; its line must stay below 64 KiB when every line break and quote in it is escaped."""
+MAX_RANKS = 1_024
+
+
+class Inquest:
+    """`tell` sends a line to all workers, the lead's own included; `awaited` are those that can be asked."""
+
+    def __init__(
+        self, loop: Loop, tell: Callable[[dict[str, Any]], None], awaited: Callable[[], frozenset[int]]
+    ) -> None:
+        self._loop = loop
+        self._tell = tell
+        self._awaited = awaited
+        self._attempt = 0
+        self._answers: dict[int, list[hang.Standing]] = {}
+        self._timer: Timer | None = None
+
+    def stalled(self, attempt: int, workers: int) -> None:
+        """A worker's rank is over its limit; `workers`: how many the attempt has."""
+        if self._timer is not None and self._attempt == attempt:
+            return
+        self.close()
+        self._attempt = attempt
+        self._answers = {}
+        self._timer = self._loop.call_later(ANSWER_SECONDS, self._decide)
+        size = min(MAX_WORKER_BYTES, MAX_EVIDENCE_BYTES // max(workers, 1))
+        self._tell({"type": "look", "attempt": attempt, "bytes": size})
+
+    def take(self, worker: int, line: Mapping[str, Any]) -> None:
+        """A worker's evidence."""
+        if self._timer is None or line["attempt"] != self._attempt:
+            return
+        self._answers[worker] = [hang.standing_from_wire(int(rank), data) for rank, data in line["ranks"].items()]
+        if self._awaited() <= self._answers.keys():
+            self._decide()
+
+    def close(self) -> None:
+        """The attempt is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _decide(self) -> None:
+        self.close()
+        verdict = hang.judge([standing for standings in self._answers.values() for standing in standings])
+        if verdict is None:
+            return
+        if verdict.patience:
+            self._tell({"type": "patience", "attempt": self._attempt, "seconds": round(verdict.patience, 3)})
+            return
+        silent = sorted(self._awaited() - self._answers.keys())
+        sentence = verdict.sentence
+        if silent:
+            sentence = f"no answer from worker {', '.join(map(str, silent[:8]))}\n{sentence}"
+        self._tell({"type": "hung", "attempt": self._attempt, "rank": verdict.rank, "sentence": sentence})
+
+
+def evidence_line(attempt: int, worker: int, ranks: Any) -> dict[str, Any]:
+    """The evidence line of docs/protocol.md, bounded."""
+    return {
+        "type": "evidence",
+        "attempt": attempt,
+        "worker": worker,
+        "ranks": clean_evidence(ranks),
+        "at": round(time.time(), 3),
+    }
+
+
+def clean_evidence(value: Any, limit: int = MAX_WORKER_BYTES) -> dict[str, dict[str, Any]]:
+    """Bound the `ranks` of an evidence line that came over the wire."""
+    ranks: dict[str, dict[str, Any]] = {}
+    if not isinstance(value, dict):
+        return ranks
+    items = list(value.items())[:MAX_RANKS]
+    for rank, data in items:
+        if isinstance(data, dict) and rank.isascii() and rank.isdigit() and len(rank) < 8:
+            text = data.get("text")
+            standing = hang.standing_from_wire(int(rank), data)
+            shown = shortened(text, limit // len(items)) if isinstance(text, str) else ""
+            ranks[rank] = {**standing.to_wire(), "text": shown}
+    return ranks

@@ -1,0 +1,124 @@
+"""torch's flight recorder: the last collectives of a rank, asked for from outside.
+
+A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. When something is written
+into it, it writes what it has recorded to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the
+bundled loop does the same for gloo. The dump is a pickle of plain values. It comes from a user's process, so nothing
+but plain values is ever built from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
+# Where versions before TORCH_FR_DUMP_TEMP_FILE put it.
+OLD_DUMP = "/tmp/nccl_trace_rank_"
+MAX_DUMP_BYTES = 16_777_216
+MAX_FRAMES = 6
+
+
+class Recorded(NamedTuple):
+    """How far a rank's default process group has come, and a sentence about its oldest unfinished collective."""
+
+    collective: Optional[int]
+    sentence: str
+
+
+def recorder_environment(folder: str) -> dict[str, str]:
+    """What makes torch answer in an attempt's folder; a user's own settings go before it."""
+    stem = os.path.join(folder, "recorder-")
+    return {PIPE_VARIABLE: stem, DUMP_VARIABLE: stem}
+
+
+class Recorder:
+    """One rank's recorder; `environ` is the rank's."""
+
+    def __init__(self, environ: Mapping[str, str], rank: int) -> None:
+        self._pipe = f"{environ.get(PIPE_VARIABLE, '')}{rank}.pipe"
+        dump = environ.get(DUMP_VARIABLE, "")
+        self._dumps = [f"{dump}{rank}", f"{OLD_DUMP}{rank}"] if dump else [f"{OLD_DUMP}{rank}"]
+        self._before: dict[str, tuple[int, int]] = {}
+
+    def ask(self) -> bool:
+        """Ask for a dump; False where nobody listens."""
+        self._before = {path: _version(path) for path in self._dumps}
+        try:
+            fd = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            os.write(fd, b"1")
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def answer(self) -> Recorded | None:
+        """What was dumped since it was asked; None where nothing (whole) is there yet."""
+        for path in self._dumps:
+            if _version(path) in (self._before.get(path), (0, 0)):
+                continue
+            try:
+                with open(path, "rb") as file:
+                    return summarize(file.read(MAX_DUMP_BYTES + 1))
+            except OSError:
+                continue
+        return None
+
+
+def _load_plain(dump: bytes) -> Any:
+    # Here, because they cost a start of the agent milliseconds, and hardly any needs them.
+    import io
+    import pickle
+
+    class PlainUnpickler(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            raise pickle.UnpicklingError(f"{module}.{name} isn't a plain value")
+
+    return PlainUnpickler(io.BytesIO(dump)).load()
+
+
+def summarize(dump: bytes) -> Recorded | None:
+    """The essence of a dump; None where it isn't one (it may be half written)."""
+    if len(dump) > MAX_DUMP_BYTES:
+        return None
+    try:
+        data = _load_plain(dump)
+        entries = [entry for entry in data["entries"] if _is_default(entry) and not entry.get("is_p2p")]
+    except Exception:  # a pickle of anybody's can fail in any way
+        return None
+    numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
+    open_ones = [entry for entry in entries if entry.get("state") != "completed" and not entry.get("retired")]
+    sentence = f"last collective {max(numbers)}, completed" if numbers else "no collective yet"
+    if open_ones:
+        sentence = _describe(open_ones[0])
+    return Recorded(max(numbers) if numbers else None, sentence)
+
+
+def _is_default(entry: Any) -> bool:
+    # The first group is the default one; others exist on some ranks only, so their numbers can't be compared.
+    return isinstance(entry, dict) and entry.get("pg_id") == 0
+
+
+def _describe(entry: Mapping[str, Any]) -> str:
+    frames = entry.get("frames")
+    places = [
+        f"{str(frame.get('filename'))[-80:]}:{frame.get('line')} in {str(frame.get('name'))[:60]}"
+        for frame in (frames if isinstance(frames, list) else [])
+        if isinstance(frame, dict) and "/torch/" not in str(frame.get("filename"))
+    ][:MAX_FRAMES]
+    called = f", called at {', '.join(places)}" if places else ""
+    name, sizes = str(entry.get("profiling_name"))[:80], str(entry.get("input_sizes"))[:80]
+    return f"waits in collective {entry.get('collective_seq_id')}: {name} of {sizes} ({entry.get('state')}){called}"
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)

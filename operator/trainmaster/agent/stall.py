@@ -1,0 +1,127 @@
+"""What a worker does about a stall: asks its ranks, tells the lead, and reports Hung when its rank is the one.
+
+The verdict is the lead's, over all workers (agent/inquest.py). Without one in ALONE_SECONDS this worker judges by what
+it sees itself: better a hang that names the wrong rank than one that nobody reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.agent import hang
+from trainmaster.agent.errors import EXIT_BY_REASON
+from trainmaster.agent.inquest import ANSWER_SECONDS, MAX_WORKER_BYTES, evidence_line
+from trainmaster.agent.inquiry import Inquiry
+from trainmaster.agent.launcher import attempt_dir
+from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.observation import Observation
+from trainmaster.agent.report import MAX_ERROR_CHARACTERS
+from trainmaster.agent.run import Run
+from trainmaster.agent.settings import Settings
+from trainmaster.agent.stacks import main_thread_first
+from trainmaster.agent.verdict import Outcome
+
+ALONE_SECONDS = ANSWER_SECONDS + 1.0
+STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
+
+
+class StallWatch:
+    """One attempt's stalls on one worker. `tell` brings a line to whoever leads; False where nobody does."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        run: Run,
+        observation: Observation,
+        tell: Callable[[dict[str, Any]], bool],
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._run = run
+        self._observation = observation
+        self._tell = tell
+        self._inquiry: Inquiry | None = None
+        self._size = MAX_WORKER_BYTES
+        self._timer: Timer | None = None
+        self._led = False
+
+    def begin(self) -> None:
+        """A rank of this worker is over its limit."""
+        self._led = self._tell({"type": "stalled", "attempt": self._run.attempt})
+        self._look(fresh=False)
+        self._cancel()
+        self._timer = self._loop.call_later(ALONE_SECONDS, self._alone)
+
+    def told(self, line: Mapping[str, Any]) -> None:
+        """A line of the lead: `look`, `hung` or `patience`."""
+        if self._run.stopping or self._run.outcome is not None:
+            return
+        kind = line.get("type")
+        if kind == "look":
+            size = line.get("bytes")
+            if isinstance(size, int) and 0 < size <= MAX_WORKER_BYTES:
+                self._size = size
+            self._look(fresh=True)
+        elif kind == "patience":
+            seconds = line.get("seconds")
+            if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9:
+                self._wait(float(seconds))
+        elif kind == "hung" and isinstance(line.get("rank"), int):
+            self._cancel()
+            self._hung(line["rank"], str(line.get("sentence"))[:MAX_ERROR_CHARACTERS])
+
+    def _look(self, *, fresh: bool) -> None:
+        if self._inquiry is not None and not (self._inquiry.done and fresh):
+            return
+        folder = attempt_dir(self._settings, self._run.attempt)
+        self._inquiry = Inquiry(
+            self._loop, folder, self._observation.standings, self._run.questionable(), self._tell_evidence
+        )
+        self._inquiry.begin()
+
+    def _tell_evidence(self, inquiry: Inquiry) -> None:
+        ranks = inquiry.evidence(self._size)
+        self._tell(evidence_line(self._run.attempt, self._settings.worker, ranks))
+        if self._timer is not None and not self._led:
+            self._alone()
+
+    def _alone(self) -> None:
+        self._cancel()
+        if self._inquiry is None or self._run.stopping or self._run.outcome is not None:
+            return
+        verdict = hang.judge(self._inquiry.standings)
+        if verdict is not None and verdict.patience:
+            self._wait(verdict.patience)
+        elif verdict is not None:
+            self._hung(verdict.rank, verdict.sentence)
+
+    def _wait(self, seconds: float) -> None:
+        self._cancel()
+        self._inquiry = None
+        self._observation.be_patient(seconds)
+
+    def _hung(self, rank: int, sentence: str) -> None:
+        inquiry, local_rank = self._inquiry, rank - self._run.first_rank()
+        if inquiry is None or not 0 <= local_rank < self._settings.processes:
+            return
+        silent = not inquiry.stacks(rank) and hang.state_of(self._run.ranks.get(local_rank, 0)) not in "TtXZ"
+
+        def outcome() -> Outcome:
+            if silent and inquiry.read(rank):
+                self._tell(evidence_line(self._run.attempt, self._settings.worker, inquiry.evidence(self._size)))
+            stack = main_thread_first(inquiry.stacks(rank))[:STACK_CHARACTERS]
+            printed = "" if stack else self._run.evidence(local_rank)[-STACK_CHARACTERS:]
+            error = "\n".join(filter(None, [stack or printed, inquiry.view(rank)[:VIEW_CHARACTERS], sentence]))
+            return Outcome(
+                "Failed", rank, EXIT_BY_REASON["Hung"], None, "Hung", error[-MAX_ERROR_CHARACTERS:], culprit=True
+            )
+
+        if not (silent and self._run.provoke(local_rank, outcome)):
+            self._run.fail(outcome())
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,129 @@
+"""Hangs with real agents and real Python ranks: who is named, what is collected, and what is no hang."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from .agents import Agent, Job, Stream
+
+HEAD = """
+import faulthandler, json, os, pathlib, signal, sys, threading, time
+rank = int(os.environ["RANK"])
+path = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
+def say(**progress):
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(json.dumps(progress))
+    temporary.rename(path)
+def register():
+    file = open(os.environ["TRAINMASTER_STACKS_FILE"] + f".{rank}", "w")
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
+    return file
+def wait_for_peers():
+    time.sleep(300)
+def stuck_in_the_reader():
+    time.sleep(300)
+"""
+
+
+def start(job: Job, size: int, body: str, **environ: str) -> list[Agent]:
+    code = job.folder / "train.py"
+    code.write_text(HEAD + body)
+    agents = [job.agent(worker).start(sys.executable, str(code), **environ) for worker in range(size)]
+    job.annotate(job.assignment(1, range(size)))
+    return agents
+
+
+def evidence_before_the_report(stream: Stream) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
+    """Each rank's evidence, and the report of the hang."""
+    found: dict[int, dict[str, Any]] = {}
+    while True:
+        line = stream.until(
+            lambda line: line["type"] == "evidence" or (line.get("report") or {}).get("state") == "Failed"
+        )
+        if line["type"] == "report":
+            return found, line["report"]
+        found.update({int(rank): data for rank, data in line["ranks"].items()})
+
+
+def test_all_ranks_show_their_stacks_and_the_stopped_one_is_named(job: Job) -> None:
+    agents = start(
+        job,
+        3,
+        "kept = register()\n"
+        "threading.Thread(target=stuck_in_the_reader, daemon=True).start()\n"
+        "for step in range(1, 4):\n    say(step=step); time.sleep(0.2)\n"
+        "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "wait_for_peers()\n",
+        TRAINMASTER_PROGRESS_TIMEOUT="1.5",
+    )
+    stream = Stream(agents[0])
+    found, failed = evidence_before_the_report(stream)
+    assert (failed["worker"], failed["reason"], failed["rank"], failed["exitCode"]) == (2, "Hung", 2, 68)
+    assert failed["error"].endswith("rank 2 is stopped by a signal (state T)")
+    assert "at step 3; the limit is failurePolicy.hang.progressSeconds 1.5 s" in failed["error"]
+    assert sorted(found) == [0, 1, 2], "of every rank, before the hang is reported"
+    assert found[2]["state"] == "T"
+    for rank in (0, 1):
+        text = found[rank]["text"]
+        assert "in wait_for_peers" in text
+        assert "in stuck_in_the_reader" in text, "of all threads"
+        assert text.index("in wait_for_peers") < text.index("in stuck_in_the_reader"), "the main thread first"
+    assert {stream.until_report("Stopped")["report"]["worker"] for _ in range(2)} == {0, 1}
+    stream.close()
+
+
+def test_a_rank_that_can_not_print_its_stacks_is_ended_so_that_it_does(job: Job) -> None:
+    agents = start(
+        job,
+        2,
+        "for step in range(1, 4 - rank):\n    say(step=step); time.sleep(0.2)\n"
+        "stuck_in_the_reader() if rank == 1 else wait_for_peers()\n",
+        TRAINMASTER_PROGRESS_TIMEOUT="1.5",
+    )
+    stream = Stream(agents[0])
+    found, failed = evidence_before_the_report(stream)
+    assert (failed["worker"], failed["reason"], failed["rank"], failed["signal"]) == (1, "Hung", 1, None)
+    assert "in stuck_in_the_reader" in failed["error"]
+    assert failed["error"].endswith("; all other ranks have done step 3")
+    assert "in stuck_in_the_reader" in found[1]["text"]
+    assert "Name" not in found[0], "a bystander isn't ended for it"
+    assert "sleep" in found[0]["text"], "but the kernel tells where it waits"
+    assert stream.until_report("Stopped")["report"]["worker"] == 0
+    stream.close()
+
+
+def test_a_long_checkpoint_of_one_rank_is_no_hang_of_those_who_wait_for_it(job: Job, tmp_path: Path) -> None:
+    done = tmp_path / "saved"
+    agents = start(
+        job,
+        2,
+        f"saved = pathlib.Path({str(done)!r})\n"
+        "say(step=1)\n"
+        "if rank == 0:\n"
+        "    say(step=1, section='checkpoint', sectionSeconds=60); time.sleep(4); saved.touch()\n"
+        "while not saved.exists(): time.sleep(0.05)\n",
+        TRAINMASTER_PROGRESS_TIMEOUT="1",
+    )
+    stream = Stream(agents[0])
+    asked = stream.until(lambda line: line["type"] == "evidence" or (line.get("report") or {}).get("state") == "Failed")
+    assert asked["type"] == "evidence"
+    assert {stream.until_report("Finished")["report"]["worker"] for _ in range(2)} == {0, 1}
+    assert not [line for line in stream.seen if (line.get("report") or {}).get("state") == "Failed"]
+    stream.close()
+
+
+def test_a_worker_that_no_lead_answers_reports_by_itself(job: Job) -> None:
+    agents = start(
+        job,
+        1,
+        "kept = register()\nsay(section='setup')\nstuck_in_the_reader()\n",
+        TRAINMASTER_FIRST_STEP_TIMEOUT="1",
+        TRAINMASTER_AGENT_PORT="0",
+    )
+    assert agents[0].exit_code() == 68
+    report = agents[0].termination()
+    assert (report["reason"], report["rank"]) == ("Hung", 0)
+    assert "in stuck_in_the_reader" in report["error"]
+    assert "at its first step, section setup; the limit is failurePolicy.hang.firstStepSeconds 1 s" in report["error"]
