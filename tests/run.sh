@@ -4,6 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 pytest=("${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider)
 failed=0
+recorded=tests/cluster/conformance/test_api.py
 
 stage() {
   local title=$1
@@ -13,8 +14,11 @@ stage() {
 }
 
 stage "unit and property tests, agents as real processes" -n 2 tests/unit
-stage "training loop (real torch processes)" -m "not slow" tests/trainer
-stage "cluster (real operator, agents, kubectl, Helm)" -m "not slow" tests/cluster
+stage "training loop (real torch processes)" -n 2 -m "not slow" tests/trainer
+# One recording, in its order.
+stage "Kubernetes' recorded answers" "$recorded"
+# Mostly waiting: each of three processes has a cluster of its own.
+stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster
 stage "README's commands" -m "not slow" tests/e2e
 
 if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then

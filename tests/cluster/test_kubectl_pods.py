@@ -197,7 +197,9 @@ def test_pod_is_deleted_by_force(kubectl: Kubectl) -> None:
 
 
 def test_deployment(kubectl: Kubectl) -> None:
-    kubectl("create", "deployment", "web", f"--image={IMAGE}", "--replicas=2", "--", "python3", "-c", COUNTING)
+    # PID 1 ignores a SIGTERM that it has no handler for, and would take its 30 s.
+    ends = "trap exit TERM; sleep 300 & wait"
+    kubectl("create", "deployment", "web", f"--image={IMAGE}", "--replicas=2", "--", "sh", "-c", ends)
     assert 'deployment "web" successfully rolled out' in kubectl("rollout", "status", "deploy/web", "--timeout=60s")
     assert kubectl("get", "deploy", "web", "--no-headers").split()[:4] == ["web", "2/2", "2", "2"]
     owned = kubectl("get", "rs", "--no-headers").split()
