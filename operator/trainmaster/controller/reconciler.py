@@ -126,6 +126,7 @@ class Reconciler:
         current_attempt.set(job.status.attempt)
         self._want(job.spec)
         decision = self._decide(job, snapshot.observed, self._now(), self._rendering)
+        self._streams.expect(key, decision.status.attempt)
         outcome = await self._executor.execute(key, snapshot, decision)
         if outcome.wrote_status:
             self._tell(job.uid, job.status, decision.status)

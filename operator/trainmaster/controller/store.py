@@ -283,7 +283,7 @@ class Store:
         key = JobKey(str(metadata.get("namespace")), str(metadata.get("name")))
         record = self._record(key)
         known = record.job_version
-        if known is not None and known.uid == version.uid and not is_newer(version, known):
+        if known is not None and not is_newer(version, known):
             return
         if known is not None and known.uid != version.uid:
             # Deleted and created anew between two events.
@@ -334,7 +334,7 @@ class Store:
             return
         record = self._record(key)
         known = record.pods.get(view.name)
-        if known is not None and known.version.uid == version.uid and not is_newer(version, known.version):
+        if known is not None and not is_newer(version, known.version):
             return
         labels = raw["metadata"].get("labels") or {}
         record.pods[view.name] = Pod(view, version, str(labels.get(JOB_UID_LABEL) or ""))
@@ -351,7 +351,7 @@ class Store:
         record = self._record(key)
         view = child_view(resource.child_kind, raw)
         known = record.children.get((resource.child_kind, view.name))
-        if known is not None and known[1].uid == version.uid and not is_newer(version, known[1]):
+        if known is not None and not is_newer(version, known[1]):
             return
         record.children[resource.child_kind, view.name] = (view, version)
         if known is None or known[0] != view:
@@ -392,9 +392,13 @@ class Store:
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:
-    """Whether `new` is another, later version of the same object. Versions that aren't numbers are taken as later."""
+    """Whether `new` is a later version of what has this name. Versions that aren't numbers are taken as later.
+
+    Also where the uids differ: kopf keeps the order of events of each uid only, so what is told last of an object that
+    was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
+    """
     if new.resource_version == known.resource_version:
-        return False
+        return new.uid != known.uid
     if new.resource_version.isdecimal() and known.resource_version.isdecimal():
         return int(new.resource_version) > int(known.resource_version)
     return True

@@ -116,6 +116,12 @@ class LeadStreams:
         else:
             follower.update(following)
 
+    def expect(self, key: JobKey, attempt: int) -> None:
+        """An attempt is about to be opened: reports of it may come before the pass that opens it has ended."""
+        follower = self._followers.get(key)
+        if follower is not None and attempt > follower.following.attempt:
+            follower.following = replace(follower.following, attempt=attempt)
+
     async def push(self, key: JobKey, assignment: Assignment) -> bool:
         """Send an assignment to the lead; False when no stream is open or the lead didn't take it."""
         follower = self._followers.get(key)

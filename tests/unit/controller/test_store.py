@@ -64,6 +64,16 @@ def test_the_deletion_of_an_earlier_object_of_the_same_name_is_not_taken_for_thi
     assert [pod.uid for pod in world.snapshot().observed.pods] == ["new"]
 
 
+def test_a_late_event_of_an_earlier_object_of_the_same_name_does_not_take_its_place() -> None:
+    """kopf keeps the order of each uid's events only; the deletion of the first pod was never seen."""
+    world = World()
+    world.store.note(JOBS, versioned(b.job(), 10))
+    world.store.note(PODS, versioned(b.pod(0, uid="first"), 11))
+    world.store.note(PODS, versioned(b.pod(0, uid="second"), 14))
+    world.store.note(PODS, versioned(b.pod(0, uid="first"), 13))
+    assert [pod.uid for pod in world.snapshot().observed.pods] == ["second"]
+
+
 def test_children_may_come_before_their_job() -> None:
     world = World()
     world.store.note(STATEFUL_SETS, versioned(b.child("StatefulSet"), 11))

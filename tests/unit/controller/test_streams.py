@@ -243,6 +243,18 @@ async def test_reports_of_strangers_and_of_attempts_that_were_never_made_are_not
         assert [r.worker for r in w.snapshot().observed.reports] == [1]
 
 
+async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed() -> None:
+    """Its reports are acknowledged, so they would never be told again."""
+    lead = Lead()
+    async with listening(lead) as port, world(port) as w:
+        w.streams.follow(KEY, following(address(0)))
+        await until(lambda: lead.open == 1)
+        w.streams.expect(KEY, 2)
+        lead.say({"type": "report", "seq": 1, "report": report(1, attempt=2)})
+        await until(lambda: lead.acked == [1])
+        assert [r.attempt for r in w.snapshot().observed.reports] == [2]
+
+
 @pytest.mark.parametrize("nonsense", [b"not json\n", b'{"type":"report","seq":"x"}\n', b"x" * 70_000, b'["hello"]\n'])
 async def test_what_does_not_fit_the_protocol_ends_the_connection_and_nothing_else(nonsense: bytes) -> None:
     lead = Lead()

@@ -3,12 +3,14 @@
 A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Rules are
 set in process (`Faults.add`) or at `/-/faults`, which only `system:masters` may use: GET lists them, PUT replaces them,
 POST adds one, DELETE removes all. Calls in process aren't touched: faults are for clients.
+
+A test may also set `Faults.hook`, which sees every request before it is carried out and may answer with a fault.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -78,11 +80,18 @@ class Fault:
         return None
 
 
+Hook = Callable[[str, str, str, str], Fault | None]
+"""Verb, resource, name and namespace of a request; the answer is the fault that strikes it, if any."""
+
+
 class Faults:
     """The rules in force."""
 
     def __init__(self, random_: random.Random | None = None) -> None:
         self.rules: list[Fault] = []
+        self.hook: Hook | None = None
+        # Called when a request that a fault with `after` strikes has been carried out, before it is answered.
+        self.carried_out: Callable[[], None] = _nothing
         self._random = random_ or random.Random()
 
     def add(self, fault: Fault) -> Fault:
@@ -91,9 +100,18 @@ class Faults:
 
     def clear(self) -> None:
         self.rules.clear()
+        self.hook, self.carried_out = None, _nothing
 
-    def take(self, verb: str, resource: str, name: str) -> Fault | None:
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can strike."""
+        return not self.rules and self.hook is None
+
+    def take(self, verb: str, resource: str, name: str, namespace: str = "") -> Fault | None:
         """The first rule that acts on this request; one of its times is used up."""
+        struck = self.hook(verb, resource, name, namespace) if self.hook is not None else None
+        if struck is not None:
+            return struck
         for fault in self.rules:
             if fault.matches(verb, resource, name) and self._random.random() < fault.probability:
                 if fault.count is not None:
@@ -103,3 +121,7 @@ class Faults:
 
     def as_json(self) -> list[dict[str, Any]]:
         return [asdict(fault) for fault in self.rules]
+
+
+def _nothing() -> None:
+    return None

@@ -10,6 +10,7 @@ answered in the form that the client accepts.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import random
@@ -131,6 +132,7 @@ class ApiServer:
         fault = await self._disturb(type_, route)
         if fault is not None and fault.after:
             await self._resource(request, type_, route, query, user, None)
+            self.faults.carried_out()
             raise fault.error(type_.qualified, route.name) or errors.internal("etcdserver: request timed out")
         return await self._resource(request, type_, route, query, user, fault)
 
@@ -195,10 +197,10 @@ class ApiServer:
 
     async def _disturb(self, type_: ResourceType, route: Route) -> Fault | None:
         """Carries out a fault: waits, answers in place of the server, or gives the fault that is still to act."""
-        if not self.faults.rules:
+        if self.faults.idle:
             return None
         resource = type_.qualified + (f"/{route.subresource}" if route.subresource else "")
-        fault = self.faults.take(route.verb, resource, route.name)
+        fault = self.faults.take(route.verb, resource, route.name, route.namespace)
         if fault is None:
             return None
         if fault.latency:
@@ -434,7 +436,9 @@ class ApiServer:
                     await answer.write(b"".join(lines))
                     continue
                 await watch.wait(min(end, bookmark_at if bookmarks else end) - now)
-        await answer.write_eof()
+        with contextlib.suppress(ConnectionResetError):
+            # The client may have gone in the meantime.
+            await answer.write_eof()
         return answer
 
     async def _other(self, request: web.BaseRequest, path: str, user: User) -> web.StreamResponse:

@@ -7,6 +7,8 @@ annotation's value is JSON and scripts the containers' end; an empty value runs 
 
 Patching the annotation of a running pod scripts the end anew: `afterSeconds` then counts from the patch. A container
 that is started again by its restart policy runs the newest script again, unless it says `"once": true`.
+
+A test may play the program instead: `on_start` hears of each container that starts, and `end` ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit
@@ -32,6 +34,7 @@ class FakeRuntime:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._scripts: dict[str, Mapping[str, Any]] = {}
         self._runs: dict[tuple[str, str], int] = {}
+        self.on_start: Callable[[ContainerConfig, Container], None] | None = None
 
     async def start(self, config: ContainerConfig) -> Container:
         container = Container(uuid.uuid4().hex + uuid.uuid4().hex, time.time())
@@ -41,7 +44,13 @@ class FakeRuntime:
         script = self._scripts.get(config.pod_uid)
         if script and not (script.get("once") and self._runs[key] > 1):
             self._schedule(container, script)
+        if self.on_start is not None:
+            self.on_start(config, container)
         return container
+
+    def end(self, container: Container, exit_: Exit) -> None:
+        """The program ends by itself."""
+        self._end(container, exit_)
 
     def script(self, pod_uid: str, text: str | None) -> str:
         """Takes a pod's annotation; containers that run now follow it. Answers what is wrong with it, or nothing."""

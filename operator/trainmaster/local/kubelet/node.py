@@ -81,7 +81,7 @@ class Kubelet:
         self._server = server
         self._authority = authority
         self._runtime = runtime
-        self._fakes = FakeRuntime()
+        self.fakes = FakeRuntime()
         self._pool = pool
         self._hosts = hosts
         self._events = events
@@ -117,7 +117,7 @@ class Kubelet:
         self._ends = []
         await asyncio.gather(*(worker.abandon() for worker in self.workers.values()))
         self.workers.clear()
-        await self._fakes.close()
+        await self.fakes.close()
 
     async def lose(self, *, kill: bool) -> None:
         """From now on the node is unreachable: it reports nothing and hears nothing. With `kill` its processes end
@@ -245,12 +245,12 @@ class Kubelet:
         annotation = (pod["metadata"].get("annotations") or {}).get(ANNOTATION)
         faked = self._config.fake or annotation is not None
         if faked:
-            problem = self._fakes.script(uid, annotation)
+            problem = self.fakes.script(uid, annotation)
             if problem:
                 self.event(pod, "Warning", "InvalidFakeScript", problem)
         worker = self.workers.get(uid)
         if worker is None:
-            runtime: Runtime = self._fakes if faked else self._runtime
+            runtime: Runtime = self.fakes if faked else self._runtime
             worker = self.workers[uid] = PodWorker(self, pod, runtime, faked)
             worker.task.add_done_callback(lambda _: self._forget(uid))
         elif worker.pod is not pod:
@@ -260,7 +260,7 @@ class Kubelet:
     def _forget(self, uid: str) -> None:
         if not self._lost:
             self.workers.pop(uid, None)
-        self._fakes.forget(uid)
+        self.fakes.forget(uid)
 
     def _data_changed(self, change: Change) -> None:
         for worker in self.workers.values():

@@ -290,6 +290,9 @@ class PodWorker:
     async def _start_faked(self, run: ContainerRun) -> None:
         config = ContainerConfig([], {}, "", pod_uid=self.uid, name=run.view.name)
         await run.start_bare(config)
+        if run.view.init and not run.view.sidecar and run.running is not None:
+            # What has to end before the others start does so at once.
+            self._runtime.signal(run.running, SIGTERM)
 
     def _after_start(self, run: ContainerRun) -> None:
         target = Target(

@@ -1,0 +1,488 @@
+"""Agents and ranks without processes, for hundreds of workers in one test: what docs/protocol.md says, made small.
+
+    workers = FakedWorkers(cluster)          # a LocalCluster whose nodes fake their pods
+    await workers.start()                    # its `port` is the operator's agent port, reached directly
+    workers.script["namespace/job"] = Script(seconds=0.2, faults=[Fail(attempt=1, worker=1)])
+
+Each faked container that starts is an agent, and lives as long as the container. It reads the pod's annotation a
+moment late, takes pushed assignments, keeps a mark for as long as its pod lives, never runs an attempt twice, reports
+to the lead (the first living worker of the assignment), and makes a report that nobody acknowledged by exiting. All
+agents of the cluster share one server on every loopback address. The connections between agents are function calls,
+so what is told apart from the real agent is only how fast it is; what ranks do stands in `record`, and `overlaps` finds
+what must never be: two attempts of a job that train at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aiohttp import web
+
+from trainmaster.agent.errors import EXIT_BY_REASON
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, JOB_UID_LABEL, TOKEN_HEADER, Assignment
+from trainmaster.api.protocol import POD_INDEX_LABEL as INDEX_LABEL
+from trainmaster.local.apiserver.storage import Change
+from trainmaster.local.embedded import LocalCluster
+from trainmaster.local.kubelet.fake import FakeRuntime
+from trainmaster.local.kubelet.runtime import Container, ContainerConfig, Exit
+
+# Seconds that an annotation takes to be seen, ranks to be stopped, peers to notice a broken connection.
+ANNOTATION_SECONDS, STOP_SECONDS, BROKEN_SECONDS = 0.05, 0.01, 0.03
+PING_SECONDS = 5.0
+ENDED = ("Finished", "Failed", "Stopped")
+
+
+@dataclass(frozen=True)
+class Fail:
+    """A rank that fails, `after` seconds of training."""
+
+    attempt: int
+    worker: int
+    after: float = 0.05
+    code: int = 1
+    reason: str = "Error"
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a job's ranks do: train for `seconds` (the first attempt: `first_seconds`), or fail before."""
+
+    seconds: float = 0.2
+    first_seconds: float | None = None
+    faults: Sequence[Fail] = ()
+
+
+@dataclass
+class Run:
+    """A rank's go at an attempt, on the monotonic clock."""
+
+    job: str
+    attempt: int
+    worker: int
+    pod: str
+    started: float
+    members: int
+    joined: float | None = None
+    stopped: float | None = None
+    state: str = "Starting"
+
+
+@dataclass
+class Timings:
+    """Seconds, as in docs/protocol.md, "The sure way"; tests without streams shrink them."""
+
+    unacknowledged: float = 3.0
+    bystander: float = 3.0
+    forgotten: float = 30.0
+    rendezvous: float = 10.0
+
+
+class Agent:
+    """One container's agent."""
+
+    def __init__(self, home: FakedWorkers, pod: dict[str, Any], runtime: FakeRuntime, container: Container) -> None:
+        self.home, self.runtime, self.container = home, runtime, container
+        metadata = pod["metadata"]
+        self.uid, self.pod, self.namespace = metadata["uid"], metadata["name"], metadata["namespace"]
+        labels = metadata["labels"]
+        self.job, self.job_uid = f"{self.namespace}/{labels[JOB_NAME_LABEL]}", labels[JOB_UID_LABEL]
+        self.worker = int(labels[INDEX_LABEL])
+        self.node = pod["spec"].get("nodeName", "")
+        self.assignment: Assignment | None = None
+        self.run: Run | None = None
+        self.report: dict[str, Any] | None = None
+        self.acknowledged = 0
+        self.streams: set[asyncio.Queue[bytes]] = set()
+        self.sequence = 0
+        self.kept: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+        self.alive = True
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        return self.home.marks.setdefault(self.uid, {})
+
+    @property
+    def ip(self) -> str:
+        pod = self.home.pods.get(self.uid) or {}
+        return str((pod.get("status") or {}).get("podIP") or "")
+
+    def peers(self) -> list[Agent]:
+        return [agent for agent in self.home.agents.values() if agent.job_uid == self.job_uid and agent.alive]
+
+    def take(self, assignment: Assignment) -> None:
+        """The highest attempt wins, and Hold over Run."""
+        if not self.alive or (self.assignment is not None and _order(assignment) <= _order(self.assignment)):
+            return
+        self.assignment = assignment
+        self.home.tell_member(self)
+        self._bring()
+
+    def _bring(self) -> None:
+        assignment = self.assignment
+        if assignment is None or not self.alive:
+            return
+        held = assignment.state == "Hold"
+        if self.run is not None:
+            if self.run.attempt < assignment.attempt or held:
+                self.home.later(STOP_SECONDS, self._stop, self.run)
+            return
+        mark = self.mark.get("report")
+        if mark is not None and mark["attempt"] == assignment.attempt:
+            if mark["state"] not in ENDED:
+                mark = self.mark["report"] = self._words("Failed", attempt=mark["attempt"], reason="AgentLost")
+            self._tell(mark)
+            return
+        listed = assignment.uids is None or self.uid in assignment.uids
+        if held or self.worker not in assignment.workers or not listed:
+            return
+        if mark is not None and mark["attempt"] > assignment.attempt:
+            return
+        self.run = Run(
+            self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), members=len(assignment.workers)
+        )
+        self.home.record.append(self.run)
+        self._tell(self._words("Starting"))
+        self.home.later(self.home.timings.rendezvous, self._give_up, self.run)
+        self.home.rendezvous(self, assignment)
+
+    def _give_up(self, run: Run) -> None:
+        if self.run is run and run.joined is None:
+            self.end("Failed", reason="MasterUnreachable", error="no connection to the master", culprit=False)
+
+    def _stop(self, run: Run) -> None:
+        if self.run is run:
+            self.end("Stopped", reason="Stopped", culprit=False)
+            self._bring()
+
+    def end(self, state: str, **words: Any) -> None:
+        """The ranks have ended."""
+        run = self.run
+        if run is None:
+            return
+        report = self._words(state, **words)
+        self.run = None
+        run.stopped, run.state = time.monotonic(), state
+        self._tell(report)
+        if state == "Failed" and words.get("culprit", True):
+            # The lead tells all others to stop; those that nobody tells see a broken connection.
+            for peer in self.peers():
+                if peer.run is not None and peer.run.attempt == run.attempt:
+                    self.home.later(STOP_SECONDS, peer._stop, peer.run)
+
+    def lose_peer(self, run: Run) -> None:
+        if self.run is run:
+            self.end("Failed", reason="Error", exitCode=1, error="Connection reset by peer", culprit=False)
+
+    def _words(self, state: str, **words: Any) -> dict[str, Any]:
+        attempt = self.run.attempt if self.run is not None else 0
+        code = {"Finished": 0, "Failed": 1}.get(state)
+        said = {"attempt": attempt, "worker": self.worker, "uid": self.uid, "state": state, "exitCode": code}
+        return {**said, "rank": None, "node": self.node, "at": round(time.time(), 3), "culprit": True, **words}
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        self.report = self.mark["report"] = report
+        self.home.deliver(self, report)
+        if report["state"] in ("Finished", "Failed") and self.mark.get("exited") != report["attempt"]:
+            timings = self.home.timings
+            bystander = not report["culprit"] or report.get("reason") == "AgentLost"
+            wait = timings.unacknowledged if self.home.is_followed(self) else 0.05
+            self.home.later(max(wait, timings.bystander if bystander else 0.0), self._exit_unless_heard, report)
+
+    def _exit_unless_heard(self, report: dict[str, Any]) -> None:
+        newer = self.assignment is not None and (
+            self.assignment.attempt > report["attempt"] or self.assignment.state == "Hold"
+        )
+        if not self.alive or self.report is not report or newer:
+            return
+        if self.acknowledged >= report["attempt"]:
+            if not self.home.is_followed(self, within=self.home.timings.forgotten):
+                self._exit(report)
+            elif report["state"] == "Failed":
+                self.home.later(1.0, self._exit_unless_heard, report)
+            return
+        if self.home.is_followed(self, within=self.home.timings.unacknowledged):
+            self.home.deliver(self, report)
+            self.home.later(0.5, self._exit_unless_heard, report)
+        else:
+            self._exit(report)
+
+    def _exit(self, report: dict[str, Any]) -> None:
+        self.mark["exited"] = report["attempt"]
+        code = EXIT_BY_REASON.get(report.get("reason") or "") or report["exitCode"] or 0
+        message = json.dumps(report, separators=(",", ":"))
+        self.runtime.end(self.container, Exit(code, time.time(), message=message))
+
+    def die(self) -> None:
+        """The container has ended, and the ranks with it."""
+        self.alive = False
+        run, self.run = self.run, None
+        for queue in list(self.streams):
+            queue.put_nowait(b"")
+        self.home.gone(self, run)
+
+    def keep(self, report: dict[str, Any]) -> None:
+        """As lead: keep a worker's report and tell the operator."""
+        key = (report["attempt"], report["worker"])
+        if key in self.kept and self.kept[key][1] is report:
+            return
+        self.sequence += 1
+        self.kept[key] = (self.sequence, report)
+        self.say({"type": "report", "seq": self.sequence, "report": report})
+
+    def say(self, line: dict[str, Any]) -> None:
+        for queue in self.streams:
+            queue.put_nowait(json.dumps(line).encode() + b"\n")
+
+    def member(self) -> dict[str, Any]:
+        seen = self.assignment.attempt if self.assignment is not None else 0
+        return {"worker": self.worker, "uid": self.uid, "seen": seen, "connected": self.alive}
+
+
+def _order(assignment: Assignment) -> tuple[int, bool]:
+    return assignment.attempt, assignment.state == "Hold"
+
+
+@dataclass
+class FakedWorkers:
+    """See the module. Lives in the cluster's event loop."""
+
+    cluster: LocalCluster
+    script: dict[str, Script] = field(default_factory=dict)
+    default: Script = field(default_factory=Script)
+    timings: Timings = field(default_factory=Timings)
+    # Whether the operator can open streams.
+    reachable: bool = True
+    # Called with (job, attempt) when all of an attempt's ranks have joined.
+    on_joined: Callable[[str, int], None] | None = None
+    record: list[Run] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    pods: dict[str, dict[str, Any]] = field(default_factory=dict)
+    marks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _lives: dict[str, int] = field(default_factory=dict)
+    _spawned: set[asyncio.Task[Any]] = field(default_factory=set)
+    port: int = 0
+
+    async def start(self) -> None:
+        api = self.cluster.api
+        self._followed: dict[str, float] = defaultdict(lambda: float("-inf"))
+        self._end = api.storage.subscribe("pods", self._pod_changed)
+        for kubelet in self.cluster.kubelets.values():
+            self.play_on(kubelet.fakes)
+        app = web.Application()
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/v1/stream", self._stream)
+        app.router.add_post("/v1/assignment", self._assign)
+        app.router.add_post("/v1/ack", self._acknowledge)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        # All of 127.0.0.0/8 is this machine; a free port keeps out of the way of real agents.
+        await web.TCPSite(self._runner, "0.0.0.0", 0).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        self._end()
+        for agent in list(self.agents.values()):
+            agent.alive = False
+            for queue in agent.streams:
+                queue.put_nowait(b"")
+        await self._runner.cleanup()
+
+    def play_on(self, runtime: FakeRuntime) -> None:
+        """Be the program of a node's faked containers."""
+
+        def started(config: ContainerConfig, container: Container) -> None:
+            pod = self.pods.get(config.pod_uid)
+            if pod is None or config.name != "worker" or JOB_NAME_LABEL not in (pod["metadata"].get("labels") or {}):
+                return
+            agent = self.agents[config.pod_uid] = Agent(self, pod, runtime, container)
+            container.exited.add_done_callback(lambda _: agent.die())
+            self._print(pod)
+            self.later(ANNOTATION_SECONDS, self._read_annotation, config.pod_uid)
+
+        runtime.on_start = started
+
+    def _print(self, pod: dict[str, Any]) -> None:
+        """A line in the container's log: the operator waits a while for one that is empty."""
+        metadata, node = pod["metadata"], pod["spec"]["nodeName"]
+        life = self._lives[metadata["uid"]] = self._lives.get(metadata["uid"], -1) + 1
+        path = self.cluster.kubelets[node].log_path(pod, "worker", life)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"2026-11-21T22:00:00.000000000Z stdout F {metadata['name']} trains\n")
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something in the cluster's loop, from there."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    def later(self, seconds: float, work: Callable[..., None], *arguments: Any) -> None:
+        asyncio.get_running_loop().call_later(seconds, work, *arguments)
+
+    def _pod_changed(self, change: Change) -> None:
+        uid = change.last.object["metadata"]["uid"]
+        if change.new is None:
+            self.pods.pop(uid, None)
+            self.marks.pop(uid, None)
+            self._lives.pop(uid, None)
+            return
+        self.pods[uid] = dict(change.new.object)
+        if uid in self.agents:
+            self.later(ANNOTATION_SECONDS, self._read_annotation, uid)
+
+    def _read_annotation(self, uid: str) -> None:
+        pod, agent = self.pods.get(uid), self.agents.get(uid)
+        text = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(ASSIGNMENT_ANNOTATION)
+        if agent is not None and text:
+            agent.take(Assignment.parse(text))
+
+    # What agents do together.
+
+    def lead(self, agent: Agent) -> Agent | None:
+        """The first living worker of the newest assignment that any of the job's agents knows."""
+        peers = {peer.worker: peer for peer in agent.peers()}
+        known = [peer.assignment for peer in peers.values() if peer.assignment is not None]
+        newest = max(known, key=lambda a: a.attempt, default=None)
+        return next((peers[worker] for worker in (newest.workers if newest else ()) if worker in peers), None)
+
+    def deliver(self, agent: Agent, report: dict[str, Any]) -> None:
+        lead = self.lead(agent)
+        if lead is not None:
+            lead.keep(report)
+
+    def tell_member(self, agent: Agent) -> None:
+        lead = self.lead(agent)
+        if lead is not None:
+            lead.say({"type": "member", **agent.member()})
+            for peer in agent.peers():
+                # Also what an earlier lead was told.
+                if peer.report is not None:
+                    lead.keep(peer.report)
+
+    def is_followed(self, agent: Agent, within: float = 0.0) -> bool:
+        lead = self.lead(agent)
+        if lead is not None and lead.streams:
+            return True
+        return time.monotonic() - self._followed[agent.job_uid] < within
+
+    def rendezvous(self, agent: Agent, assignment: Assignment) -> None:
+        """When the last rank of an attempt is up, all of them have joined."""
+        peers = [peer for peer in agent.peers() if peer.run is not None and peer.run.attempt == assignment.attempt]
+        if {peer.worker for peer in peers} != set(assignment.workers):
+            return
+        now = time.monotonic()
+        for other in self.record:
+            if other.job == agent.job and other.stopped is None and other.attempt != assignment.attempt:
+                self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined while {other} ran")
+            if other.job == agent.job and other.attempt == assignment.attempt and other.joined is not None:
+                self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined twice: {other}")
+        script = self.script.get(agent.job, self.default)
+        for peer in peers:
+            assert peer.run is not None
+            peer.run.joined = now
+            peer._tell(peer._words("Running"))
+            for fault in script.faults:
+                if (fault.attempt, fault.worker) == (assignment.attempt, peer.worker):
+                    self.later(fault.after, self._fail, peer, peer.run, fault)
+            first = script.first_seconds if assignment.attempt == 1 else None
+            self.later(script.seconds if first is None else first, self._finish, peer, peer.run)
+        if self.on_joined is not None:
+            self.on_joined(agent.job, assignment.attempt)
+
+    def _finish(self, agent: Agent, run: Run) -> None:
+        if agent.run is run:
+            agent.end("Finished")
+
+    def _fail(self, agent: Agent, run: Run, fault: Fail) -> None:
+        if agent.run is run:
+            agent.end("Failed", reason=fault.reason, exitCode=fault.code, error="ValueError: on purpose")
+
+    def gone(self, agent: Agent, run: Run | None) -> None:
+        """A container has ended: its ranks with it, and its peers notice."""
+        if self.agents.get(agent.uid) is agent:
+            del self.agents[agent.uid]
+        if run is not None:
+            run.stopped, run.state = time.monotonic(), "Killed"
+            for peer in agent.peers():
+                if peer.run is not None and peer.run.attempt == run.attempt:
+                    self.later(BROKEN_SECONDS, peer.lose_peer, peer.run)
+        self.tell_member(agent)
+
+    # What the operator sees of it.
+
+    def _agent(self, request: web.Request) -> Agent:
+        assert request.transport is not None
+        address = request.transport.get_extra_info("sockname")[0]
+        agent = next((agent for agent in self.agents.values() if agent.ip == address and agent.alive), None)
+        if agent is None or not self.reachable:
+            raise web.HTTPServiceUnavailable()
+        if agent.assignment is not None and request.headers.get(TOKEN_HEADER) != agent.assignment.token:
+            raise web.HTTPForbidden()
+        return agent
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        self._agent(request)
+        return web.Response(text="ok")
+
+    async def _assign(self, request: web.Request) -> web.Response:
+        agent = self._agent(request)
+        assignment = Assignment.parse(await request.text())
+        if agent.assignment is not None and agent.assignment.attempt > assignment.attempt:
+            return web.Response(status=409, text=agent.assignment.to_json())
+        for peer in agent.peers():
+            peer.take(assignment)
+        return web.Response(status=204)
+
+    async def _acknowledge(self, request: web.Request) -> web.Response:
+        agent = self._agent(request)
+        upto = (await request.json())["seq"]
+        for sequence, report in agent.kept.values():
+            told = self.agents.get(report["uid"])
+            if sequence <= upto and told is not None and report["state"] in ENDED:
+                told.acknowledged = max(told.acknowledged, report["attempt"])
+        return web.Response(status=204)
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        agent = self._agent(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        is_lead = self.lead(agent) is agent
+        members = [peer.member() for peer in (agent.peers() if is_lead else [agent])]
+        attempt = agent.assignment.attempt if agent.assignment is not None else 0
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        hello = {"type": "hello", "lead": agent.worker, "uid": agent.uid, "attempt": attempt, "members": members}
+        lines = [hello]
+        if is_lead:
+            for peer in agent.peers():
+                if peer.report is not None:
+                    agent.keep(peer.report)
+            newest = max((key[0] for key in agent.kept), default=0)
+            agent.kept = {key: value for key, value in agent.kept.items() if key[0] >= newest - 1}
+            kept = sorted(agent.kept.values(), key=lambda entry: entry[0])
+            lines += [{"type": "report", "seq": sequence, "report": report} for sequence, report in kept]
+        agent.streams.add(queue)
+        try:
+            await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+            while agent.alive and self.reachable:
+                try:
+                    line = await asyncio.wait_for(queue.get(), PING_SECONDS)
+                except TimeoutError:
+                    line = b'{"type":"ping"}\n'
+                if line:
+                    await response.write(line)
+        except ConnectionError:
+            pass
+        finally:
+            agent.streams.discard(queue)
+            self._followed[agent.job_uid] = time.monotonic()
+        return response
+
+    def runs(self, job: str) -> list[Run]:
+        """A job's goes, without the members that never met."""
+        return [replace(run) for run in self.record if run.job == job]

@@ -1,0 +1,91 @@
+"""Operators that start in tenths of a second and can be killed like any process: forked from one that has imported all.
+
+Used where a test kills an operator at each of its writes; `operator_under_test` starts it as users do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from trainmaster.controller import app
+from trainmaster.controller.app import Operator
+from trainmaster.controller.json_logs import set_up
+from trainmaster.controller.settings import OperatorSettings
+from trainmaster.controller.watching import Event, Watcher
+from trainmaster.reconciling import decide
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload([__name__])
+
+
+def _main(settings: OperatorSettings, log: str, disorder: int | None) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    set_up(settings.log_format, settings.log_level)
+    if disorder is not None:
+        disorderly = random.Random(disorder)
+        app.Watcher = lambda *a, note, **k: Watcher(*a, note=_Disorder(note, disorderly), **k)  # type: ignore[assignment,misc]
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        # How many tasks there are, for tests that look for leaks.
+        loop.add_signal_handler(signal.SIGUSR1, lambda: print(f"tasks: {len(asyncio.all_tasks())}", flush=True))
+        await Operator(settings, decide).run(stop)
+
+    asyncio.run(run())
+
+
+class _Disorder:
+    """Hands events on as no API server should: some twice, some late (so in another order), some never."""
+
+    def __init__(self, note: Callable[[Event], None], random_: random.Random) -> None:
+        self._note, self._random = note, random_
+
+    def __call__(self, event: Event) -> None:
+        chance = self._random.random()
+        if chance < 0.15 and event[0] is not None:
+            return
+        if chance < 0.4:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._random.uniform(0.0, 0.4), self._note, event)
+            if chance > 0.3:
+                return
+        self._note(event)
+
+
+class ForkedOperator:
+    """An operator's process; `kill` is SIGKILL."""
+
+    def __init__(self, settings: OperatorSettings, log: Path, disorder: int | None = None) -> None:
+        """`disorder`: a seed; events then come twice, late, in another order, or never."""
+        arguments = (settings, str(log), disorder)
+        self.process: BaseProcess = _context.Process(target=_main, args=arguments, daemon=True)
+        self.process.start()
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid or 0
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has ended."""
+        if self.process.is_alive():
+            self.process.terminate()
+        self.process.join(10)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join(5)

@@ -1,0 +1,266 @@
+"""The operator is killed around each of its writes, and each of its writes fails in every way: jobs end as they should.
+
+The writes of three jobs (a healthy one, one with a failed rank, one with a deleted pod) are recorded first; then the
+job runs once for each write and each way to disturb it. What has to be true afterwards: the job ended as it should with
+exactly the restarts and disruptions that it had, no two attempts trained at the same time, no worker ran an attempt
+twice (both by the ranks' own record), and nothing is left when the job is deleted.
+
+Everything is real but the pods: they and their agents are `faked_workers`, so that hundreds of cases run in minutes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.cluster.faked_cluster import JOBS, WRITES, FakedCluster, faked_cluster
+from tests.cluster.faked_workers import Fail, Script
+from trainmaster.local.apiserver.faults import Fault
+
+Write = tuple[str, str, int]
+"""Verb, resource, and the how-manieth of its kind in the job."""
+
+SCRIPTS = {
+    "healthy": Script(seconds=0.1),
+    "rank failed": Script(seconds=0.1, faults=[Fail(attempt=1, worker=1, after=0.03)]),
+    # Until its pod is deleted, which is once the job is Running.
+    "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
+}
+# Attempts, restarts, disruptions.
+ENDS = {"healthy": (1, 0, 0), "rank failed": (2, 1, 0), "pod deleted": (2, 0, 1)}
+ANSWERS = {
+    "409": Fault(code=409),
+    "429": Fault(code=429, retry_after=1),
+    "500": Fault(code=500),
+    "500 although it was carried out": Fault(code=500, after=True),
+    "slow": Fault(latency=1.0),
+}
+# Written before and after what a job's correctness hangs on; `make test` kills the operator there.
+VITAL = (f"{JOBS}/status", "statefulsets.apps", "pods")
+SECONDS = 60.0
+
+
+@dataclass
+class Case:
+    """One job that runs with one write disturbed. The cluster's thread counts, the test's thread waits."""
+
+    scenario: str
+    namespace: str
+    strike: Write | None = None
+    how: str = ""
+    struck: bool = False
+    deleted: bool = False
+    writes: list[Write] = field(default_factory=list)
+    seen: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        return f"{self.scenario}, {self.how} {self.strike} in {self.namespace}"
+
+
+@dataclass
+class Disturber:
+    """The API server's hook: notes each case's writes, and strikes."""
+
+    cluster: FakedCluster
+    cases: dict[str, Case] = field(default_factory=dict)
+    killed: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, verb: str, resource: str, name: str, namespace: str) -> Fault | None:
+        case = self.cases.get(namespace)
+        if case is None or verb not in WRITES:
+            return None
+        case.seen[verb, resource] += 1
+        write = (verb, resource, case.seen[verb, resource])
+        case.writes.append(write)
+        if case.struck or write != case.strike:
+            return None
+        case.struck = True
+        if case.how == "killed before":
+            self.kill()
+            return Fault(code=503)
+        if case.how == "killed after":
+            self.cluster.threaded.cluster.faults.carried_out = self.kill
+            return Fault(code=500, after=True)
+        return ANSWERS[case.how]
+
+    def kill(self) -> None:
+        for operator in self.cluster.operators:
+            operator.kill()
+        self.killed.set()
+
+    def look(self) -> None:
+        """From the test's thread: bring a dead operator back, and delete the pods that are to be deleted."""
+        if self.killed.is_set():
+            self.killed.clear()
+            self.cluster.operators.clear()
+            self.cluster.start_operator()
+        for case in self.cases.values():
+            if case.scenario == "pod deleted" and not case.deleted:
+                status = self.cluster.status(case.namespace)
+                if (status.get("phase"), status.get("attempt")) == ("Running", 1):
+                    case.deleted = True
+                    self.cluster.threaded.call(self.cluster.api.delete("pods", "job-1", case.namespace))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakedCluster]:
+    with faked_cluster(tmp_path_factory.mktemp("crash")) as made:
+        yield made
+
+
+@pytest.fixture
+def disturber(world: FakedCluster) -> Iterator[Disturber]:
+    made = Disturber(world)
+    world.threaded.cluster.faults.hook = made
+    yield made
+    world.threaded.cluster.faults.clear()
+    world.stop_operators()
+
+
+def begin(disturber: Disturber, scenario: str, strike: Write | None = None, how: str = "") -> Case:
+    namespace = disturber.cluster.namespace()
+    case = disturber.cases[namespace] = Case(scenario, namespace, strike, how)
+    disturber.cluster.submit(namespace, SCRIPTS[scenario])
+    return case
+
+
+def finish(disturber: Disturber, case: Case, *, exact: bool = True) -> None:
+    """Wait for the job's end; start the operator again whenever it was killed; then check.
+
+    Where `exact` is false, a disruption may be seen that there was none.
+    """
+    cluster = disturber.cluster
+
+    def ended() -> bool:
+        disturber.look()
+        return cluster.at_rest(case.namespace)
+
+    cluster.until(ended, SECONDS, lambda: f"{case}: {cluster.describe(case.namespace)}")
+    status = cluster.status(case.namespace)
+    counts = (status["attempt"], status.get("restarts", 0), status.get("disruptions", 0))
+    if exact:
+        assert (status["phase"], *counts) == ("Succeeded", *ENDS[case.scenario]), f"{case}: {status}"
+    else:
+        assert (status["phase"], counts[1]) == ("Succeeded", ENDS[case.scenario][1]), f"{case}: {status}"
+        assert counts[0] == 1 + counts[1] + counts[2], f"{case}: {status}"
+    check_record(cluster, case, attempts=counts[0], exact=exact)
+    cluster.delete(case.namespace)
+
+
+def check_record(cluster: FakedCluster, case: Case, attempts: int, *, exact: bool) -> None:
+    """What the ranks did, by their own record."""
+    assert cluster.workers.overlaps == []
+    runs = cluster.workers.runs(f"{case.namespace}/job")
+    again = [key for key, count in Counter((run.pod, run.attempt) for run in runs).items() if count > 1]
+    assert again == [], f"{case}: trained the same attempt twice: {again}"
+    joined = {run.attempt for run in runs if run.joined is not None}
+    assert joined == set(range(1, attempts + 1)) or (not exact and attempts in joined), f"{case}: {runs}"
+    assert all(run.stopped is not None for run in runs), f"{case}: {runs}"
+
+
+def recorded(disturber: Disturber, scenario: str) -> list[Write]:
+    """The writes of a job that nobody disturbs."""
+    case = begin(disturber, scenario)
+    finish(disturber, case)
+    return list(case.writes)
+
+
+def kill_around(disturber: Disturber, scenario: str, writes: Sequence[Write], how: str) -> int:
+    """Run the job once for each write, one after the other; returns how many kills struck."""
+    cases = []
+    for write in writes:
+        case = begin(disturber, scenario, write, how)
+        finish(disturber, case)
+        cases.append(case)
+    return sum(case.struck for case in cases)
+
+
+def answer(disturber: Disturber, scenario: str, writes: Sequence[Write], answers: Sequence[str]) -> int:
+    """Run a job for each write and each answer, all of them together; returns how many struck."""
+    cases = [begin(disturber, scenario, write, how) for write in writes for how in answers]
+    for case in cases:
+        finish(disturber, case)
+    return sum(case.struck for case in cases)
+
+
+@pytest.mark.parametrize("how", ["killed before", "killed after"])
+def test_killed_around_a_vital_write_of_a_job_with_a_failed_rank(disturber: Disturber, how: str) -> None:
+    disturber.cluster.start_operator()
+    writes = [write for write in recorded(disturber, "rank failed") if write[1] in VITAL]
+    # Every second one; all of them are behind `slow`.
+    chosen = writes[how == "killed after" :: 2]
+    assert kill_around(disturber, "rank failed", chosen, how) >= len(chosen) - 2
+
+
+def test_writes_that_fail_in_every_way(disturber: Disturber) -> None:
+    disturber.cluster.start_operator()
+    writes = recorded(disturber, "pod deleted")
+    struck = answer(disturber, "pod deleted", writes[::3], list(ANSWERS))
+    # Under load several changes come together and cost fewer writes.
+    assert struck >= len(writes[::3]) * len(ANSWERS) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scenario", SCRIPTS)
+@pytest.mark.parametrize("how", ["killed before", "killed after"])
+def test_killed_around_every_write(disturber: Disturber, scenario: str, how: str) -> None:
+    disturber.cluster.start_operator()
+    writes = recorded(disturber, scenario)
+    assert kill_around(disturber, scenario, writes, how) >= len(writes) - 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("scenario", SCRIPTS)
+def test_every_write_fails_in_every_way(disturber: Disturber, scenario: str) -> None:
+    disturber.cluster.start_operator()
+    writes = recorded(disturber, scenario)
+    for how in ANSWERS:
+        assert answer(disturber, scenario, writes, [how]) >= len(writes) - 2
+
+
+def all_scenarios(disturber: Disturber, times: int, *, exact: bool = True) -> None:
+    cases = [begin(disturber, scenario) for scenario in SCRIPTS for _ in range(times)]
+    for case in cases:
+        finish(disturber, case, exact=exact)
+
+
+def test_two_operators_at_once(disturber: Disturber) -> None:
+    """Neither has a lease: as for a moment when one was paused and doesn't know that it has lost it.
+
+    Each sees the other's status before it may have seen the pods that it speaks of, and can take them for lost.
+    """
+    disturber.cluster.start_operator()
+    disturber.cluster.start_operator()
+    all_scenarios(disturber, 3, exact=False)
+
+
+def test_watches_that_end_all_the_time_and_expire(disturber: Disturber) -> None:
+    faults = disturber.cluster.threaded.cluster.faults
+    faults.add(Fault(verb="watch", code=410, probability=0.2))
+    faults.add(Fault(verb="watch", drop=0.3))
+    disturber.cluster.start_operator()
+    all_scenarios(disturber, 3)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_events_that_come_twice_late_or_never(disturber: Disturber, seed: int) -> None:
+    disturber.cluster.start_operator(disorder=seed, resync_seconds=1.0)
+    all_scenarios(disturber, 2)
+
+
+def test_the_operator_is_killed_while_nothing_can_be_read(disturber: Disturber) -> None:
+    """Its successor waits until lists are answered, and decides nothing on half of what there is."""
+    disturber.cluster.start_operator()
+    case = begin(disturber, "rank failed")
+    faults = disturber.cluster.threaded.cluster.faults
+    for resource in ("pods", "statefulsets.apps"):
+        faults.add(Fault(verb="list", resource=resource, code=503, count=1))
+    disturber.kill()
+    finish(disturber, case)
+    assert not any(fault.count for fault in faults.rules)
