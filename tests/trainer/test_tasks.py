@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.trainer.local_models import DEEPSEEK, save_bert, save_pairs
 from tests.trainer.ranks import run_ranks
 from trainloop.config import Config, parse_config
 from trainloop.distributed import joined
@@ -20,27 +21,6 @@ from trainloop.tasks import TaskSettings, build_task
 from trainloop.tasks.hub import read_pairs
 from trainloop.tasks.text import SmallGPT, TextOptions, Windows, unigram_entropy
 from trainloop.trainer import Trainer
-
-DEEPSEEK = {
-    "hidden_size": 48,
-    "intermediate_size": 96,
-    "moe_intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "max_position_embeddings": 128,
-}
 
 
 @pytest.fixture(scope="module")
@@ -126,26 +106,9 @@ def test_an_architecture_that_transformers_does_not_know_is_a_sentence(english: 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made-up sentence pairs in MRPC's TSV format; a tiny BERT and its tokenizer, as save_pretrained writes them."""
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
-
     folder = tmp_path_factory.mktemp("pairs")
-    words = [f"w{number}" for number in range(40)]
-    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]))
-    generator = np.random.default_rng(0)
-    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-    for name, count in (("train.tsv", 400), ("dev.tsv", 80)):
-        rows = [header]
-        for number in range(count):
-            first, other = generator.integers(0, 20, 4), generator.integers(20, 40, 4)
-            same = number % 2
-            sentences = [" ".join(words[i] for i in which) for which in (first, first if same else other)]
-            rows.append(f"{same}\t{number}\t{number}\t{sentences[0]}\t{sentences[1]}")
-        (folder / name).write_text("\n".join(rows) + "\n")
-    model = folder / "bert"
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    BertForSequenceClassification(BertConfig(vocab_size=45, **size)).save_pretrained(model)
-    BertTokenizerFast(vocab=str(folder / "vocab.txt"), vocab_file=str(folder / "vocab.txt")).save_pretrained(model)
+    save_pairs(folder)
+    save_bert(folder / "bert")
     return folder
 
 

@@ -47,10 +47,14 @@ def batch_sizes(document: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 def train(config: Config, document: dict[str, Any], double: bool = False) -> torch.nn.Module:
     """Train with DeepSpeed; the model, whole on every rank with ZeRO stages 0 to 2."""
-    import deepspeed  # Builds an extension for the CPU when it is first imported.
+    import deepspeed
 
     rank, size, local_rank, local_size = environment()
     device = choose_device(config.distributed.device, local_rank)
+    if device.type == "cpu":
+        # An extension for the ranks of one host, which here is one worker of many. DeepSpeed would compile it at every
+        # start (half a minute), and end where the image has no compiler.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend=BACKEND_OF_DEVICE[device.type])
     document = batch_sizes(document, size)
     task = build_task(config.task)

@@ -145,6 +145,8 @@ class MetricsLog:
         if self._board is not None and kind in ("step", "evaluation"):
             for name, value in _plain(numbers).items():
                 self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+            # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
+            self._board.flush()
 
     def step(self, step: int, total: int, line: dict[str, Any]) -> None:
         """A step's numbers everywhere."""

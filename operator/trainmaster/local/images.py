@@ -102,6 +102,10 @@ def image_id(reference: str) -> str:
     return "sha256:" + hashlib.sha256(normalize(reference).encode()).hexdigest()
 
 
+# What the trainer image has at /opt/trainmaster/examples; only a checkout of the project has it here.
+EXAMPLE_SCRIPTS = Path(__file__).parents[3] / "images" / "trainer" / "examples"
+
+
 def default_images(agent: Path) -> tuple[Image, ...]:
     """Trainmaster's images, Python's and PyTorch's, and a few that people use for their shell; all run on this
     machine's.
@@ -111,7 +115,7 @@ def default_images(agent: Path) -> tuple[Image, ...]:
     return (
         Image(
             patterns=("ghcr.io/trainmaster/*", "docker.io/trainmaster/*", "trainmaster.dev/*"),
-            paths={"/opt/trainmaster/agent.pyz": agent},
+            paths={"/opt/trainmaster/agent.pyz": agent, "/opt/trainmaster/examples": EXAMPLE_SCRIPTS},
             command=("python3",),
         ),
         Image(
