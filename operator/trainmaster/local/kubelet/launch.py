@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ def prepare(
 
     own = {
         "HOME": str(root),
-        "TMPDIR": str(root / "tmp"),
+        "TMPDIR": str(_short(root / "tmp", host.memory_folder)),
         "HOSTNAME": pod["spec"].get("hostname") or pod["metadata"]["name"],
     }
     token_file = volumes.token_file(container)
@@ -84,6 +85,21 @@ def prepare(
         name=name,
     )
     return Launch(config, mapped, termination_log, root)
+
+
+def _short(folder: Path, links: Path) -> Path:
+    """A name for a container's temporary folder: /tmp itself inside a container, a long path on this machine.
+
+    Programs bind sockets there, and a socket's name has 107 characters at most (unix(7)): Python's multiprocessing,
+    and so torch's data loaders, add 32 to TMPDIR.
+    """
+    link = links / f"tmp-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+    if len(str(link)) >= len(str(folder)):
+        return folder
+    links.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(folder)
+    return link
 
 
 def rewriter_of(pod: Object, volumes: PodVolumes) -> PathMap:
