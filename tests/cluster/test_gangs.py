@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.conftest import Cluster
 from tests.cluster.gang_schedulers import VOLCANO, bind, installed
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from trainmaster.local.config import NodeConfig
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 
@@ -63,3 +64,70 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
             bind(cluster, pod, node)
         cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 30, "Succeeded")
         cluster.eventually(lambda: not pod_groups(cluster), 30, "nothing is reserved")
+
+
+@pytest.fixture
+def two_racks(cluster: Cluster) -> Iterator[list[NodeConfig]]:
+    """Two nodes to add, with three accelerators each, for this test alone."""
+    nodes = [
+        NodeConfig(
+            name=f"{cluster.namespace}-{rack}",
+            resources={"nvidia.com/gpu": 3},
+            labels={"for": cluster.namespace, "rack": rack},
+        )
+        for rack in ("east", "west")
+    ]
+    yield nodes
+    there = {node["metadata"]["name"] for node in cluster.items("nodes")}
+    for node in nodes:
+        if node.name not in there:
+            continue
+        cluster.embedded.call(cluster.embedded.cluster.remove_node(node.name))
+
+
+def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
+    cluster: Cluster, operator: OperatorProcess, two_racks: list[NodeConfig]
+) -> None:
+    """Each job needs two accelerators in either rack. One comes first in the one rack, the other one in the other."""
+    important = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": cluster.namespace},
+        "value": 10,
+        "preemptionPolicy": "Never",
+    }
+
+    def half_job(name: str, **scheduling: Any) -> dict[str, Any]:
+        job = training_job(name, DONE, failurePolicy={"startupSeconds": 15}, scheduling=scheduling)
+        del job["spec"]["workers"]
+        job["spec"]["workerGroups"] = [
+            {
+                "name": rack,
+                "workers": 2,
+                "resources": {"gpus": 1},
+                "nodeSelector": {"for": cluster.namespace, "rack": rack},
+            }
+            for rack in ("east", "west")
+        ]
+        return job
+
+    def placed(name: str) -> int:
+        pods = cluster.items("pods", "-l", f"trainmaster.dev/job-name={name}")
+        return sum("nodeName" in pod["spec"] for pod in pods)
+
+    east, west = two_racks
+    cluster.apply(important)
+    cluster.embedded.call(cluster.embedded.cluster.add_node(east))
+    cluster.apply(half_job("first"))
+    cluster.eventually(lambda: placed("first") == 2, 20, "half of the first job")
+    cluster.apply(half_job("second", priorityClassName=cluster.namespace))
+    cluster.eventually(lambda: placed("second") == 1, 20, "a quarter of the second job")
+    cluster.embedded.call(cluster.embedded.cluster.add_node(west))
+    ends = {}
+    for name in ("first", "second"):
+        cluster.eventually(lambda name=name: status(cluster, name).get("phase") in ("Succeeded", "Failed"), 90, name)
+        ends[name] = status(cluster, name)["phase"]
+    assert ends == {"first": "Succeeded", "second": "Succeeded"}
+    reasons = [event["reason"] for event in cluster.items("events")]
+    assert "GaveBack" in reasons
+    assert cluster.kubectl("delete", "priorityclass", cluster.namespace).returncode == 0

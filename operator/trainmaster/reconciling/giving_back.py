@@ -19,7 +19,9 @@ from trainmaster.reconciling.transition import Transition
 
 # Share of startupSeconds that pods may be without a node while others hold theirs.
 PATIENCE = 0.2
+# Seconds, and shares of startupSeconds: a job that has less time to start also waits less.
 FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0
+FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
 
 
 def give_back(situation: Situation) -> Transition | None:
@@ -28,10 +30,13 @@ def give_back(situation: Situation) -> Transition | None:
     if due is None or situation.now < due:
         return None
     times = situation.status.give_backs + 1
-    wait = min(FIRST_WAIT * 2.0 ** min(times - 1, 10), LONGEST_WAIT) * (1 + _jitter(situation, "wait", times))
+    startup = situation.spec.failure_policy.startup_seconds
+    first, longest = min(FIRST_WAIT, FIRST_SHARE * startup), min(LONGEST_WAIT, LONGEST_SHARE * startup)
+    wait = min(first * 2.0 ** min(times - 1, 10), longest) * (1 + _jitter(situation, "wait", times))
+    shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
     missing = len(situation.everybody) - len(able_workers(situation))
     message = (
-        f"{missing} of {len(situation.everybody)} workers found no node; the others give theirs back for {wait:.0f} s"
+        f"{missing} of {len(situation.everybody)} workers found no node; the others give theirs back for {shown} s"
     )
     until = to_text(situation.now + wait)
     return Transition(
