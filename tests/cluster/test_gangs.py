@@ -98,7 +98,7 @@ def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
     }
 
     def half_job(name: str, **scheduling: Any) -> dict[str, Any]:
-        job = training_job(name, DONE, failurePolicy={"startupSeconds": 15}, scheduling=scheduling)
+        job = training_job(name, DONE, failurePolicy={"startupSeconds": 40}, scheduling=scheduling)
         del job["spec"]["workers"]
         job["spec"]["workerGroups"] = [
             {
@@ -125,9 +125,58 @@ def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
     cluster.embedded.call(cluster.embedded.cluster.add_node(west))
     ends = {}
     for name in ("first", "second"):
-        cluster.eventually(lambda name=name: status(cluster, name).get("phase") in ("Succeeded", "Failed"), 90, name)
+        cluster.eventually(lambda name=name: status(cluster, name).get("phase") in ("Succeeded", "Failed"), 180, name)
         ends[name] = status(cluster, name)["phase"]
     assert ends == {"first": "Succeeded", "second": "Succeeded"}
     reasons = [event["reason"] for event in cluster.items("events")]
     assert "GaveBack" in reasons
     assert cluster.kubectl("delete", "priorityclass", cluster.namespace).returncode == 0
+
+
+# Says where it is and trains until the file that its argument names is there.
+WHO = """
+import os, pathlib, sys, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+
+
+def test_ranks_follow_the_racks_and_packed_workers_share_one(
+    cluster: Cluster, operator: OperatorProcess, two_racks: list[NodeConfig], tmp_path: Path
+) -> None:
+    for node in two_racks:
+        cluster.embedded.call(cluster.embedded.cluster.add_node(node))
+
+    def placed_job(name: str, workers: int, **topology: Any) -> dict[str, Any]:
+        job = training_job(name, WHO, workers=workers, scheduling={"topology": {"key": "rack", **topology}})
+        job["spec"]["args"] = [str(tmp_path / "end")]
+        job["spec"]["resources"] = {"gpus": 1}
+        job["spec"]["podTemplate"] = {"spec": {"nodeSelector": {"for": cluster.namespace}}}
+        return job
+
+    def racks(name: str) -> list[str]:
+        pods = cluster.items("pods", "-l", f"trainmaster.dev/job-name={name}")
+        by_name = sorted((pod["metadata"]["name"], pod["spec"].get("nodeName", "")) for pod in pods)
+        return [node.rpartition("-")[2] for _, node in by_name]
+
+    cluster.apply(placed_job("spread", 4, mode="Spread"))
+    cluster.eventually(lambda: status(cluster, "spread").get("phase") == "Running", 40, "Running")
+    where = racks("spread")
+    assert sorted(where) == ["east", "east", "west", "west"]
+    ranks = status(cluster, "spread")["ranks"]
+    assert (status(cluster, "spread")["attempt"], ranks[0]) == (1, 0)
+    in_order = [where[worker] for worker in ranks]
+    assert in_order in (["east", "east", "west", "west"], ["west", "west", "east", "east"])
+    for rank, worker in enumerate(ranks):
+        said = cluster.kubectl("logs", f"spread-{worker}", "-c", "worker").stdout
+        assert f"rank {rank} of 4" in said
+    (tmp_path / "end").touch()
+    cluster.eventually(lambda: status(cluster, "spread").get("phase") == "Succeeded", 30, "Succeeded")
+    cluster.eventually(lambda: racks("spread") == [], 30, "room")
+    (tmp_path / "end").unlink()
+    cluster.apply(placed_job("packed", 3, mode="Pack"))
+    cluster.eventually(lambda: status(cluster, "packed").get("phase") == "Running", 40, "Running")
+    assert len(set(racks("packed"))) == 1
+    (tmp_path / "end").touch()
+    cluster.eventually(lambda: status(cluster, "packed").get("phase") == "Succeeded", 30, "Succeeded")

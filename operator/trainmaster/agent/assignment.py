@@ -104,7 +104,8 @@ def from_wire(data: Any) -> Assignment:
     if state not in ("Run", "Hold"):
         raise InvalidAssignment(f"assignment.state: {_short(state)} is neither Run nor Hold")
     return Assignment(
-        attempt=_whole(data.get("attempt"), "attempt", 1, 2**53),
+        # 0 holds a pod whose first attempt has no order yet.
+        attempt=_whole(data.get("attempt"), "attempt", 0, 2**53),
         workers=tuple(_whole(worker, "workers", 0, 2**31) for worker in workers),
         uids=None if uids is None else tuple(_text(uid, "uids", 64) for uid in uids),
         hosts=tuple(_text(host, "hosts", 253) for host in hosts),

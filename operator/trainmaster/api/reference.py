@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainmaster.api.crd import spec_schema, status_schema
-from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS, UNSUPPORTED, Rule
+from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 
 _INTRODUCTION = f"""\
@@ -90,7 +90,6 @@ def _rules(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"- `{path}`: {_sentence(rule)}"
     fixed = ", ".join(f"`{transition.field}`" for transition in TRANSITIONS)
     yield f"\nOnce a job exists, these fields of its spec can't be changed: {fixed}.\n"
-    yield f"Not supported yet, and refused: {', '.join(f'`{path}`' for path in UNSUPPORTED)}.\n"
 
 
 def _places(schema: Mapping[str, Any], rule: Rule, path: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -29,7 +29,6 @@ from trainmaster.api.v1alpha1 import (
     FailureRule,
     JobSpec,
     Scheduling,
-    SpecModel,
     WorkerGroup,
     is_bundled,
 )
@@ -111,12 +110,6 @@ class Transition:
         return f"{has} == {had} && (!{has} || {same})"
 
 
-# Fields whose behaviour comes later: by path, the only value that is accepted (None: the field must be absent). A field
-# that does nothing would be ignored silently, so it is refused. Remove the entry when the field works.
-UNSUPPORTED: Mapping[str, Any] = {
-    "spec.scheduling.topology": None,
-}
-
 _FIXED = "can't be changed once the job exists; delete the job and apply it again"
 _ALWAYS_SET = ("image", "launcher", "backend", "processesPerWorker", "successPolicy")
 _MAY_BE_ABSENT = (
@@ -196,7 +189,7 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
-SPEC_RULES: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
     Rule(
         JobSpec,
         "",
@@ -351,43 +344,6 @@ SPEC_RULES: tuple[Rule, ...] = (
         reason="FieldValueForbidden",
     ),
 )
-
-
-def _unsupported_rule(path: str, only: Any) -> Rule:
-    """An entry of UNSUPPORTED as a rule of the model that holds the field."""
-    model: type[SpecModel] = JobSpec
-    *parents, name = path.removeprefix("spec.").split(".")
-    for parent in parents:
-        model = _model_of(model, parent)
-    attribute = next(key for key, info in model.model_fields.items() if (info.alias or key) == name)
-    if only is None:
-        return Rule(
-            model,
-            name,
-            cel=f"!has(self.{name})",
-            holds=lambda value: getattr(value, attribute) is None,
-            message="not supported yet; remove it",
-            reason="FieldValueForbidden",
-        )
-    # CEL doesn't compare a double with an int.
-    literal = float(only) if model.model_fields[attribute].annotation is float else only
-    return Rule(
-        model,
-        name,
-        cel=f"self.{name} == {literal}",
-        holds=lambda value: getattr(value, attribute) == only,
-        message=f"a value other than {only} is not supported yet; remove it",
-        reason="FieldValueForbidden",
-    )
-
-
-def _model_of(model: type[SpecModel], alias: str) -> type[SpecModel]:
-    annotation = next(info.annotation for key, info in model.model_fields.items() if (info.alias or key) == alias)
-    candidates = (annotation, *get_args(annotation))
-    return next(part for part in candidates if isinstance(part, type) and issubclass(part, SpecModel))
-
-
-RULES: tuple[Rule, ...] = (*SPEC_RULES, *(_unsupported_rule(path, only) for path, only in UNSUPPORTED.items()))
 
 
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:

@@ -568,7 +568,8 @@ class JobStatus(StatusModel):
     replicas: int = Field(0, description="Pods that exist, for the scale subresource.")
     selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
     ranks: list[int] = Field(
-        default_factory=list, description="Workers of the current attempt of an elastic job, in rank order."
+        default_factory=list,
+        description="Workers of the current attempt in rank order, of an elastic job or one with a topology.",
     )
     resizing: bool | None = Field(
         None, description="true while the ranks save a checkpoint and stop, because the group changes."

@@ -23,6 +23,7 @@ from trainmaster.controller.lease import LeaderLease, LeaseSettings
 from trainmaster.controller.log_keeping import KeptLogs
 from trainmaster.controller.metrics import OperatorMetrics
 from trainmaster.controller.missing_pods import MissingPods
+from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.queue import WorkQueue
 from trainmaster.controller.reach import DirectReach, ProxyReach, Reach
 from trainmaster.controller.reconciler import Decide, Reconciler
@@ -139,6 +140,7 @@ class Operator:
             self._decide,
             RenderingSettings(agent_image=settings.agent_image),
             forget=forget,
+            domains=NodeDomains(cluster, store),
             want=gangs.want,
         )
         background = [

@@ -13,6 +13,7 @@ from trainmaster.controller.executor import Executor
 from trainmaster.controller.json_logs import current_attempt, current_job
 from trainmaster.controller.metrics import OperatorMetrics
 from trainmaster.controller.missing_pods import MissingPods
+from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.queue import QueueClosed, WorkQueue
 from trainmaster.controller.store import JobKey, Store
 from trainmaster.controller.streams import LeadStreams, plan
@@ -44,6 +45,7 @@ class Reconciler:
         rendering: RenderingSettings,
         *,
         forget: Callable[[str], None],
+        domains: NodeDomains,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -58,6 +60,7 @@ class Reconciler:
         self._forget = forget
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
+        self._domains = domains
         self._now = now
         # uid of each job that had a pass, to forget what is kept about it when it goes.
         self._known: dict[JobKey, str] = {}
@@ -133,7 +136,8 @@ class Reconciler:
         after = self._store.snapshot(key)
         self._streams.follow(key, plan(after, decision.status) if after is not None else None)
         look = await self._missing.look(key, after) if after is not None else None
-        waits = [wait for wait in (decision.requeue_after, outcome.retry_after, look) if wait is not None]
+        nodes = await self._domains.look(key, after) if after is not None else None
+        waits = [wait for wait in (decision.requeue_after, outcome.retry_after, look, nodes) if wait is not None]
         return min(waits, default=None)
 
     def _gone(self, key: JobKey) -> None:

@@ -91,6 +91,7 @@ class Record:
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
     blocked: dict[str, Blocked] = field(default_factory=dict)
+    domains: dict[str, str | None] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         return self.job is None and not self.pods and not self.children
@@ -246,6 +247,13 @@ class Store:
         if record is not None and record.blocked.pop(action, None) is not None:
             self._changed(key)
 
+    def note_domains(self, key: JobKey, domains: Mapping[str, str | None]) -> None:
+        """Which domain nodes of the job are in."""
+        record = self._records.get(key)
+        if record is not None:
+            record.domains.update(domains)
+            self._changed(key)
+
     # Reading.
 
     def snapshot(self, key: JobKey) -> Snapshot | None:
@@ -267,6 +275,7 @@ class Store:
             progress_attempt=record.progress_attempt,
             progress_at=record.progress_at,
             stream=record.stream,
+            domains=dict(record.domains),
             problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
         )
         return Snapshot(job, observed, record.job_version, record.raw_status)
@@ -389,6 +398,7 @@ class Store:
         record.progress_attempt, record.progress_at = 0, None
         record.stream = StreamView()
         record.blocked.clear()
+        record.domains.clear()
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:

@@ -1,8 +1,9 @@
 """Which node a pod goes to: kube-scheduler's filters in its words, and one simple score.
 
 The filters run in the default profile's order (`pkg/scheduler/framework/plugins`): unschedulable nodes, node name,
-taints, node affinity, ports, resources. The first one that refuses a node gives its reason. Among the nodes that fit,
-the one with the fewest requested shares wins (LeastAllocated), the name breaking ties. A pod with a higher priority
+taints, node affinity, ports, resources, topology spread, pod affinity. The first one that refuses a node gives its
+reason. Among the nodes that fit, the one that `placement` prefers and that has the fewest requested shares
+(LeastAllocated) wins, the name breaking ties. A pod with a higher priority
 evicts pods with a lower one where that makes room (`defaultpreemption`).
 
 Everything here is pure; `SchedulerController` in `controllers` does the binding.
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from trainmaster.local import placement
 from trainmaster.local.quantities import parse_quantity
 
 Object = Mapping[str, Any]
@@ -61,6 +63,8 @@ class NodeState:
     node: Object
     pods: dict[str, Object] = field(default_factory=dict)  # by uid
     requested: dict[str, Fraction] = field(default_factory=dict)
+    # Pods that keep others away.
+    shunning: dict[str, Object] = field(default_factory=dict)
     _allocatable: dict[str, Fraction] = field(default_factory=dict)
     _read_from: Object | None = None
 
@@ -81,8 +85,11 @@ class NodeState:
         if pod["metadata"]["uid"] not in self.pods:
             _add(self.requested, pod_requests(pod["spec"]))
         self.pods[pod["metadata"]["uid"]] = pod
+        if placement.is_shunning(pod):
+            self.shunning[pod["metadata"]["uid"]] = pod
 
     def remove(self, uid: str) -> None:
+        self.shunning.pop(uid, None)
         pod = self.pods.pop(uid, None)
         if pod is not None:
             _add(self.requested, {name: -amount for name, amount in pod_requests(pod["spec"]).items()})
@@ -150,12 +157,17 @@ def matches_affinity(spec: Object, node: Object) -> bool:
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if not required:
         return True
+    return any(matches_term(term, node) for term in required.get("nodeSelectorTerms") or [])
+
+
+def matches_term(term: Object, node: Object) -> bool:
+    """A node selector's term; an empty one matches nothing."""
+    labels = node["metadata"].get("labels") or {}
     fields = {"metadata.name": node["metadata"]["name"]}
-    return any(
-        (term.get("matchExpressions") or term.get("matchFields"))
+    return (
+        bool(term.get("matchExpressions") or term.get("matchFields"))
         and all(matches_expression(labels, expression) for expression in term.get("matchExpressions") or [])
         and all(matches_expression(fields, expression) for expression in term.get("matchFields") or [])
-        for term in required.get("nodeSelectorTerms") or []
     )
 
 
@@ -206,15 +218,38 @@ def schedule(pod: Object, nodes: Sequence[NodeState], unbound_claims: str = "") 
     """Chooses a node. `unbound_claims`: why the pod's claims can't be used, where they can't."""
     if not nodes:
         return Decision(message=NO_NODES)
-    refusals = {state.name: Refusal((unbound_claims,)) if unbound_claims else refuse(pod, state) for state in nodes}
+    spreads = bool(pod["spec"].get("topologySpreadConstraints"))
+    eligible = [state for state in nodes if spreads and matches_affinity(pod["spec"], state.node)]
+    rules = placement.Rules(pod, nodes, eligible)
+    refusals = {
+        state.name: Refusal((unbound_claims,)) if unbound_claims else refuse(pod, state) or _kept_off(rules, state)
+        for state in nodes
+    }
     fitting = [state for state in nodes if refusals[state.name] is None]
     if fitting:
-        requests = pod_requests(pod["spec"])
-        return Decision(node=min(fitting, key=lambda state: (_load(state, requests), len(state.pods), state.name)).name)
+        return Decision(node=_preferred(pod, fitting, nodes, eligible).name)
     nominated, victims = _preempt(pod, [state for state in nodes if _resolvable(refusals[state.name])])
     return Decision(
         message=message(len(nodes), [r for r in refusals.values() if r]), nominated=nominated, victims=victims
     )
+
+
+def _kept_off(rules: placement.Rules, state: NodeState) -> Refusal | None:
+    reason = rules.refusal(state)
+    return None if reason is None else Refusal((reason,))
+
+
+def _preferred(
+    pod: Object, fitting: Sequence[NodeState], nodes: Sequence[NodeState], eligible: Sequence[NodeState]
+) -> NodeState:
+    requests = pod_requests(pod["spec"])
+    wanted = placement.scores(pod, fitting, nodes, eligible, matches_term)
+    free = [100 * (1 - _load(state, requests)) for state in fitting]
+    ranked = sorted(
+        zip(wanted, free, fitting, strict=True),
+        key=lambda item: (-(Fraction(item[0]) + item[1]), len(item[2].pods), item[2].name),
+    )
+    return ranked[0][2]
 
 
 def _resolvable(refusal: Refusal | None) -> bool:

@@ -15,6 +15,7 @@ from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.situation import Situation, is_alive
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds
+from trainmaster.reconciling.topology import is_unordered
 from trainmaster.rendering import first_assignment, rank_grace_seconds
 
 # What ranks of a broken attempt get between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
@@ -30,6 +31,9 @@ def desired_assignment(situation: Situation) -> Assignment:
     status = situation.status
     attempt = max(status.attempt, 1)
     everybody = first_assignment(situation.identity, situation.spec)
+    if is_unordered(situation):
+        # The ranks' order isn't known, and the pods need something to wait for.
+        return replace(everybody, attempt=0, state="Hold")
     runs = status.phase is None or situation.running
     return replace(
         everybody,
@@ -91,7 +95,8 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     Attempt 1 is written into the file before the agent starts. A hold has its attempt's number, so nobody can tell.
     """
     opened = to_seconds(situation.status.attempt_start_time)
-    if assignment.attempt == 1 or assignment.state == "Hold" or opened is None:
+    told_by_file = assignment.attempt == 1 and situation.spec.scheduling.topology is None
+    if told_by_file or assignment.state == "Hold" or opened is None:
         return []
     if situation.now - opened > TOUCH_FOR_SECONDS:
         return []

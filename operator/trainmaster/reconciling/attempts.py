@@ -21,6 +21,7 @@ from trainmaster.reconciling.quarantine import blame, unblame
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.situation import Situation, count_ends, is_alive
 from trainmaster.reconciling.times import since, to_seconds, to_text
+from trainmaster.reconciling.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import rank_grace_seconds
 
@@ -132,9 +133,10 @@ def advance(situation: Situation) -> Transition:
     if not situation.running:
         return waiting
     changes: dict[str, Any] = {}
-    if not situation.members and all(_has_node(situation, worker) for worker in situation.workers):
+    if _are_placed(situation):
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
-        changes = _members(situation, situation.workers)
+        workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
+        changes = {"ranks": _ranks(situation, workers), **_members(situation, workers)}
     if situation.up >= set(situation.workers) and (situation.members or changes):
         return Transition(
             "Running", "AllRanksUp", f"attempt {status.attempt}: all ranks are up", {**changes, "give_backs": 0}
@@ -279,6 +281,7 @@ def _recording(
 
 
 def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+    workers = in_rank_order(situation, workers)
     return {
         "attempt": situation.status.attempt + 1,
         "attempt_start_time": to_text(situation.now),
@@ -289,14 +292,22 @@ def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
+def _are_placed(situation: Situation) -> bool:
+    """Whether the members aren't known yet, but can be: every worker has a node, and its place is known."""
+    if situation.members or situation.lacks_domains:
+        return False
+    return all(_has_node(situation, worker) for worker in situation.workers)
+
+
 def _has_node(situation: Situation, worker: int) -> bool:
     pod = situation.pods.get(worker)
     return pod is not None and is_alive(pod) and pod.node is not None
 
 
 def _ranks(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Only elastic jobs remember them: all others always train with everybody."""
-    return list(workers) if situation.spec.elastic is not None else []
+    """Only elastic jobs and those with a topology remember them: all others train with everybody, by index."""
+    spec = situation.spec
+    return list(workers) if spec.elastic is not None or spec.scheduling.topology is not None else []
 
 
 def _members(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:

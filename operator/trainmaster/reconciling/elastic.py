@@ -50,7 +50,7 @@ def shrink(situation: Situation) -> Transition | None:
     if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
         return None
     able = able_workers(situation)
-    if situation.running and able == situation.workers:
+    if situation.running and set(able) == set(situation.workers):
         return None
     due = max(shrink_at(situation), restart_at(situation) or 0.0)
     if situation.now < due or not _is_enough(situation, able):
@@ -66,7 +66,9 @@ def shrink_at(situation: Situation) -> float:
 
 def grow_at(situation: Situation) -> float | None:
     """When the job could grow, while it is smaller than it should be."""
-    if situation.spec.elastic is None or not situation.running or situation.workers == situation.everybody:
+    if situation.spec.elastic is None or not situation.running:
+        return None
+    if set(situation.workers) == set(situation.everybody):
         return None
     return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
 

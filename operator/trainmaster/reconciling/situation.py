@@ -120,13 +120,24 @@ class Situation:
         return max(known, default=self.now - UP_WITHOUT_WORD)
 
     @property
+    def lacks_domains(self) -> bool:
+        """Whether the topology decides the order of the ranks, and a node hasn't been looked at yet."""
+        if self.spec.scheduling.topology is None:
+            return False
+        nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
+        return not nodes <= self.observed.domains.keys()
+
+    @property
     def complete(self) -> bool:
         """Whether every worker has a pod that may live on: then an attempt can be opened.
 
-        An elastic job waits until they also have nodes, because it can do without those that get none.
+        An elastic job waits until they also have nodes, because it can do without those that get none; one with a
+        topology, because the nodes decide the order of the ranks.
         """
+        if self.lacks_domains:
+            return False
         pods = [self.pods.get(worker) for worker in self.everybody]
-        needs_node = self.spec.elastic is not None
+        needs_node = self.spec.elastic is not None or self.spec.scheduling.topology is not None
         return all(
             pod is not None and is_alive(pod) and pod.uid not in self.to_move and (pod.node or not needs_node)
             for pod in pods
@@ -209,7 +220,8 @@ def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Se
     """Everything that the policies look at."""
     layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
     everybody = tuple(index for group in layout for index in group.indexes)
-    workers = tuple(job.status.ranks) if spec.elastic is not None and job.status.ranks else everybody
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None
+    workers = tuple(job.status.ranks) if ordered and job.status.ranks else everybody
     sets = {group.set_name for group in layout}
     pods = {pod.worker: pod for pod in observed.pods if pod.set_name in sets}
     situation = Situation(job, spec, observed, now, settings, workers, everybody, pods)

@@ -155,3 +155,5 @@ class Observed:
     progress_at: float | None = None
     stream: StreamView = StreamView()
     problems: tuple[Problem, ...] = ()
+    # By node, for a job with a topology: the domain that its label names; None where it has none or can't be read.
+    domains: Mapping[str, str | None] = field(default_factory=dict)

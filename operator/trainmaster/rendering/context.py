@@ -20,7 +20,7 @@ from trainmaster.api.protocol import (
     POD_INDEX_LABEL,
     Assignment,
 )
-from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, CheckpointVolume, JobSpec, Resources, is_bundled
+from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import (
     extended_resources,
     interconnect_environment,
@@ -111,6 +111,8 @@ class SetContext:
     replicas: int
     first_index: int
     selector: Mapping[str, str]
+    # What all pods of the job have, of whichever group.
+    siblings: Mapping[str, str]
     assignment: str
     assignment_annotation: str
     image: str
@@ -128,6 +130,7 @@ class SetContext:
     checkpoint: VolumeContext | None
     node_selector: Mapping[str, str]
     priority_class_name: str | None
+    topology: Topology | None
     host_network: bool
     added_capabilities: tuple[str, ...]
     fs_group: int | None
@@ -180,6 +183,7 @@ def set_context(
         replicas=replicas,
         first_index=group.first_index,
         selector={JOB_UID_LABEL: job.uid, GROUP_LABEL: group.name},
+        siblings={JOB_UID_LABEL: job.uid},
         assignment=assignment.to_json(),
         assignment_annotation=ASSIGNMENT_ANNOTATION,
         image=spec.image,
@@ -197,6 +201,7 @@ def set_context(
         checkpoint=None if checkpoint is None else _volume(checkpoint.path, checkpoint.volume),
         node_selector=dict(group.node_selector),
         priority_class_name=spec.scheduling.priority_class_name,
+        topology=spec.scheduling.topology,
         host_network=spec.interconnect.host_network,
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
         fs_group=BUNDLED_GROUP if bundled else None,

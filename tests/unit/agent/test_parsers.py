@@ -51,8 +51,8 @@ def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"attempt": 0}, "assignment.attempt: 0 is not a whole number from 1 to 9007199254740992"),
-        ({"attempt": True}, "assignment.attempt: True is not a whole number from 1 to 9007199254740992"),
+        ({"attempt": -1}, "assignment.attempt: -1 is not a whole number from 0 to 9007199254740992"),
+        ({"attempt": True}, "assignment.attempt: True is not a whole number from 0 to 9007199254740992"),
         ({"workers": []}, "assignment.workers: [] is not a list of 1 to 4096 items"),
         ({"workers": [1, 1]}, "assignment.workers: an index stands there twice"),
         ({"hosts": ["x"]}, "assignment.hosts: 1 items for 2 workers"),

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
-from trainmaster.api.rules import UNSUPPORTED
 
 OTHER_IMAGE = {"image": "example.com/me/train:1"}
 
@@ -262,20 +261,6 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     for parent in reversed(parents):
         spec = {parent: spec}
     return spec
-
-
-EXAMPLES = {
-    "spec.scheduling.topology": {"key": "topology.kubernetes.io/rack"},
-}
-
-
-@pytest.mark.parametrize("path", UNSUPPORTED)
-def test_a_field_that_does_nothing_yet_is_refused(path: str) -> None:
-    only = UNSUPPORTED[path]
-    spec = {"workers": 1, **nested(path, EXAMPLES[path] if only is None else only + 1)}
-    (sentence,) = sentences(spec)
-    assert sentence.startswith(f"{path}: ")
-    assert sentence.endswith("not supported yet; remove it")
 
 
 def job(**changes: Any) -> dict[str, Any]:
