@@ -107,7 +107,7 @@ def test_every_rule_is_in_the_crd() -> None:
 
 
 def test_rules_can_name_every_reason_that_there_is() -> None:
-    assert set(get_args(FailureReason)) == set(REASONS), "FailureReason in api/v1alpha1.py lists reconciling's reasons"
+    assert set(get_args(FailureReason)) == set(REASONS), "FailureReason in api.v1alpha1 lists reconciling's reasons"
 
 
 def test_columns_answer_at_a_glance() -> None:

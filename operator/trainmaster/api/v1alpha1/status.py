@@ -1,0 +1,160 @@
+"""What the operator tells: the status of a DistributedTrainingJob."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import (
+    Field,
+)
+
+from trainmaster.api.v1alpha1.names import Phase, StatusModel
+
+
+class Condition(StatusModel):
+    """A condition as in metav1.Condition."""
+
+    type: str = Field(..., description="What the condition is about, such as Running or Failed.")
+    status: Literal["True", "False", "Unknown"] = Field(..., description="Whether it holds.")
+    reason: str
+    message: str = ""
+    last_transition_time: str
+    observed_generation: int | None = None
+
+
+class WorkerCounts(StatusModel):
+    """How many workers there are."""
+
+    desired: int = Field(0, description="Workers of the current attempt's full group.")
+    created: int = Field(0, description="Pods that exist.")
+    running: int = Field(0, description="Workers whose ranks are up.")
+    finished: int = Field(0, description="Workers that ended with 0.")
+
+
+class TimeCounted(StatusModel):
+    """How far the current attempt's reports have been turned into time: what the next report is compared with."""
+
+    attempt: int = 0
+    step: int | None = None
+    # The furthest step of any attempt: what is done up to there again is recompute.
+    furthest: int | None = None
+    section: str | None = None
+    # What the ranks had waited in this attempt, as far as it has been booked.
+    data_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    evaluate_seconds: float | None = None
+
+
+class TimeSpent(StatusModel):
+    """Where the job's time went, in seconds. Together the categories are the time from startTime to `until`."""
+
+    until: str | None = Field(None, description="Up to when time has been booked.")
+    productive: float | None = Field(None, description="Steps done for the first time.")
+    recompute: float | None = Field(
+        None, description="Work done again after a restart: repeated steps, and the step that the failure cut off."
+    )
+    data: float | None = Field(None, description="Steps that waited for data, where the loop tells (dataSeconds).")
+    checkpoint: float | None = Field(None, description="Steps that waited for checkpoints.")
+    evaluate: float | None = Field(None, description="Evaluation during training.")
+    stall: float | None = Field(None, description="No progress: hangs, until they were found.")
+    load: float | None = Field(
+        None,
+        description="From the ranks' start to the attempt's first step: imports, model, data, checkpoint. All of it "
+        "where a script reports no steps.",
+    )
+    rendezvous: float | None = Field(None, description="From the containers' start until all ranks were up.")
+    restart: float | None = Field(
+        None, description="From a failure until the next attempt: back-off, waiting for lost pods."
+    )
+    pull: float | None = Field(None, description="From nodes to running containers: images, volumes, init containers.")
+    schedule: float | None = Field(None, description="Pods waited for nodes.")
+    queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn.")
+    finish: float | None = Field(None, description="From the last step to the job's end.")
+    suspended: float | None = Field(None, description="Suspended (runPolicy.suspend); goodput leaves it out.")
+    counted: TimeCounted = Field(default_factory=TimeCounted, description="The operator's own notes.")
+
+
+class Progress(StatusModel):
+    """How far training is, as the ranks report it."""
+
+    step: int | None = Field(None, description="Optimizer steps done.")
+    total_steps: int | None = Field(None, description="Steps in all.")
+    epoch: float | None = Field(None, description="Epochs done, with a fraction.")
+    loss: float | None = Field(None, description="Last training loss of rank 0.")
+    samples_per_second: float | None = Field(None, description="Samples a second of all ranks together.")
+    eta_seconds: float | None = Field(None, description="Seconds until the end, at the present speed.")
+    section: str | None = Field(
+        None, description="What the ranks do: setup, data, train, evaluate, checkpoint, finish."
+    )
+    goodput: float | None = Field(
+        None,
+        description="Share of the time since the start, suspended time apart, that went into steps done for the first "
+        "time, 0 to 1; status.time says where the rest went.",
+    )
+    result: dict[str, float] | None = Field(None, description="Figures that the script reported, such as accuracy.")
+    reported_at: str | None = Field(None, description="When this was reported.")
+
+
+class Failure(StatusModel):
+    """One failure of an attempt: who failed first, and how."""
+
+    attempt: int
+    reason: str
+    message: str = ""
+    worker: int | None = None
+    rank: int | None = None
+    pod: str | None = None
+    node: str | None = None
+    exit_code: int | None = None
+    # Whether it took one of `maxRestarts`.
+    counted: bool = True
+    # True while the operator waits a moment to learn who was at fault before it gives the job up.
+    settling: bool | None = None
+    at: str
+
+
+class JobStatus(StatusModel):
+    """What the operator observed and decided; it is the operator's only memory."""
+
+    phase: Phase | None = Field(None, description="Where the job is in its life; conditions say more.")
+    conditions: list[Condition] = Field(default_factory=list)
+    observed_generation: int | None = None
+    attempt: int = Field(0, description="The current go of the whole group, from 1.")
+    restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
+    disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
+    workers: WorkerCounts = Field(default_factory=WorkerCounts)
+    replicas: int = Field(0, description="Pods that exist, for the scale subresource.")
+    selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
+    ranks: list[int] = Field(
+        default_factory=list,
+        description="Workers of the current attempt in rank order, of an elastic job or one with a topology.",
+    )
+    resizing: bool | None = Field(
+        None, description="true while the ranks save a checkpoint and stop, because the group changes."
+    )
+    given_back: bool | None = Field(
+        None, description="true while the job waits without pods, because it couldn't get nodes for all of them."
+    )
+    give_backs: int = Field(0, description="How often the job has given its nodes back since it last ran.")
+    node_blames: dict[str, int] = Field(
+        default_factory=dict, description="Failures held against nodes, by the node's name."
+    )
+    avoided_nodes: list[str] = Field(
+        default_factory=list, description="Nodes that the job's pods avoid (failurePolicy.nodes.quarantineAfter)."
+    )
+    members: list[str | None] = Field(
+        default_factory=list,
+        description="Uids of the attempt's pods in rank order; null for a worker whose pod isn't known yet.",
+    )
+    # How often each member's container had ended when the attempt was opened: only later ends are its own.
+    member_ends: list[int] = Field(default_factory=list)
+    start_time: str | None = None
+    attempt_start_time: str | None = None
+    # Seconds spent suspended, which the active deadline leaves out.
+    suspended_seconds: float = 0
+    completion_time: str | None = None
+    # When a waiting restart (back-off) may begin.
+    restart_time: str | None = None
+    progress: Progress | None = None
+    time: TimeSpent | None = Field(None, description="Where the time since the start went.")
+    failures: list[Failure] = Field(default_factory=list)
