@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import logging
 import random
-import re
 import ssl
 import time
 import weakref
@@ -28,6 +27,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from trainmaster.local.apiserver import api as patches
 from trainmaster.local.apiserver import codec, errors, parameters, routes
+from trainmaster.local.apiserver.access import MASTERS, Access
 from trainmaster.local.apiserver.answers import (
     error_response,
     event_json,
@@ -37,19 +37,17 @@ from trainmaster.local.apiserver.answers import (
     warning_headers,
 )
 from trainmaster.local.apiserver.api import Api, Options, Watch
-from trainmaster.local.apiserver.auth import ANONYMOUS, Attributes, Authenticator, Authorizer, refusal
+from trainmaster.local.apiserver.auth import Attributes, Authenticator, Authorizer, refusal
 from trainmaster.local.apiserver.codec import Form
 from trainmaster.local.apiserver.deleting import DeleteOptions
 from trainmaster.local.apiserver.descriptions import Descriptions, page_not_found
 from trainmaster.local.apiserver.errors import ApiError
 from trainmaster.local.apiserver.faults import Fault, Faults
-from trainmaster.local.apiserver.resources import SYSTEM, ResourceType, SubresourceCall, User
+from trainmaster.local.apiserver.resources import ResourceType, SubresourceCall, User
 from trainmaster.local.apiserver.routes import Route
 
 logger = logging.getLogger(__name__)
 
-_MASTERS = "system:masters"
-_AUTHENTICATED = "system:authenticated"
 _BODY_LIMIT = 3 * 1024 * 1024
 _HEADER_LIMIT = 64 * 1024
 _BOOKMARK_SECONDS = 60.0
@@ -59,7 +57,7 @@ _PATCHES = (patches.JSON, patches.MERGE, patches.STRATEGIC, patches.APPLY)
 
 
 class ApiServer:
-    """Serves an `Api`. Without an authenticator everybody is the administrator, without an authorizer may do all."""
+    """Serves an `Api` to whom `authenticator` knows and `authorizer` permits (see `Access`)."""
 
     def __init__(
         self,
@@ -72,8 +70,7 @@ class ApiServer:
         self.api = api
         self.faults = faults or Faults()
         self._descriptions = Descriptions(api.registry)
-        self._authenticator = authenticator
-        self._authorizer = authorizer
+        self._access = Access(authenticator, authorizer)
         self._runner: web.ServerRunner | None = None
         self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self.address = ""
@@ -118,13 +115,13 @@ class ApiServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path
-        user = self._authenticate(request)
+        user = self._access.authenticate(request)
         query = dict(request.query)
         route = routes.parse(request.method, path, query)
         if route is None:
             return await self._other(request, path, user)
         type_ = self.api.registry.find(route.group, route.version, route.resource)
-        self._authorize(user, route)
+        self._access.authorize(user, route)
         if type_ is None:
             if (route.group, route.version) not in {(t.group, t.version) for t in self.api.registry}:
                 return page_not_found()
@@ -135,65 +132,6 @@ class ApiServer:
             self.faults.carried_out()
             raise fault.error(type_.qualified, route.name) or errors.internal("etcdserver: request timed out")
         return await self._resource(request, type_, route, query, user, fault)
-
-    def _authenticate(self, request: web.BaseRequest) -> User:
-        if self._authenticator is None:
-            return SYSTEM
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if not token:
-            return ANONYMOUS
-        user = self._authenticator.authenticate(token.strip()) if scheme.lower() == "bearer" else None
-        if user is None:
-            raise errors.unauthorized()
-        if _AUTHENTICATED not in user.groups:
-            user = dataclasses.replace(user, groups=(*user.groups, _AUTHENTICATED))
-        return self._impersonated(request, user)
-
-    def _impersonated(self, request: web.BaseRequest, user: User) -> User:
-        """Who `kubectl --as` asks to be, if `user` may (k8s.io/apiserver `pkg/endpoints/filters/impersonation`)."""
-        name = request.headers.get("Impersonate-User", "")
-        groups = tuple(request.headers.getall("Impersonate-Group", []))
-        if not name:
-            if groups:
-                raise errors.internal(f"requested {list(groups)} without impersonating a user")
-            return user
-        account = re.fullmatch("system:serviceaccount:([^:]+):([^:]+)", name)
-        if account:
-            namespace = account[1]
-            self._permit(
-                Attributes(user, "impersonate", resource="serviceaccounts", name=account[2], namespace=namespace)
-            )
-            groups = groups or ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
-        else:
-            self._permit(Attributes(user, "impersonate", resource="users", name=name))
-        for group in groups:
-            self._permit(Attributes(user, "impersonate", resource="groups", name=group))
-        everyone = () if name == ANONYMOUS.name or _AUTHENTICATED in groups else (_AUTHENTICATED,)
-        return User(name, (*groups, *everyone))
-
-    def _authorize(self, user: User, route: Route) -> None:
-        namespace = route.namespace
-        if route.resource == "namespaces" and not route.group:
-            namespace = route.name
-        self._permit(
-            Attributes(
-                user,
-                route.verb,
-                route.group,
-                route.version,
-                route.resource,
-                route.subresource,
-                route.name,
-                namespace,
-            )
-        )
-
-    def _permit(self, attributes: Attributes) -> None:
-        if self._authorizer is None or _MASTERS in attributes.user.groups:
-            return
-        decision = self._authorizer.authorize(attributes)
-        if not decision.allowed:
-            raise refusal(attributes, decision.reason)
 
     async def _disturb(self, type_: ResourceType, route: Route) -> Fault | None:
         """Carries out a fault: waits, answers in place of the server, or gives the fault that is still to act."""
@@ -444,7 +382,7 @@ class ApiServer:
     async def _other(self, request: web.BaseRequest, path: str, user: User) -> web.StreamResponse:
         """Everything that isn't a resource: discovery, OpenAPI, health, version, faults."""
         if not path.startswith(_PUBLIC):
-            self._permit(Attributes(user, request.method.lower(), path=path))
+            self._access.permit(Attributes(user, request.method.lower(), path=path))
         if path == "/-/faults":
             return await self._fault_rules(request, user)
         if request.method != "GET":
@@ -452,7 +390,7 @@ class ApiServer:
         return self._descriptions.answer(path, request.headers.get("Accept", ""), self.address)
 
     async def _fault_rules(self, request: web.BaseRequest, user: User) -> web.Response:
-        if _MASTERS not in user.groups:
+        if MASTERS not in user.groups:
             raise refusal(Attributes(user, request.method.lower(), path="/-/faults"))
         if request.method in ("PUT", "POST"):
             body = codec.decode(await request.read(), "application/json", "Fault").value
