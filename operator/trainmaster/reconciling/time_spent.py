@@ -27,6 +27,7 @@ from typing import Any
 
 from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import JobStatus, TimeCounted, TimeSpent
+from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.situation import ENDED_STATES, RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds, to_text
@@ -54,7 +55,10 @@ def account(before: Situation, after: JobStatus) -> TimeSpent | None:
         return books.close()
     match before.status.phase:
         case "Suspended":
-            books.book("suspended", end)
+            # By somebody else than the user (a queue's controller): the job waits for its turn.
+            standing = condition(before.status.conditions, "Suspended")
+            by_user = standing is None or standing.reason == "Suspended"
+            books.book("suspended" if by_user else "queue", end)
         case "Restarting" if before.status.given_back:
             books.book("queue", end)
         case "Restarting":

@@ -15,7 +15,7 @@ from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.snapshot import Observed, PodView
 from trainmaster.reconciling.time_spent import CATEGORIES
-from trainmaster.reconciling.times import to_text
+from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.rendering import Settings
 
 
@@ -222,4 +222,6 @@ def test_in_any_history_the_categories_are_the_time_since_the_start_and_only_gro
         wanted = job(status, **spec, runPolicy={"suspend": moment["suspend"]})
         after = decide(wanted, around, now, Settings()).status
         check_time(status, after)
+        if after.time is not None and (status.time is None or after.time.until != status.time.until):
+            assert (to_seconds(after.time.until) or 0.0) < now + 0.002, "time is booked that hasn't been"
         status = JobStatus.model_validate(after.model_dump(by_alias=True))
