@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import signal
@@ -20,6 +21,7 @@ from trainloop import storage
 from trainloop.checkpoint import Checkpointer, CheckpointSettings
 from trainloop.config import Config
 from trainloop.distributed import joined
+from trainloop.saving import Saver
 from trainloop.trainer import Trainer
 
 #: Single precision, dropout and Adam: a resume is only bit-exact when weights, moments, generators and buckets all are.
@@ -262,10 +264,25 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("ranks", "mode"), [(2, "sync"), (1, "process")])
-def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, mode: str) -> None:
+def test_when_the_writing_process_is_killed_each_save_says_so(tmp_path: Path) -> None:
+    saver = Saver("process")
+    assert storage.verify(saver.save(tmp_path, 1, {"tensor": torch.ones(3)}, {}).result()) is None
+    [writer] = multiprocessing.active_children()
+    writer.kill()
+    for step in (2, 3):
+        with pytest.raises(storage.CheckpointError, match=f"checkpoint of step {step}: the writing process has ended"):
+            saver.save(tmp_path, step, {"tensor": torch.ones(3)}, {}).result()
+    saver.close()
+    assert [found.step for found in storage.complete(tmp_path)] == [1]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("ranks", "how"), [(2, {"mode": "sync"}), (1, {"mode": "process"}), (2, {"format": "sharded"})]
+)
+def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how: dict[str, str]) -> None:
     changes: dict[str, Any] = {
-        "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 2, "mode": mode, "export": False}
+        "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 2, "export": False, **how}
     }
     runs = run_ranks(
         ranks, _on_a_full_disk, config(tmp_path, **changes, task=EXACT["task"], precision=EXACT["precision"])

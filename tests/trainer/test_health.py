@@ -23,7 +23,7 @@ from trainloop import resources
 from trainloop.anomaly import AnomalyDetector, AnomalySettings, z_score
 from trainloop.distributed import joined
 from trainloop.errors import OutOfMemory, PreflightMismatch, TrainingError
-from trainloop.gradients import checksums, compare_parameters
+from trainloop.gradients import checksums, compare_parameters, ghosts, recording
 from trainloop.preflight import PreflightSettings, checker, differences
 from trainloop.trainer import Trainer
 
@@ -91,6 +91,20 @@ def _with_driver_of_its_own(fatal: list[str]) -> float:
 def test_an_unused_layer_is_named_after_the_first_step(ranks: int) -> None:
     with pytest.raises(RankFailed, match=r"no rank has a gradient for 0\.unused\.weight, 0\.unused\.bias"):
         run_ranks(ranks, train, config(**toy(unused=True)))
+
+
+@pytest.mark.torch
+def test_a_layer_that_only_some_ranks_use_is_named_with_the_others() -> None:
+    [message] = set(run_ranks(3, _with_a_layer_for_rank_1))
+    assert "after the first step: rank 0, 2 has none for 1.weight, 1.bias, the others do" in message
+
+
+def _with_a_layer_for_rank_1() -> str:
+    with joined(config().distributed) as world:
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        with recording(model) as reached:
+            (model if world.rank == 1 else model[0])(torch.ones(1, 3)).sum().backward()
+        return str(ghosts(model, reached, world))
 
 
 @pytest.mark.torch

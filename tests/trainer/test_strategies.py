@@ -4,6 +4,7 @@ compression (T12).
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from trainloop.compression import OneBit, PowerSGD, Uncompressed, carried_over, 
 from trainloop.config import Config, parse_config
 from trainloop.distributed import joined
 from trainloop.errors import ConfigError
+from trainloop.metrics import read_metrics
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -230,16 +232,21 @@ class Slow(Toy):
         return super().loss(model, batch)
 
 
-def test_shares_follow_speed_and_the_gradient_does_not_change() -> None:
-    """One rank is three times as slow: the ideal share is a quarter, and the steps are those of equal shares."""
+def test_shares_follow_speed_and_the_gradient_does_not_change(tmp_path: Path) -> None:
+    """One rank is three times as slow: the ideal share is a quarter, the steps are those of equal shares, and take half
+    as long.
+    """
     task = {"name": "tests.trainer.test_strategies:Slow", "options": {"samples": 256}}
     changes: dict[str, Any] = {"task": task, "batch": {"size": 64}, "steps": 24}
-    balanced = run_ranks(2, _balanced, config(**changes, balance={"enabled": True, "warmup": 2, "every": 4}))
+    balanced = run_ranks(2, _balanced, config(tmp_path, **changes, balance={"enabled": True, "warmup": 2, "every": 4}))
     equal = run_ranks(2, train, config(**{**changes, "task": {**task, "name": "tests.trainer.toy:Toy"}}))
     weights, shares = balanced[0]
     assert largest_difference(weights, equal[0]["weights"]) < 1e-12
     assert largest_difference(balanced[1][0], weights) == 0
     assert shares[1] == pytest.approx(0.25, abs=0.12)
+    lines = read_metrics(tmp_path / "report" / "metrics.jsonl")
+    seconds = [line["stepSeconds"] for line in lines if line["kind"] == "step"]
+    assert statistics.median(seconds[-8:]) < 0.8 * statistics.median(seconds[1:6])
 
 
 def _balanced(settings: Config) -> tuple[dict[str, torch.Tensor], list[float]]:

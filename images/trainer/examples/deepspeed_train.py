@@ -21,7 +21,7 @@ import torch
 from trainloop import seeding
 from trainloop.config import Config, load_config
 from trainloop.data import Position, plans, rank_step
-from trainloop.distributed import BACKEND_OF_DEVICE, choose_device, environment
+from trainloop.distributed import choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
 from trainloop.progress import Progress
 from trainloop.tasks import build_task
@@ -55,7 +55,7 @@ def train(config: Config, document: dict[str, Any], double: bool = False) -> tor
         # An extension for the ranks of one host, which here is one worker of many. DeepSpeed would compile it at every
         # start (half a minute), and end where the image has no compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend=BACKEND_OF_DEVICE[device.type])
+    deepspeed.init_distributed(dist_backend=choose_backend(config.distributed.backend, device))
     document = batch_sizes(document, size)
     task = build_task(config.task)
     progress = Progress.from_environment(rank, local_size)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
@@ -64,6 +64,10 @@ class Checkpointer:
 
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"checkpoint.path {path} can't be made: {error.strerror}") from error
         self._pending: Future[Checkpoint] | None = None
         self.writer = self._find_writer()
         if settings.format == "sharded" and any(world.gather(self.writer)):
@@ -73,7 +77,6 @@ class Checkpointer:
             )
         self._saver = Saver(settings.mode)
         if self.is_writer:
-            path.mkdir(parents=True, exist_ok=True)
             storage.clean(path)
 
     @classmethod
@@ -101,22 +104,15 @@ class Checkpointer:
             problems += self.wait()
         return problems
 
-    def take(self, partial: Path, step: int, results: dict[str, float]) -> None:
+    def take(self, partial: Path, step: int, results: dict[str, float]) -> list[str]:
         """Make a checkpoint of the files that all ranks have written into `partial` of a shared directory."""
-        if self.is_writer:
-            self._retain(storage.seal(self.path, partial, step, {"world_size": self.world.size, "results": results}))
-        self.world.barrier()
+        about = {"world_size": self.world.size, "results": results}
+        return self._retain(lambda: storage.seal(self.path, partial, step, about) if self.is_writer else None)
 
     def wait(self) -> list[str]:
         """Wait until what is being saved is on the disk, then delete what is too old. Problems as sentences."""
-        problem = None
-        if self._pending is not None:
-            try:
-                self._retain(self._pending.result())
-            except (storage.CheckpointError, OSError) as error:
-                problem = str(error)
-            self._pending = None
-        return [text for text in self.world.gather(problem) if text]
+        pending, self._pending = self._pending, None
+        return self._retain(lambda: pending.result() if pending else None)
 
     def valid(self) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
         """The newest checkpoint that verifies, with its state; then, if the caller wants another, the next older.
@@ -124,13 +120,14 @@ class Checkpointer:
         Every rank is given the same sequence. Damaged ones are passed over.
         """
         self.wait()
-        for step, version in self._known():
-            checkpoint = self._at(step, version)
-            problem = storage.verify(checkpoint) if self.is_writer and checkpoint.path.exists() else None
-            here = self.is_writer and checkpoint.path.exists() and problem is None
+        mine = [(found.step, found.version) for found in storage.complete(self.path)] if self.is_writer else []
+        for step, version in sorted({pair for pairs in self.world.gather(mine) for pair in pairs}, reverse=True):
+            checkpoint = Checkpoint(step, version, self.path)
+            problem = storage.verify(checkpoint) if (step, version) in mine else None
             if problem is not None:
                 print(f"checkpoint passed over: {problem}", flush=True)
-            holders = [rank for rank, has in enumerate(self.world.gather(here)) if has]
+            verified = (step, version) in mine and problem is None
+            holders = [rank for rank, has in enumerate(self.world.gather(verified)) if has]
             if holders:
                 self._spread(checkpoint, holders)
                 yield checkpoint, storage.load_tensors(checkpoint.path / storage.STATE)
@@ -150,8 +147,15 @@ class Checkpointer:
         self._saver.close()
         return problems
 
-    def _retain(self, written: Checkpoint) -> None:
-        storage.prune(written, self.settings.keep, self._best())
+    def _retain(self, written: Callable[[], Checkpoint | None]) -> list[str]:
+        """Delete what is too old once `written` is there; problems as sentences, the same on every rank."""
+        problem = None
+        try:
+            if checkpoint := written():
+                storage.prune(checkpoint, self.settings.keep, self._best())
+        except (storage.CheckpointError, OSError) as error:
+            problem = str(error)
+        return [text for text in self.world.gather(problem) if text]
 
     def _best(self) -> Checkpoint | None:
         """The checkpoint with the best result by its manifest, also of earlier attempts; of equal ones the oldest."""
@@ -165,7 +169,6 @@ class Checkpointer:
         if self.world.size == 1 or self.settings.storage == "shared":
             return 0
         nonce = self.world.from_rank(0, secrets.token_hex(8))
-        self.path.mkdir(parents=True, exist_ok=True)
         mark = self.path / f".seen-{nonce}-{self.world.rank}"
         mark.touch()
         self.world.barrier()
@@ -173,14 +176,6 @@ class Checkpointer:
         self.world.barrier()
         mark.unlink()
         return min(seen)
-
-    def _known(self) -> list[tuple[int, int]]:
-        """Step and version of every complete checkpoint on any disk, newest first."""
-        mine = [(found.step, found.version) for found in storage.complete(self.path)] if self.is_writer else []
-        return sorted({pair for pairs in self.world.gather(mine) for pair in pairs}, reverse=True)
-
-    def _at(self, step: int, version: int) -> Checkpoint:
-        return Checkpoint(step, version, self.path / f"step-{step:09d}.{version}")
 
     def _spread(self, checkpoint: Checkpoint, holders: list[int]) -> None:
         """Bring a valid checkpoint from the first holder to every writer that lacks it (or has a damaged one)."""

@@ -26,9 +26,6 @@ from trainloop.settings import Settings
 
 T = TypeVar("T")
 
-#: The collective backend that belongs to each kind of device.
-BACKEND_OF_DEVICE = {"cuda": "nccl", "npu": "hccl", "xpu": "xccl", "hpu": "hccl", "cpu": "gloo"}
-
 
 class DistributedSettings(Settings):
     """How the ranks find and talk to each other."""
@@ -143,7 +140,7 @@ def choose_backend(name: str, device: torch.device) -> str:
     if name == "auto":
         name = os.environ.get("TRAINMASTER_BACKEND", "auto")
     if name == "auto":
-        name = BACKEND_OF_DEVICE.get(device.type, "gloo")
+        name = dist.get_default_backend_for_device(device)
     if name.upper() not in (known.upper() for known in dist.Backend.backend_list) or not dist.is_backend_available(
         name
     ):

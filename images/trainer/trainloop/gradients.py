@@ -59,19 +59,19 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
     """A sentence about trainable parameters without a gradient, the same on every rank; None when there are none."""
-    trainable = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    missing = world.gather([name for name in trainable if name not in reached])
-    counts = Counter(name for names in missing for name in names)
-    everywhere = [name for name, count in counts.items() if count == world.size]
-    somewhere = {name: [rank for rank, names in enumerate(missing) if name in names] for name in counts}
-    parts = []
-    if everywhere:
-        parts.append(f"no rank has a gradient for {_listed(everywhere)}")
-    for name, ranks in somewhere.items():
-        if name not in everywhere:
-            parts.append(f"rank {', '.join(map(str, ranks))} has none for {name}, the others do")
-    if not parts:
+    own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
+    missing = world.gather(own)
+    by_ranks: dict[tuple[int, ...], list[str]] = {}
+    for name in dict.fromkeys(name for names in missing for name in names):
+        by_ranks.setdefault(tuple(rank for rank, names in enumerate(missing) if name in names), []).append(name)
+    if not by_ranks:
         return None
+    parts = [
+        f"no rank has a gradient for {_listed(names)}"
+        if len(ranks) == world.size
+        else f"rank {', '.join(map(str, ranks))} has none for {_listed(names)}, the others do"
+        for ranks, names in by_ranks.items()
+    ]
     return (
         f"parameters without gradient after the first step: {'; '.join(parts[:8])}. Use them in the loss, freeze them "
         "(requires_grad=False), or set parallel.find_unused_parameters where it depends on the batch"

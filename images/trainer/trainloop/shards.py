@@ -6,11 +6,11 @@ then gets its manifest and its name like any other. DCP reads it with any number
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from trainloop import storage
@@ -31,19 +31,21 @@ def save(trainer: Trainer, small: dict[str, Any]) -> list[str]:
     model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
     problem = None
     try:
-        state_dict_saver.save({"model": model, "optimizer": optimizer}, checkpoint_id=partial / SHARDS)
+        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=partial / SHARDS)
         if checkpoints.is_writer:
             storage.save_tensors(small, partial / storage.STATE)
-    except (OSError, CheckpointException) as error:
+    except (OSError, RuntimeError, dcp.CheckpointException) as error:
         problem = f"checkpoint of step {step} can't be written to {checkpoints.path}: {str(error).splitlines()[0]}"
-    problems = [text for text in world.gather(problem) if text]
-    if not problems:
-        checkpoints.take(partial, step, trainer.state.results)
+    problems = [text for text in world.gather(problem) if text] or checkpoints.take(
+        partial, step, trainer.state.results
+    )
+    if problems and checkpoints.is_writer:
+        shutil.rmtree(partial, ignore_errors=True)
     return problems
 
 
 def load(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
     model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
-    state_dict_loader.load({"model": model, "optimizer": optimizer}, checkpoint_id=checkpoint.path / SHARDS)
+    dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=checkpoint.path / SHARDS)
     set_state_dict(trainer.replica.model, trainer.optimizer, model_state_dict=model, optim_state_dict=optimizer)

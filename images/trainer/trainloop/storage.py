@@ -33,15 +33,15 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A complete checkpoint; ordered by step, then version."""
+    """A complete checkpoint in `directory`; ordered by step, then version."""
 
     step: int
     version: int
-    path: Path
+    directory: Path
 
     @property
-    def name(self) -> str:
-        return self.path.name
+    def path(self) -> Path:
+        return self.directory / f"step-{self.step:09d}.{self.version}"
 
 
 def complete(directory: Path) -> list[Checkpoint]:
@@ -52,7 +52,7 @@ def complete(directory: Path) -> list[Checkpoint]:
     for entry in directory.iterdir():
         match = _NAME.fullmatch(entry.name)
         if match and (entry / MANIFEST).is_file():
-            found.append(Checkpoint(int(match[1]), int(match[2]), entry))
+            found.append(Checkpoint(int(match[1]), int(match[2]), directory))
     return sorted(found, reverse=True)
 
 
@@ -88,10 +88,10 @@ def seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Ch
     _sync(partial / MANIFEST)
     _sync(partial)
     version = max((found.version for found in complete(directory) if found.step == step), default=0) + 1
-    final = directory / f"step-{step:09d}.{version}"
-    partial.rename(final)
+    checkpoint = Checkpoint(step, version, directory)
+    partial.rename(checkpoint.path)
     _sync(directory)
-    return Checkpoint(step, version, final)
+    return checkpoint
 
 
 def verify(checkpoint: Checkpoint) -> str | None:
@@ -138,7 +138,7 @@ def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> Non
     `written` stays: of it alone it is known that it can be read. What is newer isn't counted: it is damaged, and a
     resume has passed over it.
     """
-    older = [found for found in complete(written.path.parent) if found < written]
+    older = [found for found in complete(written.directory) if found < written]
     for checkpoint in older[keep - 1 :]:
         if checkpoint != best:
             remove(checkpoint)
@@ -146,7 +146,7 @@ def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> Non
 
 def remove(checkpoint: Checkpoint) -> None:
     """Delete a checkpoint; it is renamed first, so that half of one never looks complete."""
-    doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.name}-{time.monotonic_ns()}")
+    doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
     checkpoint.path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 

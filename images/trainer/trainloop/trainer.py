@@ -297,15 +297,8 @@ class Trainer:
         if peak := self.config.metrics.peak_tflops:
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(state.step, state.total, line)
-        self.progress.step(
-            state.step,
-            totalSteps=state.total,
-            epoch=line["epoch"],
-            loss=line["loss"],
-            samplesPerSecond=line["samplesPerSecond"],
-            stepSeconds=numbers.seconds,
-            etaSeconds=line["etaSeconds"],
-        )
+        told = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
+        self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **told)
         self._window = Window()
 
     def _loader(self, batch: int) -> Loader:
