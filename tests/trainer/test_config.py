@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.generated import training_reference
+from trainloop.__main__ import main
 from trainloop.config import dump_config, load_config, parse_config
 from trainloop.distributed import DistributedSettings, choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
@@ -89,6 +90,12 @@ def test_the_printed_configuration_loads_to_itself(tmp_path: Path) -> None:
     file = tmp_path / "training.yaml"
     file.write_text(dump_config(config))
     assert load_config(file) == config
+
+
+def test_print_config_prints_what_would_run_and_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--set", "epochs=2", "--set", "batch.size=8", "--set", "optimizer.lr=3e-4", "--print-config"]) == 0
+    printed = parse_config(yaml.safe_load(capsys.readouterr().out))
+    assert printed == parse_config({"epochs": 2, "batch": {"size": 8}, "optimizer": {"lr": 3e-4}})
 
 
 def test_every_field_has_a_description() -> None:

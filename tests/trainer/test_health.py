@@ -19,7 +19,7 @@ from torch import nn
 
 from tests.trainer.ranks import RankFailed, environment, free_port, run_ranks
 from tests.trainer.toy import config, largest_difference, train
-from trainloop import resources
+from trainloop import resources, storage
 from trainloop.anomaly import AnomalyDetector, AnomalySettings, z_score
 from trainloop.distributed import joined
 from trainloop.errors import OutOfMemory, PreflightMismatch, TrainingError
@@ -161,11 +161,14 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
     changes: dict[str, Any] = {
         "steps": 100,
         "schedule": {"kind": "constant", "warmup": 0},
-        "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_steps": 65},
+        "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_steps": 65, "resume": False},
     }
+    # Of an older run, that this one doesn't go on from (resume is false): neither gone back to nor deleted.
+    old = storage.write(tmp_path / "checkpoints", 900, lambda partial: (partial / "x").touch(), {"results": {}})
     runs = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70, 71, 72], poisoned_rank=1)))
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert "went back to step 65" in log
+    assert old.path.is_dir()
     assert largest_difference(runs[0]["weights"], runs[1]["weights"]) == 0
     state = runs[0]["state"]
     assert state.step == state.updates == 100
@@ -195,6 +198,24 @@ def test_what_ends_a_run_is_in_every_ranks_progress_report(
 ) -> None:
     for told in run_ranks(2, _progress_of_a_failing_run, config(tmp_path, **changes), tmp_path):
         assert told["message"].startswith(message)
+
+
+@pytest.mark.torch
+def test_a_step_that_is_left_out_is_in_every_ranks_progress_report(tmp_path: Path) -> None:
+    changes = {"steps": 70, **toy(poison=[70], poisoned_rank=1)}
+    for told in run_ranks(2, _progress_after_each_step, config(tmp_path, **changes), tmp_path):
+        assert told[-1]["message"].startswith("step 70 left out: gradient norm")
+        assert all("message" not in line for line in told[:-1])
+
+
+def _progress_after_each_step(settings: Any, folder: Path) -> list[dict[str, Any]]:
+    file, told = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
+    os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.after_step.append(lambda _: told.append(json.loads(file.read_text())))
+        trainer.run()
+    return told
 
 
 def _progress_of_a_failing_run(settings: Any, folder: Path) -> dict[str, Any]:

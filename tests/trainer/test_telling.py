@@ -136,15 +136,19 @@ def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(
     try:
         _wait_for(lambda: (tmp_path / "metrics.jsonl").is_file() and "step" in (tmp_path / "metrics.jsonl").read_text())
         ranks[1].send_signal(signal.SIGSTOP)
-        time.sleep(6)
+        said = ""
+        assert ranks[0].stdout is not None
+        while "stalled at step" not in said:
+            said += ranks[0].stdout.readline() or pytest.fail(said)
         ranks[1].send_signal(signal.SIGCONT)
         time.sleep(0.5)
         ranks[0].send_signal(signal.SIGTERM)
-        outputs = [rank.communicate(timeout=30)[0] for rank in ranks]
+        for rank in ranks:
+            rank.communicate(timeout=30)
     finally:
         for rank in ranks:
             rank.kill()
-    assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in outputs[0]
+    assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in said
     assert [rank.returncode for rank in ranks] == [143, 143]
 
 

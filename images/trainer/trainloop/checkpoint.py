@@ -114,13 +114,15 @@ class Checkpointer:
         pending, self._pending = self._pending, None
         return self._retain(lambda: pending.result() if pending else None)
 
-    def valid(self) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+    def valid(self, until: int | None = None) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
         """The newest checkpoint that verifies, with its state; then, if the caller wants another, the next older.
 
-        Every rank is given the same sequence. Damaged ones are passed over.
+        Every rank is given the same sequence. Damaged ones are passed over, and those after step `until`: a directory
+        may have those of an older run, where `resume` is false.
         """
         self.wait()
-        mine = [(found.step, found.version) for found in storage.complete(self.path)] if self.is_writer else []
+        here = storage.complete(self.path) if self.is_writer else []
+        mine = [(found.step, found.version) for found in here if until is None or found.step <= until]
         for step, version in sorted({pair for pairs in self.world.gather(mine) for pair in pairs}, reverse=True):
             checkpoint = Checkpoint(step, version, self.path)
             problem = storage.verify(checkpoint) if (step, version) in mine else None
@@ -132,13 +134,11 @@ class Checkpointer:
                 self._spread(checkpoint, holders)
                 yield checkpoint, storage.load_tensors(checkpoint.path / storage.STATE)
 
-    def forget_after(self, checkpoint: Checkpoint) -> None:
-        """Delete everything newer: a run that went wrong there must not be resumed from it."""
-        self.wait()
-        if self.is_writer:
-            for newer in storage.complete(self.path):
-                if newer > checkpoint:
-                    storage.remove(newer)
+    def forget_after(self, checkpoint: Checkpoint, until: int) -> None:
+        """Delete what is newer, up to step `until`: a run that went wrong there must not be resumed from it."""
+        for newer in storage.complete(self.path) if self.is_writer else []:
+            if checkpoint < newer and newer.step <= until:
+                storage.remove(newer)
         self.world.barrier()
 
     def close(self) -> list[str]:

@@ -72,16 +72,17 @@ class OneBit:
         gradient = torch.nn.functional.pad(buffer, (0, chunk * size - buffer.numel()))
         # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
         there = torch.arange(chunk * size, device=buffer.device) < buffer.numel()
-        mine = self._add_memory(f"{bucket.index()}.sent", gradient)
+        mine = gradient + _left(self.memory, f"{bucket.index()}.sent", gradient)
         bits, scales = _signs(mine.view(size, chunk), there.view(size, chunk))
         self.memory[f"{bucket.index()}.sent"] = (mine - _values(bits, scales).view(-1)) * there
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)
         dist.all_to_all_single(their_scales, scales)
-        average = self._add_memory(f"{bucket.index()}.averaged", _values(received, their_scales).mean(0))
+        mean = _values(received, their_scales).mean(0)
+        mean = mean + _left(self.memory, f"{bucket.index()}.averaged", mean)
         own = there.view(size, chunk)[rank : rank + 1]
-        bits, scales = _signs(average.view(1, chunk), own)
-        self.memory[f"{bucket.index()}.averaged"] = (average - _values(bits, scales).view(-1)) * own.view(-1)
+        bits, scales = _signs(mean.view(1, chunk), own)
+        self.memory[f"{bucket.index()}.averaged"] = (mean - _values(bits, scales).view(-1)) * own.view(-1)
         all_bits = [torch.empty_like(bits) for _ in range(size)]
         all_scales = [torch.empty_like(scales) for _ in range(size)]
         dist.all_gather(all_bits, bits)
@@ -89,10 +90,6 @@ class OneBit:
         buffer.copy_(_values(torch.cat(all_bits), torch.cat(all_scales)).view(-1)[: buffer.numel()])
         sent = (size - 1) * (2 * (chunk // 8) + 2 * scales.element_size())
         return _done(buffer), sent
-
-    def _add_memory(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        left = self.memory.get(name)
-        return tensor if left is None or left.shape != tensor.shape else tensor + left.to(tensor.device)
 
 
 def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -123,7 +120,10 @@ class PowerSGD:
         sent = average(thin)
         matrices = [(index, g.view(g.shape[0], -1)) for index, g in enumerate(gradients) if self._worth_it(g)]
         names = [f"{bucket.index()}.{index}" for index, _ in matrices]
-        full = [matrix + self._left(name, matrix) for name, (_, matrix) in zip(names, matrices, strict=True)]
+        full = [
+            matrix + _left(self.memory, f"{name}.error", matrix)
+            for name, (_, matrix) in zip(names, matrices, strict=True)
+        ]
         right = [self._start(name, matrix) for name, matrix in zip(names, full, strict=True)]
         left = [matrix @ q for matrix, q in zip(full, right, strict=True)]
         sent += average(left)
@@ -143,10 +143,6 @@ class PowerSGD:
         rows, columns = gradient.shape[0], gradient.numel() // gradient.shape[0]
         return (rows + columns) * self._rank < gradient.numel()
 
-    def _left(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
-        error = self.memory.get(f"{name}.error")
-        return error if error is not None and error.shape == matrix.shape else torch.zeros_like(matrix)
-
     def _start(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
         """Last step's right factor; at first random numbers, the same on every rank."""
         start = self.memory.get(f"{name}.start")
@@ -154,6 +150,12 @@ class PowerSGD:
             return start
         generator = torch.Generator().manual_seed(matrix.shape[1])
         return torch.randn(matrix.shape[1], self._rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
+
+
+def _left(memory: Memory, name: str, like: torch.Tensor) -> torch.Tensor:
+    """What was left out of the step before, if anything was."""
+    left = memory.get(name)
+    return left.to(like.device) if left is not None and left.shape == like.shape else torch.zeros_like(like)
 
 
 def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:

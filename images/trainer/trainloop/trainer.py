@@ -256,10 +256,10 @@ class Trainer:
                 f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}, after "
                 f"{self.detector.rollbacks} returns to a checkpoint: look at the data and at optimizer.lr"
             )
-        position, rollbacks = self.state.position, self.detector.rollbacks + 1
-        for checkpoint, saved in self.checkpoints.valid():
+        step, position, rollbacks = self.state.step, self.state.position, self.detector.rollbacks + 1
+        for checkpoint, saved in self.checkpoints.valid(until=step):
             snapshots.apply(self, checkpoint, saved)
-            self.checkpoints.forget_after(checkpoint)
+            self.checkpoints.forget_after(checkpoint, until=step)
             self.state.position, self.detector.rollbacks = position, rollbacks
             self.loader.start(position)
             self._warn(f"went back to step {self.state.step}, going on with the data after what stood out")
