@@ -150,6 +150,35 @@ def logs(
 
 
 @app.command()
+def evidence(
+    name: JobName,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt.", min=1)] = None,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank, with all its stacks.", min=0)] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="json: all that was kept.")] = None,
+) -> None:
+    """Show what was kept of attempts that ended badly: who, why, stacks and log ends, also after the pods are gone."""
+    from trainmaster.cli.evidence import as_json, evidence_lines
+
+    if output not in (None, "json"):
+        raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
+    with told():
+        jobs = _client(namespace, kubeconfig, context)
+        jobs.get(name)
+        found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
+        if output == "json":
+            typer.echo(json.dumps(as_json(found, rank), indent=2))
+        elif found:
+            for line in evidence_lines(found, rank):
+                typer.echo(line)
+        else:
+            which = "" if attempt is None else f" of attempt {attempt}"
+            typer.echo(f"No evidence{which} was kept of job {name}: it is written when an attempt fails.", err=True)
+
+
+@app.command()
 def wait(
     name: JobName,
     namespace: Namespace = None,

@@ -59,6 +59,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         parts.append(pod_table(pods, now))
     if job.status.failures:
         parts.append(_failures(job.status.failures))
+        parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
     message = _standing(job)
     if message:
         parts.append(Text(message, style="yellow" if not job.finished else ""))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, WaitTimeout
@@ -195,6 +196,12 @@ class JobClient:
         names = (key.removeprefix("worker-").removesuffix(".log") for key in self._kept_data(name))
         return sorted(int(text) for text in names if text.isdigit())
 
+    def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
+        """What was kept of the attempts that ended badly, oldest first; also after the pods are gone."""
+        data = self._config_map(evidence_name(name))
+        parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
+        return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
+
     def _kept(self, name: str, worker: int, tail: int | None) -> Iterator[str]:
         data = self._kept_data(name)
         text = data.get(f"worker-{worker}.log")
@@ -204,8 +211,11 @@ class JobClient:
         yield from lines if tail is None else lines[-tail:] if tail else []
 
     def _kept_data(self, name: str) -> dict[str, str]:
+        return self._config_map(f"{name}-logs")
+
+    def _config_map(self, name: str) -> dict[str, str]:
         try:
-            found = self.transport.request("GET", f"/api/v1/namespaces/{self.namespace}/configmaps/{name}-logs")
+            found = self.transport.request("GET", f"/api/v1/namespaces/{self.namespace}/configmaps/{name}")
         except JobNotFound:
             return {}
         return dict(found.get("data") or {})

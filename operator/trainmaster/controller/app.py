@@ -15,6 +15,7 @@ from typing import Any
 from trainmaster.controller.connection import Connection, connect
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
 from trainmaster.controller.events import EventRecorder
+from trainmaster.controller.evidence_keeping import EvidenceKeeper
 from trainmaster.controller.executor import Executor
 from trainmaster.controller.gang_watching import GangWatching
 from trainmaster.controller.health import HealthServer
@@ -114,12 +115,15 @@ class Operator:
     ) -> None:
         settings = self.settings
         logs = KeptLogs(cluster, limit=settings.kept_log_bytes)
+        evidence = EvidenceKeeper(cluster, store, logs.tail)
+        streams.heard = evidence.take
         executor = Executor(
             cluster,
             store,
             EventRecorder(cluster, time.time),
             push=streams.push,
             keep_logs=logs,
+            evidence=evidence,
             progress_seconds=settings.progress_seconds,
         )
 
@@ -129,6 +133,7 @@ class Operator:
             missing.forget(uid)
             executor.forget(uid)
             logs.forget(uid)
+            evidence.forget(uid)
 
         reconciler = Reconciler(
             store,
@@ -169,6 +174,7 @@ class Operator:
             for task in (*background, *workers):
                 task.cancel()
             await asyncio.gather(*background, *workers, stopped, return_exceptions=True)
+            await evidence.close()
 
     async def _fill(self, resync: Resync, connection: Connection) -> None:
         """Read everything, trying again until it works; says in one sentence what is missing."""

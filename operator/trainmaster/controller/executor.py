@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.cluster import CHILDREN, GANGS, JOBS, PODS, Cluster, Resource
 from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.events import EventRecorder
@@ -64,6 +64,14 @@ class LogKeeper(Protocol):
     async def __call__(self, key: JobKey, snapshot: Snapshot) -> None: ...
 
 
+class Evidence(Protocol):
+    """Keeps what is known of attempts that ended badly."""
+
+    def note(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
+
+    async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a pass did. `retry_after`: seconds until something that was put off should be tried again."""
@@ -83,6 +91,7 @@ class Executor:
         *,
         push: Push,
         keep_logs: LogKeeper,
+        evidence: Evidence | None = None,
         progress_seconds: float,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -91,6 +100,7 @@ class Executor:
         self._events = events
         self._push = push
         self._keep_logs = keep_logs
+        self._evidence = evidence
         self._progress_seconds = progress_seconds
         self._now = now
         self._status_written: dict[str, float] = {}
@@ -104,7 +114,11 @@ class Executor:
         if decision.status.phase in TERMINAL_PHASES and snapshot.job.status.phase not in TERMINAL_PHASES:
             # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
             await self._keep_logs(key, snapshot)
+            if self._evidence is not None:
+                await self._evidence.last(key, snapshot, decision.status)
         wrote, waits = await self._write_status(key, snapshot, decision)
+        if self._evidence is not None:
+            self._evidence.note(key, snapshot, decision.status)
         retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         for event in decision.events:
             await self._events.tell(snapshot.job, event)

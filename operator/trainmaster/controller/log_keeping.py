@@ -63,7 +63,7 @@ class KeptLogs:
         async def read(pod: PodView, limit: int) -> tuple[str, str] | None:
             async with slots:
                 try:
-                    text = await self._tail(key.namespace, pod, limit)
+                    text = await self.tail(key.namespace, pod, limit)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     return None
@@ -78,7 +78,8 @@ class KeptLogs:
             await self._write(key, snapshot, data)
         self._saved.add(job.uid)
 
-    async def _tail(self, namespace: str, pod: PodView, limit: int) -> str:
+    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
+        """The end of a worker's log, at most `limit` bytes, from whole lines. Raises ClusterError."""
         # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut here.
         container = pod.worker_container
         restarted = container is not None and container.restarts > 0

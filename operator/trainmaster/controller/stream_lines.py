@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainmaster.api.evidence import parse_ranks
 from trainmaster.api.protocol import MAX_LINE_BYTES, ProtocolError, RankProgress, Report, parse_progress
 from trainmaster.reconciling.snapshot import MemberView
 
@@ -46,11 +47,20 @@ class ProgressLine:
 
 
 @dataclass(frozen=True)
+class EvidenceLine:
+    """How a worker's ranks stood in a stall, with their stacks."""
+
+    attempt: int
+    worker: int
+    ranks: Mapping[int, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
 class Ping:
     """A sign of life, or a line of a kind that a newer agent knows."""
 
 
-Line = Hello | ReportLine | ProgressLine | MemberView | Ping
+Line = Hello | ReportLine | ProgressLine | EvidenceLine | MemberView | Ping
 
 
 class LineBuffer:
@@ -96,6 +106,8 @@ def parse_line(line: bytes) -> Line:
         return ReportLine(_number(data, "seq"), Report.parse(_mapping(data.get("report"), "report")))
     if kind == "progress":
         return _progress(data)
+    if kind == "evidence":
+        return EvidenceLine(_number(data, "attempt"), _number(data, "worker"), parse_ranks(data.get("ranks")))
     if kind == "member":
         return _member(data)
     return Ping()

@@ -25,7 +25,15 @@ from trainmaster.controller.cluster import PodStream
 from trainmaster.controller.errors import ClusterError, Conflict
 from trainmaster.controller.reach import AgentAddress, Reach
 from trainmaster.controller.store import JobKey, Snapshot, Store
-from trainmaster.controller.stream_lines import Hello, Line, LineBuffer, ProgressLine, ReportLine, parse_line
+from trainmaster.controller.stream_lines import (
+    EvidenceLine,
+    Hello,
+    Line,
+    LineBuffer,
+    ProgressLine,
+    ReportLine,
+    parse_line,
+)
 from trainmaster.reconciling.snapshot import MemberView, StreamView
 
 logger = logging.getLogger(__name__)
@@ -95,6 +103,8 @@ class LeadStreams:
         self._store = store
         self._progressed = progressed
         self._now = now
+        # Called with a job's uid and a worker's evidence of a stall.
+        self.heard: Callable[[str, EvidenceLine], None] = lambda _uid, _line: None
         self._followers: dict[JobKey, _Follower] = {}
 
     @property
@@ -112,7 +122,14 @@ class LeadStreams:
         if following is None:
             return
         if follower is None:
-            self._followers[key] = _Follower(self._reach, self._store, following, self._progressed, self._now)
+            self._followers[key] = _Follower(
+                self._reach,
+                self._store,
+                following,
+                self._progressed,
+                lambda uid, line: self.heard(uid, line),
+                self._now,
+            )
         else:
             follower.update(following)
 
@@ -121,6 +138,9 @@ class LeadStreams:
         follower = self._followers.get(key)
         if follower is not None and attempt > follower.following.attempt:
             follower.following = replace(follower.following, attempt=attempt)
+
+    def _hear(self, uid: str, line: EvidenceLine) -> None:
+        self.heard(uid, line)
 
     async def push(self, key: JobKey, assignment: Assignment) -> bool:
         """Send an assignment to the lead; False when no stream is open or the lead didn't take it."""
@@ -144,12 +164,14 @@ class _Follower:
         store: Store,
         following: Following,
         progressed: Callable[[JobKey, bool], None],
+        evidence: Callable[[str, EvidenceLine], None],
         now: Callable[[], float],
     ) -> None:
         self._reach = reach
         self._store = store
         self.following = following
         self._progressed = progressed
+        self._evidence = evidence
         self._now = now
         self._token = job_token(following.uid)
         self.connected_to: AgentAddress | None = None
@@ -293,6 +315,8 @@ class _Follower:
                 first = self._store.note_progress(key, line.attempt, line.worker, line.ranks, self._now())
                 if first is not None:
                     self._progressed(key, first)
+            case EvidenceLine() if line.worker in following.workers and line.attempt <= following.attempt:
+                self._evidence(following.uid, line)
             case _:
                 return
 

@@ -45,11 +45,12 @@ logger = logging.getLogger(__name__)
 # Kept logs are large and nobody's input: the watch leaves them out.
 CONTENT_LABEL = "trainmaster.dev/content"
 LOGS_CONTENT = "logs"
+EVIDENCE_CONTENT = "evidence"
 SELECTORS = {
     PODS: JOB_NAME_LABEL,
     SERVICES: JOB_NAME_LABEL,
     STATEFUL_SETS: JOB_NAME_LABEL,
-    CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL}!={LOGS_CONTENT}",
+    CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL}!={LOGS_CONTENT},{CONTENT_LABEL}!={EVIDENCE_CONTENT}",
     **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
 # What is always watched; `gang_watching` has the rest.

@@ -1,0 +1,117 @@
+"""The evidence of an attempt: what is kept of how it ended, after its pods are gone.
+
+It is one JSON text by attempt in the ConfigMap `<job>-evidence`, key `attempt-<n>.json`. What ranks and agents said in
+it is user input: `parse_ranks` bounds it where it comes in, and `AttemptEvidence.parse` takes whatever stands there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.api.protocol import SECTIONS, ProtocolError
+
+MAX_RANKS = 1_024
+MAX_TEXT = 40_000
+_KEY = re.compile(r"attempt-(\d{1,9})\.json")
+# What a terminal would take for a command; line breaks and tabs are kept.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def evidence_name(job: str) -> str:
+    """The ConfigMap's name."""
+    return f"{job}-evidence"
+
+
+def evidence_key(attempt: int) -> str:
+    """An attempt's key in it."""
+    return f"attempt-{attempt}.json"
+
+
+def attempt_of(key: str) -> int | None:
+    """The attempt of a key, or None."""
+    match = _KEY.fullmatch(key)
+    return int(match[1]) if match else None
+
+
+def clean(text: object, limit: int) -> str:
+    """The beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
+    raw = str(text or "")[:limit]
+    return _CONTROL.sub("", raw.encode("utf-8", "replace").decode())
+
+
+def parse_ranks(value: object) -> dict[int, dict[str, Any]]:
+    """The `ranks` of an evidence line, bounded. Raises ProtocolError where it isn't an object of ranks."""
+    if not isinstance(value, Mapping) or len(value) > MAX_RANKS:
+        raise ProtocolError(f"evidence.ranks: not an object of at most {MAX_RANKS} ranks")
+    found: dict[int, dict[str, Any]] = {}
+    left = MAX_TEXT
+    for rank, data in value.items():
+        if not (isinstance(rank, str) and rank.isascii() and rank.isdecimal() and len(rank) < 9):
+            raise ProtocolError(f"evidence.ranks: {str(rank)[:40]!r} is not a rank")
+        if not isinstance(data, Mapping):
+            raise ProtocolError(f"evidence.ranks.{rank}: not an object")
+        text = clean(data.get("text"), left)
+        left -= len(text)
+        kept = {name: data[name] for name in ("step", "collective") if _is_whole(data.get(name))}
+        silent = data.get("silentSeconds")
+        if isinstance(silent, int | float) and not isinstance(silent, bool) and 0 <= silent < 1e9:
+            kept["silentSeconds"] = silent
+        if data.get("section") in SECTIONS:
+            kept["section"] = data["section"]
+        if isinstance(data.get("state"), str):
+            kept["state"] = clean(data["state"], 1)
+        if data.get("waits") is True:
+            kept["waits"] = True
+        found[int(rank)] = {**kept, "text": text}
+    return found
+
+
+@dataclass(frozen=True)
+class AttemptEvidence:
+    """What is kept of one attempt; the members are objects as they stand on the wire.
+
+    `failure` is the status's own record; `workers` what each worker's agent (or container) said at the end, by index;
+    `ranks` how each rank stood in a stall, with the stacks of all its threads; `logs` ends of workers' logs.
+    """
+
+    attempt: int
+    failure: Mapping[str, Any] = field(default_factory=dict)
+    workers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    ranks: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    logs: Mapping[int, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The value in the ConfigMap."""
+        return json.dumps(
+            {
+                "attempt": self.attempt,
+                "failure": dict(self.failure),
+                "workers": {str(worker): dict(told) for worker, told in sorted(self.workers.items())},
+                "ranks": {str(rank): dict(stood) for rank, stood in sorted(self.ranks.items())},
+                "logs": {str(worker): text for worker, text in sorted(self.logs.items())},
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> AttemptEvidence | None:
+        """Read a value back; None where it isn't one (anybody may have edited it)."""
+        try:
+            data = json.loads(text)
+            return cls(
+                attempt=int(data["attempt"]),
+                failure=dict(data.get("failure") or {}),
+                workers={int(worker): dict(told) for worker, told in (data.get("workers") or {}).items()},
+                ranks={int(rank): dict(stood) for rank, stood in (data.get("ranks") or {}).items()},
+                logs={int(worker): str(log) for worker, log in (data.get("logs") or {}).items()},
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
