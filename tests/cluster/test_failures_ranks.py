@@ -91,6 +91,13 @@ def test_a_stopped_rank_is_found_and_named_among_those_that_wait_for_it(scenario
     assert (failure["reason"], failure["rank"], failure["worker"], failure["exitCode"]) == ("Hung", 1, 1, 68), failure
     assert "rank 1 is stopped by a signal" in failure["message"]
     assert "hang.progressSeconds 2 s" in failure["message"]
+    scenario.until(lambda: not scenario.pods(), "pods gone")
+    (kept,) = scenario.client.evidence(scenario.name)
+    assert (kept.attempt, kept.failure["rank"], kept.ranks[1]["state"]) == (1, 1, "T")
+    assert kept.ranks.keys() == {0, 1}, "of every rank, also of those that only waited"
+    assert "most recent call first" not in kept.ranks[0]["text"], "a bystander that can't print its stacks isn't ended"
+    assert "thread" in kept.ranks[0]["text"]
+    assert kept.workers[1]["reason"] == "Hung"
 
 
 def test_a_container_over_its_memory_limit_is_oom_killed_by_its_status(scenario: Scenario) -> None:
