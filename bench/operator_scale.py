@@ -13,11 +13,9 @@ import time
 import psutil
 
 from bench.clusters import Operator, World, job, operator, table, until, world
-from bench.clusters.serve import FAKE_AGENT_PORT
 from trainmaster.controller.cluster import PODS
 
 WORKERS = 4
-FAKE_AGENTS = ("--reach", "direct", "--agent-port", str(FAKE_AGENT_PORT))
 IDLE_SECONDS = 30.0
 # DESIGN.md, section 10, for 1,000 jobs.
 RESYNC_LIMIT, MEMORY_LIMIT, CPU_LIMIT = 10.0, 300.0, 3.0
@@ -35,7 +33,8 @@ def settled(running: Operator, jobs: int) -> bool:
 async def main(jobs: int) -> None:
     rows: list[list[object]] = []
     async with world(fake=True) as made:
-        with operator(made, *FAKE_AGENTS) as running:
+        agents = ("--reach", "direct", "--agent-port", str(made.agent_port))
+        with operator(made, *agents) as running:
             running.serving()
             started = time.monotonic()
             process = psutil.Process(running.process.pid)
@@ -55,7 +54,7 @@ async def main(jobs: int) -> None:
             rows.append(["resident memory", f"{memory:.0f} MB", f"{memory / MEMORY_LIMIT:.2f} of {MEMORY_LIMIT:g} MB"])
             writes = sum(running.writes().values()) / jobs
             rows.append(["writes a job until it runs", f"{writes:.2f}", ""])
-        with operator(made, *FAKE_AGENTS) as running:
+        with operator(made, *agents) as running:
             known = running.serving()
             await until(lambda: settled(running, jobs), 300)
             seconds = time.monotonic() - running.started

@@ -49,9 +49,13 @@ else:
     peers[0].settimeout(None)
     if peers[0].recv(1) != b"g": sys.exit(1)
 print("joined", attempt, rank, os.getpid(), time.time(), flush=True)
-import select
+import json, select
+step, told = 0, float(os.environ.get("PROGRESS_SECONDS", "inf"))
 while True:
-    ready, _, _ = select.select(peers, [], [])
+    ready, _, _ = select.select(peers, [], [], None if told == float("inf") else told)
+    if not ready:
+        step += 1
+        with open(os.environ["TRAINMASTER_PROGRESS_FILE"], "w") as file: file.write(json.dumps({"step": step}))
     for peer in ready:
         if not peer.recv(1): sys.exit(1)
 """
@@ -70,12 +74,32 @@ def job(name: str, workers: int, **spec: Any) -> RawObject:
 class World:
     """A cluster with the custom resource and a client."""
 
-    def __init__(self, kubeconfig: Path, cluster: KubernetesCluster, folder: Path, pid: int | None) -> None:
+    def __init__(
+        self,
+        kubeconfig: Path,
+        cluster: KubernetesCluster,
+        folder: Path,
+        process: subprocess.Popen[str] | None,
+        agent_port: int = 0,
+    ) -> None:
         self.kubeconfig = kubeconfig
         self.cluster = cluster
         self.folder = folder
         # The embedded cluster's process.
-        self.pid = pid
+        self.process = process
+        # Of the faked agents, if any.
+        self.agent_port = agent_port
+
+    async def order(self, *words: str) -> None:
+        """Have the embedded cluster lose or recover a node."""
+        process = self.process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        process.stdin.write(" ".join(words) + "\n")
+        process.stdin.flush()
+        await asyncio.to_thread(process.stdout.readline)
+
+    async def status(self, name: str) -> RawObject:
+        return dict((await self.cluster.get(JOBS, NAMESPACE, name)).get("status") or {})
 
     async def apply(self, body: RawObject) -> None:
         await self.cluster.apply(JOBS, NAMESPACE, body["metadata"]["name"], body, force=True)
@@ -119,22 +143,23 @@ class World:
 
 
 @asynccontextmanager
-async def world(*, fake: bool = False) -> AsyncIterator[World]:
+async def world(*, fake: bool = False, nodes: int = 1) -> AsyncIterator[World]:
     """A cluster for the benchmark; `fake`: with faked pods and faked agents, for thousands of them."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = os.environ.get("TRAINMASTER_TEST_KUBECONFIG")
-        process = None
+        process, agent_port = None, 0
         if given:
             kubeconfig = Path(given)
         else:
-            command = [sys.executable, "-m", "bench.clusters.serve", folder, *(["fake"] if fake else [])]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *(["fake"] if fake else [])]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert process.stdout is not None
-            kubeconfig = Path((await asyncio.to_thread(process.stdout.readline)).strip())
+            said = (await asyncio.to_thread(process.stdout.readline)).split()
+            kubeconfig, agent_port = Path(said[0]), int(said[1])
         cluster = KubernetesCluster(await connect(str(kubeconfig), None))
         try:
             await _prepare(cluster, kubeconfig)
-            yield World(kubeconfig, cluster, Path(folder), process.pid if process else None)
+            yield World(kubeconfig, cluster, Path(folder), process, agent_port)
         finally:
             await cluster.close()
             if process is not None:

@@ -1,4 +1,4 @@
-"""The cluster of a benchmark as a process: `python -m bench.clusters.serve FOLDER [fake]` prints its kubeconfig.
+"""The cluster of a benchmark as a process: `python -m bench.clusters.serve FOLDER NODES [fake]` prints where it is.
 
 With `fake` its pods are timers without processes, and one server on every pod's address plays all their agents: it says
 that the ranks run, and pings. So an operator can be measured with thousands of pods and a stream open for every job.
@@ -10,18 +10,21 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
 from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.local.apiserver.api import Api
-from trainmaster.local.config import ClusterConfig, NodeConfig
+from trainmaster.local.apiserver.storage import Change
+from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster.local.embedded import LocalCluster
 
 PING_SECONDS = 5.0
-# Not the real agents' port, which pods of another cluster on this machine may have.
-FAKE_AGENT_PORT = 8473
+# A lost node is noticed within two seconds instead of fifty.
+NODE_TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0)
 
 
 class FakeAgents:
@@ -29,16 +32,37 @@ class FakeAgents:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._stop = asyncio.Event()
+        self._by_address: dict[str, Mapping[str, Any]] = {}
+        self._by_job: dict[tuple[str, str], dict[int, str]] = {}
+        self._changed: dict[tuple[str, str], asyncio.Event] = {}
+        self.port = 0
 
     async def start(self) -> web.AppRunner:
+        self._api.storage.subscribe("pods", self._pod_changed)
         app = web.Application()
         app.router.add_get("/v1/stream", self._stream)
         app.router.add_post("/{path:.*}", self._taken)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, "0.0.0.0", FAKE_AGENT_PORT).start()
+        # A free port, because real agents of another cluster on this machine may have theirs.
+        await web.TCPSite(runner, "0.0.0.0", 0).start()
+        self.port = runner.addresses[0][1]
         return runner
+
+    def _pod_changed(self, change: Change) -> None:
+        pod = change.last.object
+        metadata, address = pod["metadata"], (pod.get("status") or {}).get("podIP")
+        key = (metadata["namespace"], metadata["labels"].get(JOB_NAME_LABEL, ""))
+        workers = self._by_job.setdefault(key, {})
+        worker = int(metadata["labels"].get(POD_INDEX_LABEL, 0))
+        if change.new is None:
+            self._by_address.pop(address or "", None)
+            workers.pop(worker, None)
+        elif address:
+            self._by_address[address] = pod
+            if workers.get(worker) != metadata["uid"]:
+                workers[worker] = metadata["uid"]
+                self._changed.pop(key, asyncio.Event()).set()
 
     async def _taken(self, _: web.Request) -> web.Response:
         return web.Response(status=204)
@@ -46,38 +70,71 @@ class FakeAgents:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         address = request.transport.get_extra_info("sockname")[0]
-        pods = (await self._api.list("pods")).items
-        lead = next((pod for pod in pods if (pod.get("status") or {}).get("podIP") == address), None)
+        lead = self._by_address.get(address)
         if lead is None:
             return web.Response(status=404)
-        name = lead["metadata"]["labels"][JOB_NAME_LABEL]
-        mine = [pod for pod in pods if pod["metadata"]["labels"].get(JOB_NAME_LABEL) == name]
-        members = [(int(pod["metadata"]["labels"][POD_INDEX_LABEL]), pod["metadata"]["uid"]) for pod in mine]
+        metadata = lead["metadata"]
+        key = (metadata["namespace"], metadata["labels"][JOB_NAME_LABEL])
         response = web.StreamResponse()
         await response.prepare(request)
-        known = [{"worker": worker, "uid": uid, "seen": 1, "connected": True} for worker, uid in members]
-        lines = [{"type": "hello", "lead": 0, "uid": lead["metadata"]["uid"], "attempt": 1, "members": known}]
-        for seq, (worker, uid) in enumerate(members, 1):
-            report = {"attempt": 1, "worker": worker, "uid": uid, "state": "Running", "at": 1.0}
-            lines.append({"type": "report", "seq": seq, "report": report})
-        await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        lines: list[dict[str, Any]] = [
+            {"type": "hello", "lead": 0, "uid": metadata["uid"], "attempt": 1, "members": []},
+        ]
+        told: set[str] = set()
         while True:
-            await asyncio.sleep(PING_SECONDS)
-            await response.write(b'{"type":"ping"}\n')
+            # Workers join as their pods come.
+            changed = self._changed.setdefault(key, asyncio.Event())
+            for worker, uid in self._by_job[key].items():
+                if uid not in told:
+                    told.add(uid)
+                    lines.append({"type": "member", "worker": worker, "uid": uid, "seen": 1, "connected": True})
+                    report = {"attempt": 1, "worker": worker, "uid": uid, "state": "Running", "at": 1.0}
+                    lines.append({"type": "report", "seq": len(told), "report": report})
+            await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+            try:
+                await asyncio.wait_for(changed.wait(), PING_SECONDS)
+                lines = []
+            except TimeoutError:
+                lines = [{"type": "ping"}]
 
 
-async def main(folder: Path, fake: bool) -> None:
+async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
+    """Carry out what is asked on standard input, a line each: `lose NODE`, `recover NODE`."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while not stop.is_set():
+        words = (await reader.readline()).decode().split()
+        match words:
+            case ["lose", node]:
+                await cluster.lose_node(node)
+            case ["recover", node]:
+                await cluster.recover_node(node)
+            case _:
+                return
+        print("done", flush=True)
+
+
+async def main(folder: Path, fake: bool, nodes: int) -> None:
     """Serve until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    node = NodeConfig(cpu="100000", memory="100000Gi", pods=100_000, fake=fake, resources={"nvidia.com/gpu": 100_000})
-    async with LocalCluster(ClusterConfig(state_dir=folder / "cluster", nodes=(node,))) as cluster:
-        agents = await FakeAgents(cluster.api).start() if fake else None
-        print(cluster.kubeconfig, flush=True)
+    size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {"nvidia.com/gpu": 100_000}}
+    config = ClusterConfig(
+        state_dir=folder / "cluster",
+        nodes=[NodeConfig(f"node-{number}", fake=fake, **size) for number in range(nodes)],
+        node_timings=NODE_TIMINGS if nodes > 1 else NodeTimings(),
+    )
+    async with LocalCluster(config) as cluster:
+        agents = FakeAgents(cluster.api)
+        runner = await agents.start() if fake else None
+        print(cluster.kubeconfig, agents.port, flush=True)
+        orders = asyncio.create_task(obey(cluster, stop))
         await stop.wait()
-        if agents is not None:
-            await agents.cleanup()
+        orders.cancel()
+        if runner is not None:
+            await runner.cleanup()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), "fake" in sys.argv[2:]))
+    asyncio.run(main(Path(sys.argv[1]), "fake" in sys.argv[2:], int(sys.argv[2])))

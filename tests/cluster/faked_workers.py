@@ -483,6 +483,17 @@ class FakedWorkers:
             self._followed[agent.job_uid] = time.monotonic()
         return response
 
+    def hang_up(self) -> None:
+        """End all streams."""
+        for agent in self.agents.values():
+            for queue in agent.streams:
+                queue.put_nowait(b"")
+
+    def forget(self, job: str) -> None:
+        """Drop what a job's ranks did."""
+        self.record[:] = [run for run in self.record if run.job != job]
+        self.script.pop(job, None)
+
     def runs(self, job: str) -> list[Run]:
         """A job's goes, without the members that never met."""
         return [replace(run) for run in self.record if run.job == job]

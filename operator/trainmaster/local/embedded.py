@@ -217,6 +217,10 @@ class LocalCluster:
         """A lost node is back."""
         await self.kubelets[name].recover()
 
+    def drop_watches(self) -> None:
+        """Ends every client's open watch; they may be opened again at once."""
+        self._http.drop_watches()
+
     async def stop(self) -> None:
         """Ends every process and task."""
         await self._http.stop()

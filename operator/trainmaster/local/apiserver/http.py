@@ -92,6 +92,11 @@ class ApiServer:
         self.address = f"{bound[0]}:{bound[1]}"
         return f"{'https' if tls else 'http'}://{self.address}"
 
+    def drop_watches(self) -> None:
+        """Ends every open watch, as a server does that is restarted or sheds load."""
+        for watch in list(self._watches):
+            watch.close()
+
     async def stop(self) -> None:
         """Ends all watches and stops listening."""
         for watch in list(self._watches):

@@ -1,0 +1,194 @@
+"""From a fault to all ranks joined again, through the whole operator: `python -m bench.restart_by_fault`.
+
+Real agents and ranks; the ranks' processes are killed from here, and nodes are lost, so this needs the embedded
+cluster. The second table is the sure way alone: an operator that reaches no agent learns of failures from the kubelet,
+which starts a container again after 10, 20, 40 … seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import psutil
+
+from bench.clusters import Operator, World, job, operator, spread, table, world
+
+WORKERS = 4
+RUNS = 5
+ROW = 10
+HANG_SECONDS = 3
+LOST_AFTER_SECONDS = 2
+# PEERS.md: the goals, medians on a real kubelet, the program's own start apart; JobSet needs 1.34 for a killed rank.
+KILLED_GOAL, POD_GOAL, AGENT_GOAL, HANG_GOAL, SURE_GOAL = 0.25, 1.0, 1.0, 1.0, 1.5
+# Nobody listens there.
+NO_STREAMS = ("--reach", "direct", "--agent-port", "9")
+
+POLICY: dict[str, Any] = {
+    "failurePolicy": {
+        "maxRestarts": 100,
+        "nodes": {"lostAfterSeconds": LOST_AFTER_SECONDS, "quarantineAfter": 0},
+        "hang": {"progressSeconds": HANG_SECONDS, "firstStepSeconds": 60},
+    }
+}
+
+
+class Bench:
+    """One cluster; faults and how long they take."""
+
+    def __init__(self, made: World) -> None:
+        self.made = made
+        self.rows: list[list[object]] = []
+
+    async def start(self, name: str, **spec: Any) -> None:
+        await self.made.apply(job(name, WORKERS, **POLICY, **spec))
+        await self.made.joined(name, WORKERS, 1)
+
+    async def steady(self, name: str) -> tuple[int, dict[int, tuple[int, float]]]:
+        """The attempt that runs, and its ranks' processes, when the operator has seen it run for a moment."""
+        while (status := await self.made.status(name)).get("phase") != "Running":
+            await asyncio.sleep(0.05)
+        ranks = await self.made.joined(name, WORKERS, status["attempt"])
+        await asyncio.sleep(0.5)
+        return status["attempt"], ranks
+
+    async def recovered(self, name: str, attempt: int, since: float) -> float:
+        """Seconds until the ranks of a later attempt have joined (the next one, or the one after)."""
+        while True:
+            status = await self.made.status(name)
+            newest = status.get("attempt", 0)
+            if newest > attempt:
+                try:
+                    again = await self.made.joined(name, WORKERS, newest, 2.0)
+                except TimeoutError:
+                    continue
+                return max(at for _, at in again.values()) - since
+            await asyncio.sleep(0.01)
+
+    async def kill_rank(self, name: str, rank: int) -> float:
+        attempt, ranks = await self.steady(name)
+        since = time.time()
+        os.kill(ranks[rank][0], signal.SIGKILL)
+        return await self.recovered(name, attempt, since)
+
+    async def kill_agent(self, name: str, rank: int) -> float:
+        attempt, ranks = await self.steady(name)
+        agent = psutil.Process(ranks[rank][0]).parent()
+        assert agent is not None
+        since = time.time()
+        agent.kill()
+        return await self.recovered(name, attempt, since)
+
+    async def stop_rank(self, name: str, rank: int) -> float:
+        """SIGSTOP: over its limit by how much."""
+        attempt, ranks = await self.steady(name)
+        since = time.time()
+        os.kill(ranks[rank][0], signal.SIGSTOP)
+        return await self.recovered(name, attempt, since) - HANG_SECONDS
+
+    async def delete_pod(self, name: str, worker: int) -> float:
+        attempt, _ = await self.steady(name)
+        pod = next(pod for pod in await self.made.pods(name) if pod["metadata"]["name"] == f"{name}-{worker}")
+        since = time.time()
+        await self.made.force_delete(pod)
+        return await self.recovered(name, attempt, since)
+
+    async def lose_node(self, name: str, worker: int) -> float:
+        attempt, _ = await self.steady(name)
+        pod = next(pod for pod in await self.made.pods(name) if pod["metadata"]["name"] == f"{name}-{worker}")
+        since = time.time()
+        await self.made.order("lose", pod["spec"]["nodeName"])
+        took = await self.recovered(name, attempt, since)
+        await self.made.order("recover", pod["spec"]["nodeName"])
+        await asyncio.sleep(1.0)
+        return took
+
+    async def fresh(self, name: str, fault: Any, *arguments: int, **spec: Any) -> list[float]:
+        """A new job for each run: its containers have never ended."""
+        taken = []
+        for run in range(RUNS):
+            await self.start(f"{name}-{run}", **spec)
+            taken.append(await fault(f"{name}-{run}", *arguments))
+            await self.made.delete(f"{name}-{run}")
+        return taken
+
+    def add(self, title: str, taken: list[float], goal: float | None = None) -> None:
+        self.rows.append([title, *spread(taken, goal)])
+
+    def add_in_order(self, taken: list[float]) -> None:
+        self.rows.append(["  in the order they came", ", ".join(f"{value:.2f}" for value in taken), "", "", ""])
+
+
+async def fast_way(made: World) -> None:
+    bench = Bench(made)
+    with operator(made) as running:
+        running.serving()
+        bench.add("rank killed, fresh", await bench.fresh("fresh", bench.kill_rank, 2), KILLED_GOAL)
+        await bench.start("row")
+        row = [await bench.kill_rank("row", 2) for _ in range(ROW)]
+        bench.add(f"the same rank killed, {ROW} times in a row", row, KILLED_GOAL)
+        bench.add_in_order(row)
+        progress = {"spec": {"containers": [{"name": "worker", "env": [{"name": "PROGRESS_SECONDS", "value": "0.1"}]}]}}
+        await bench.start("hang", podTemplate=progress)
+        hung = [await bench.stop_rank("hang", 1) for _ in range(RUNS)]
+        bench.add(f"rank stopped (SIGSTOP), over its limit of {HANG_SECONDS} s", hung, HANG_GOAL)
+        await made.delete("hang")
+        bench.add("agent killed", await bench.fresh("agent", bench.kill_agent, 2), AGENT_GOAL)
+        bench.add("the lead's agent killed", await bench.fresh("lead", bench.kill_agent, 0), AGENT_GOAL)
+        bench.add("pod deleted by force", [await bench.delete_pod("row", 2) for _ in range(RUNS)], POD_GOAL)
+        bench.add("the lead's pod deleted by force", [await bench.delete_pod("row", 0) for _ in range(RUNS)], POD_GOAL)
+        lost = [await bench.lose_node("row", 1) for _ in range(RUNS)]
+        bench.add(f"node lost: 2 s until it is NotReady, lostAfterSeconds {LOST_AFTER_SECONDS}", lost)
+    bench.add("rank killed while the operator is started again", await without_operator(bench, made))
+    table(
+        f"From the fault to all {WORKERS} ranks joined, s",
+        ["", "median", "min", "max", "ratio to the goal"],
+        bench.rows,
+    )
+
+
+async def without_operator(bench: Bench, made: World) -> list[float]:
+    """The operator is killed, a rank too, and the next operator started; before that, training doesn't notice."""
+    taken = []
+    for _ in range(RUNS):
+        with operator(made) as running:
+            running.serving()
+            attempt, ranks = await bench.steady("row")
+            running.process.kill()
+            running.process.wait()
+        await asyncio.sleep(1.0)
+        assert all(psutil.pid_exists(pid) for pid, _ in ranks.values()), "training noticed that the operator is gone"
+        since = time.time()
+        os.kill(ranks[1][0], signal.SIGKILL)
+        with operator(made) as running:
+            taken.append(await bench.recovered("row", attempt, since))
+            assert isinstance(running, Operator)
+    return taken
+
+
+async def sure_way(made: World) -> None:
+    bench = Bench(made)
+    with operator(made, *NO_STREAMS) as running:
+        running.serving()
+        bench.add("rank killed, fresh", await bench.fresh("sure", bench.kill_rank, 2), SURE_GOAL)
+        await bench.start("sure-row")
+        row = [await bench.kill_rank("sure-row", 2) for _ in range(RUNS)]
+        bench.add(f"the same rank killed, {RUNS} times in a row", row)
+        bench.add_in_order(row)
+        bench.add("pod deleted by force", [await bench.delete_pod("sure-row", 1) for _ in range(RUNS)], SURE_GOAL)
+    columns = ["", "median", "min", "max", "ratio to the goal"]
+    table("The same with the fast way cut off (no stream to any agent), s", columns, bench.rows)
+
+
+async def main() -> None:
+    async with world(nodes=3) as made:
+        await fast_way(made)
+    async with world(nodes=3) as made:
+        await sure_way(made)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
