@@ -20,7 +20,9 @@ MAX_EVIDENCE_BYTES = 4_194_304
 """What the lead keeps of all workers."""
 MAX_WORKER_BYTES = 40_000
 """One worker's text; its line must stay below 64 KiB when every line break and quote in it is escaped."""
-MAX_RANKS = 1_024
+MAX_RANKS = 128
+STANDING_BYTES = 250
+"""What a rank takes in a line beside its text."""
 
 
 class Inquest:
@@ -87,16 +89,22 @@ def evidence_line(attempt: int, worker: int, ranks: Any) -> dict[str, Any]:
     }
 
 
+def text_share(limit: int, ranks: int) -> int:
+    """Bytes of text for each of a worker's ranks, when the line has room for `limit`."""
+    return max(limit // max(ranks, 1) - STANDING_BYTES, 0)
+
+
 def clean_evidence(value: Any, limit: int = MAX_WORKER_BYTES) -> dict[str, dict[str, Any]]:
     """Bound the `ranks` of an evidence line that came over the wire."""
     ranks: dict[str, dict[str, Any]] = {}
     if not isinstance(value, dict):
         return ranks
     items = list(value.items())[:MAX_RANKS]
+    share = text_share(limit, len(items))
     for rank, data in items:
         if isinstance(data, dict) and rank.isascii() and rank.isdigit() and len(rank) < 8:
             text = data.get("text")
             standing = hang.standing_from_wire(int(rank), data)
-            shown = shortened(text, limit // len(items)) if isinstance(text, str) else ""
+            shown = shortened(text, share) if isinstance(text, str) else ""
             ranks[rank] = {**standing.to_wire(), "text": shown}
     return ranks

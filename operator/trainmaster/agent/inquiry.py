@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from trainmaster.agent import children, hang
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.inquest import MAX_RANKS, text_share
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.recorder import Recorded, Recorder
 from trainmaster.agent.stacks import (
@@ -107,10 +108,10 @@ class Inquiry:
 
     def evidence(self, limit: int) -> dict[str, Any]:
         """The `ranks` of an evidence line; their texts take at most `limit` bytes in it."""
-        share = limit // max(len(self.standings), 1)
+        share = text_share(limit, len(self.standings))
         return {
             str(standing.rank): {**standing.to_wire(), "text": shortened(self.text(standing.rank), share)}
-            for standing in self.standings
+            for standing in self.standings[:MAX_RANKS]
         }
 
     def _look(self) -> None:

@@ -37,11 +37,15 @@ def ask_for_stacks(pid: int) -> bool:
 
 
 def shorten_stacks(text: str) -> str:
-    """What was printed before a fatal error's stacks, and the beginning of these: the thread at fault comes first."""
+    """What was printed before the stacks of a fatal error, which is why, and the stack of the thread at fault."""
+    first = _THREAD.search(text)
     at = text.rfind(FATAL_ERROR)
-    if at < 0:
-        at = max(text.find("Thread 0x"), 0)
-    return (text[:at][-BEFORE_CHARACTERS:] + text[at:][:AFTER_CHARACTERS]).strip("\n")
+    at = at if at >= 0 else (first.start() if first else len(text))
+    threads = threads_of(text[at:])
+    current = next((thread for thread in threads if thread.startswith("Current")), threads[0] if threads else "")
+    head = text[at:].partition("\n")[0] if text.startswith(FATAL_ERROR, at) else ""
+    kept = (text[:at][-BEFORE_CHARACTERS:].strip("\n"), head, current[:AFTER_CHARACTERS])
+    return "\n".join(filter(None, kept))
 
 
 def has_stacks(text: str) -> bool:

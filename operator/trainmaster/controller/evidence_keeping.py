@@ -123,6 +123,7 @@ class EvidenceKeeper:
         try:
             async with asyncio.timeout(LAST_WRITE_SECONDS):
                 await self._write(snapshot.job, self._gather(snapshot, failure, {}))
+                self._written(snapshot.job.uid, failure.attempt)
         except (ClusterError, TimeoutError) as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
 
@@ -158,6 +159,7 @@ class EvidenceKeeper:
         gathered = replace(gathered, workers={**early.workers, **gathered.workers})
         try:
             await self._write(snapshot.job, gathered)
+            self._written(snapshot.job.uid, failure.attempt)
         except ClusterError as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
 
@@ -175,6 +177,12 @@ class EvidenceKeeper:
         ranks = kept.stalls.get(failure.attempt, {}) if kept is not None else {}
         record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")
         return AttemptEvidence(failure.attempt, record, workers, ranks, logs)
+
+    def _written(self, uid: str, attempt: int) -> None:
+        """What was written needn't be held any longer."""
+        kept = self._jobs.get(uid)
+        if kept is not None:
+            kept.size -= sum(map(_size, kept.stalls.pop(attempt, {}).values()))
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
         """The end of the culprit's log, while its pod is there (and not another of its name)."""

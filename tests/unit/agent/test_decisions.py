@@ -305,6 +305,8 @@ def test_texts_are_bounded_as_they_travel() -> None:
         assert 0 < len(json.dumps(short)) <= 300
     line = inquest.evidence_line(1, 0, {str(rank): {"text": "é\n" * 100_000, "step": "x"} for rank in range(16)})
     assert len(connection.json_line(line)) < 65_536
+    many = {str(rank): {"text": "é" * 9_000, **at(rank).to_wire(), "state": "S"} for rank in range(1_000)}
+    assert len(connection.json_line(inquest.evidence_line(2**52, 4_000, many))) < 65_536
     assert line["ranks"]["3"].keys() == {"text"}
     assert inquest.clean_evidence({"x": {}, "1": 2, "-1": {}}) == inquest.clean_evidence([]) == {}
 

@@ -314,3 +314,23 @@ def test_the_last_progress_is_told_before_the_end(job: Job, code: int, state: st
     told = [line["ranks"]["0"]["step"] for line in stream.seen if line["type"] == "progress"]
     stream.close()
     assert told[-1] == 2
+
+
+def test_a_rank_that_aborts_says_why_and_where(job: Job) -> None:
+    code = script(
+        job.folder,
+        "import os, sys, threading, time\n"
+        "def wait(): time.sleep(300)\n"
+        "for _ in range(40): threading.Thread(target=wait, daemon=True).start()\n"
+        "def give_up():\n"
+        "    print('terminate called: out of luck', file=sys.stderr, flush=True); os.abort()\n"
+        "give_up()\n",
+    )
+    agent = job.agent(0).start(PYTHON, code)
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 134
+    report = agent.termination()
+    assert (report["reason"], report["signal"]) == ("Signal", 6)
+    assert "terminate called: out of luck" in report["error"], "stacks of 40 threads don't hide it"
+    assert "in give_up" in report["error"]
+    assert report["error"].endswith("killed by SIGABRT")

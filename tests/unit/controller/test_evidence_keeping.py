@@ -97,6 +97,7 @@ async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner()
     assert kept.workers[1]["error"] == "stuck[31m?", "no terminal commands, valid UTF-8"
     assert kept.workers[0]["state"] == "Stopped"
     assert kept.logs == {1: "the end of bert-1\n"}
+    await until(lambda: not any(one.stalls or one.size for one in world.keeper._jobs.values()))
     metadata = world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["metadata"]
     assert metadata["ownerReferences"][0]["uid"] == b.JOB_UID
     world.note(failed())
