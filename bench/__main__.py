@@ -16,7 +16,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 # Parts that benchmarks share, not benchmarks.
-SHARED = {"__init__", "__main__", "table"}
+SHARED = {"__init__", "__main__", "table", "trainloop_tower"}
 
 
 def names() -> list[str]:

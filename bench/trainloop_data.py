@@ -1,0 +1,118 @@
+"""How long training waits for a slow data set, by how far its loaders read ahead.
+
+One rank. A sample takes 0.9 ms to read, one in fifty 30 ms, as from a store on the network: 24 ms a step of 16 on
+average, with bursts. A step sleeps for 30 ms, as a host does while its device works, so the figures hardly depend on
+this machine's cores. Reading in the training process can't be faster than the sum of both; reading ahead hides the
+mean with one step of it, and bursts with more.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainloop.config import parse_config
+from trainloop.data import Batch
+from trainloop.distributed import joined
+from trainloop.trainer import Trainer
+
+STEPS, BATCH = 150, 16
+READ, SLOW_READ, SLOW_ONE_IN, STEP = 0.0009, 0.030, 50, 0.030
+CASES = [(0, 1), (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
+
+
+class Reads:
+    """Samples that take their time; which ones are slow follows from their index alone."""
+
+    def __len__(self) -> int:
+        return STEPS * BATCH
+
+    def __getitem__(self, index: int) -> float:
+        time.sleep(SLOW_READ if index * 7919 % SLOW_ONE_IN == 0 else READ)
+        return float(index)
+
+
+class Slow:
+    """The task: no learning, only time."""
+
+    evaluation = None
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.train = Reads()
+
+    def model(self) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def collate(self, samples: list[float]) -> Batch:
+        return {"x": torch.tensor(samples).unsqueeze(1) / len(self.train)}
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["x"])
+
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
+        time.sleep(STEP)
+        loss: torch.Tensor = model(batch["x"]).square().sum()
+        return loss
+
+    def measure(self, model: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        return {}
+
+    def results(self, sums: Any) -> dict[str, float]:
+        return {}
+
+
+def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
+    """Share of wall time spent waiting, the slowest twentieth's wait, and seconds a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = parse_config(
+            {
+                "task": {"name": "bench.trainloop_data:Slow"},
+                "steps": STEPS,
+                "batch": {"size": BATCH},
+                "data": {"workers": workers, "prefetch": prefetch},
+                "anomaly": {"enabled": False},
+                "metrics": {"path": folder, "every_steps": STEPS, "plot": False},
+            }
+        )
+        with joined(config.distributed) as world:
+            trainer = Trainer(config, world)
+            trainer.log.say = lambda text: None  # type: ignore[method-assign]
+            trainer.prepare()
+            fetch, waits = trainer.loader.fetch, []
+
+            def timed() -> Any:
+                waits.append((fetched := fetch()).waited)
+                return fetched
+
+            trainer.loader.fetch = timed  # type: ignore[method-assign]
+            # The first few find the loaders still starting.
+            for _ in range(10):
+                trainer.train_step()
+            waits.clear()
+            began = time.perf_counter()
+            for _ in range(STEPS - 10):
+                trainer.train_step()
+            seconds = time.perf_counter() - began
+    return sum(waits) / seconds, statistics.quantiles(waits, n=20)[-1], seconds / len(waits)
+
+
+def main() -> None:
+    """Measure and print."""
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    print(f"{STEPS - 10} steps of {BATCH} samples, a step of {STEP * 1000:.0f} ms, one rank")
+    print(f"{'loaders':<9}{'read ahead':>11}{'data wait':>11}{'95th percentile':>17}{'ms a step':>11}")
+    for workers, prefetch in CASES:
+        share, slowest, seconds = measure(workers, prefetch)
+        ahead = f"{prefetch} steps" if workers else "none"
+        print(f"{workers:<9}{ahead:>11}{share:>11.1%}{slowest * 1000:>14.1f} ms{seconds * 1000:>11.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

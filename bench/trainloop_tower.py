@@ -1,0 +1,53 @@
+"""A model whose memory can be written down: equal square layers with ReLU, learning to give back their input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainloop.data import Batch
+
+
+class Model(nn.Module):
+    """`layers` square layers of `width`."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Tower:
+    """The task."""
+
+    evaluation = None
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = {"width": 64, "layers": 2, "samples": 256} | options
+        self.train = range(self.options["samples"])
+
+    def model(self) -> nn.Module:
+        return Model(self.options["width"], self.options["layers"])
+
+    def collate(self, samples: list[int]) -> Batch:
+        return {"x": torch.ones(len(samples), self.options["width"])}
+
+    def count(self, batch: Batch) -> int:
+        return len(batch["x"])
+
+    def loss(self, model: Any, batch: Batch) -> torch.Tensor:
+        # A sum needs nothing kept for its backward.
+        loss: torch.Tensor = model(batch["x"]).sum()
+        return loss
+
+    def measure(self, model: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        return {}
+
+    def results(self, sums: Any) -> dict[str, float]:
+        return {}
