@@ -16,6 +16,8 @@ from tests.trainer.ranks import run_ranks
 from trainloop.config import Config, parse_config
 from trainloop.distributed import joined
 from trainloop.errors import ConfigError
+from trainloop.metrics import read_metrics
+from trainloop.plots import restarts
 from trainloop.report import write_report
 from trainloop.tasks import TaskSettings, build_task
 from trainloop.tasks.hub import read_pairs
@@ -158,3 +160,12 @@ def test_the_report_has_the_numbers_the_curves_and_the_comparison(tmp_path: Path
         assert piece in text and piece in markdown
     assert "&lt;odd&gt; &amp; more" in text
     assert {path.name for path in page.parent.iterdir()} >= {"curves.png", "ranks.png", "report.md"}
+    assert restarts(read_metrics(tmp_path / "together" / "metrics.jsonl")) == [40]
+
+
+def test_a_report_of_a_run_that_was_stopped_before_its_first_line_says_so(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(
+        json.dumps({"kind": "event", "attempt": 1, "time": 1, "step": 0, "event": "stopped"}) + "\n"
+    )
+    page = write_report(tmp_path)
+    assert page is not None and "none" in page.read_text()

@@ -10,26 +10,9 @@ import argparse
 import html
 import statistics
 from pathlib import Path
-from typing import Any
 
 from trainloop.metrics import duration, read_metrics
-
-#: What is drawn: name in the metrics file, title, and the axis' scale.
-PANELS = [
-    ("loss", "loss", "linear"),
-    ("lr", "learning rate", "linear"),
-    ("gradNorm", "gradient norm (before clipping)", "log"),
-    ("samplesPerSecond", "samples a second", "linear"),
-    ("dataWait", "share of time waiting for data", "linear"),
-    ("communication", "share of time in communication that nothing hides", "linear"),
-]
-Lines = list[dict[str, Any]]
-
-
-def curve(lines: Lines, kind: str, name: str) -> tuple[list[int], list[Any]]:
-    """Steps and values of one number. A step that was computed twice (after a restart) counts as the last time."""
-    points = {line["step"]: line[name] for line in lines if line["kind"] == kind and line.get(name) is not None}
-    return sorted(points), [points[step] for step in sorted(points)]
+from trainloop.plots import Lines, curve, draw_curves, draw_ranks
 
 
 def write_report(directory: Path, against: Path | None = None) -> Path | None:
@@ -40,10 +23,11 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
         return None
     matplotlib.use("Agg")
     lines = read_metrics(directory / "metrics.jsonl")
-    pictures = [_draw_curves(lines, directory)]
+    alone = read_metrics(against / "metrics.jsonl") if against else None
+    pictures = [draw_curves(lines, directory, alone)]
     if any(len(line.get("rankComputeSeconds", [])) > 1 for line in lines):
-        pictures.append(_draw_ranks(lines, directory))
-    rows = facts(lines, read_metrics(against / "metrics.jsonl") if against else None)
+        pictures.append(draw_ranks(lines, directory))
+    rows = facts(lines, alone)
     markdown = ["# Training report", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
     markdown += [f"![{picture.stem}]({picture.name})" for picture in pictures]
     (directory / "report.md").write_text("\n".join(markdown) + "\n")
@@ -63,7 +47,7 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
     steps, losses = curve(lines, "step", "loss")
     if not steps:
         return [("steps", "none")]
-    restarts = sorted({line["attempt"] for line in lines})
+    attempts = sorted({line["attempt"] for line in lines})
     stalls = [line["stallSeconds"] for line in lines if line["kind"] == "checkpoint"]
     warnings = [line["text"] for line in lines if line["kind"] == "event" and line.get("event") == "warning"]
     rows = [
@@ -71,12 +55,12 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
         ("loss", f"{losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at the end, {min(losses):.4f} at best"),
         *_results(lines),
         ("wall time", duration(lines[-1]["time"] - lines[0]["time"])),
-        ("attempts", f"{len(restarts)}, resumed {sum(line.get('event') == 'resumed' for line in lines)} times"),
+        ("attempts", f"{len(attempts)}, resumed {sum(line.get('event') == 'resumed' for line in lines)} times"),
         ("samples a second, median", f"{_median(lines, 'samplesPerSecond'):,.1f}"),
         ("step time, median", f"{_median(lines, 'stepSeconds') * 1000:,.1f} ms"),
         ("waiting for data, median", f"{_median(lines, 'dataWait'):.1%}"),
         ("communication that nothing hides, median", f"{_median(lines, 'communication'):.1%}"),
-        ("bytes sent a step and rank", f"{_median(lines, 'bytesSent'):,.0f}"),
+        ("sent a step and rank", f"{_median(lines, 'bytesSent') / 2**20:,.3f} MiB"),
         ("checkpoints", f"{len(stalls)}, stalls {sum(stalls):.2f} s in all, {max(stalls, default=0):.2f} s at most"),
         ("warnings", "; ".join(warnings[:5]) or "none"),
     ]
@@ -99,46 +83,6 @@ def _median(lines: Lines, name: str) -> float:
     """Median over the run but its first line, which has the start in it."""
     values = curve(lines, "step", name)[1]
     return float(statistics.median(values[1:] or values or [0.0]))
-
-
-def _draw_curves(lines: Lines, directory: Path) -> Path:
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(3, 2, figsize=(11, 10), constrained_layout=True)
-    for axis, (name, title, scale) in zip(axes.flat, PANELS, strict=True):
-        axis.plot(*curve(lines, "step", name), linewidth=1.2, label="training")
-        axis.set(title=title, xlabel="step", yscale=scale)
-        axis.grid(alpha=0.3)
-    for name in ("loss", "accuracy"):
-        steps, values = curve(lines, "evaluation", name)
-        if steps:
-            axes.flat[0].plot(steps, values, marker="o", label=f"evaluation {name}")
-    axes.flat[0].legend()
-    picture = directory / "curves.png"
-    figure.savefig(picture, dpi=110)
-    pyplot.close(figure)
-    return picture
-
-
-def _draw_ranks(lines: Lines, directory: Path) -> Path:
-    """Each rank's own computing time, without waiting for others: a slow rank is a bright row."""
-    from matplotlib import pyplot
-
-    steps, seconds = curve(lines, "step", "rankComputeSeconds")
-    ranks = max(map(len, seconds))
-    grid = [[1000 * row[rank] if rank < len(row) else float("nan") for row in seconds] for rank in range(ranks)]
-    figure, axis = pyplot.subplots(figsize=(11, 1.5 + 0.3 * ranks), constrained_layout=True)
-    # Without the first line, whose steps also warm up; it would take up the whole scale.
-    shades = [value for row in grid for value in row[1:] if value == value] or [0.0]
-    image = axis.imshow(grid, aspect="auto", interpolation="nearest", vmin=min(shades), vmax=max(shades))
-    ticks = range(0, len(steps), max(1, len(steps) // 8))
-    axis.set(title="computing time of each rank, ms a step", xlabel="step", ylabel="rank", yticks=range(ranks))
-    axis.set_xticks(list(ticks), [str(steps[tick]) for tick in ticks])
-    figure.colorbar(image)
-    picture = directory / "ranks.png"
-    figure.savefig(picture, dpi=110)
-    pyplot.close(figure)
-    return picture
 
 
 if __name__ == "__main__":
