@@ -92,6 +92,8 @@ class Record:
     stream: StreamView = field(default_factory=StreamView)
     blocked: dict[str, Blocked] = field(default_factory=dict)
     domains: dict[str, str | None] = field(default_factory=dict)
+    # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
+    gone: dict[int, Pod] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         return self.job is None and not self.pods and not self.children
@@ -142,6 +144,9 @@ class Store:
         metadata = raw.get("metadata") or {}
         key = self._key(resource, metadata)
         if key is not None:
+            if resource == PODS and raw.get("status"):
+                # The last of its changes may come with its deletion only.
+                self.note(resource, raw)
             self.drop(resource, key, str(metadata.get("name")), str(metadata.get("uid")))
 
     def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
@@ -154,7 +159,7 @@ class Store:
         if resource == JOBS:
             self._forget_job(record)
         elif resource == PODS:
-            del record.pods[name]
+            self._lay_out(record, record.pods.pop(name))
         else:
             del record.children[resource.child_kind, name]
         if record.is_empty():
@@ -277,6 +282,7 @@ class Store:
             stream=record.stream,
             domains=dict(record.domains),
             problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
+            gone={pod.view.uid: pod.view for pod in record.gone.values() if pod.job_uid == job.uid},
         )
         return Snapshot(job, observed, record.job_version, record.raw_status)
 
@@ -345,6 +351,9 @@ class Store:
         known = record.pods.get(view.name)
         if known is not None and not is_newer(version, known.version):
             return
+        if known is not None and known.version.uid != version.uid:
+            # Deleted and created anew between two events.
+            self._lay_out(record, known)
         labels = raw["metadata"].get("labels") or {}
         record.pods[view.name] = Pod(view, version, str(labels.get(JOB_UID_LABEL) or ""))
         for end in _ends(view):
@@ -379,6 +388,9 @@ class Store:
         record.reports[report.attempt, report.worker] = report
         return True
 
+    def _lay_out(self, record: Record, pod: Pod) -> None:
+        record.gone[pod.view.worker] = pod
+
     def _bury(self, uid: str) -> None:
         self._tombstones[uid] = None
         while len(self._tombstones) > TOMBSTONES:
@@ -398,6 +410,7 @@ class Store:
         record.progress_attempt, record.progress_at = 0, None
         record.stream = StreamView()
         record.blocked.clear()
+        record.gone.clear()
         record.domains.clear()
 
 

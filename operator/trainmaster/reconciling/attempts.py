@@ -64,7 +64,7 @@ def over(situation: Situation) -> Transition | None:
     if not situation.running:
         return None
     cause = cause_of(situation, situation.status.attempt)
-    return None if cause is None else _answer(situation, cause)
+    return None if cause is None else _answer(_without_early_signs(situation, cause), cause)
 
 
 def settle(situation: Situation) -> Transition | None:
@@ -174,6 +174,8 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
         "disruptions": status.disruptions + (0 if counted else 1),
         "failures": _recording(situation, cause, counted=counted, at=at),
         "restart_time": to_text(situation.now + wait) if wait > 0 else None,
+        "node_blames": status.node_blames,
+        "avoided_nodes": status.avoided_nodes,
         **blame(situation, cause),
     }
     told = f"attempt {cause.attempt} ended: {cause.message}"
@@ -246,6 +248,17 @@ def _without(situation: Situation, failure: Failure) -> Situation:
             }
         )
     )
+
+
+def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
+    """A lost node shows late (40 s and more): its peers' broken connections ended the attempt before, and this one, for
+    which its worker had no word, never began. All of it is the one disruption."""
+    failure = situation.last_failure
+    if cause.reason != "NodeLost" or cause.worker in situation.reports:
+        return situation
+    if failure is None or failure.attempt != situation.status.attempt - 1:
+        return situation
+    return _without(situation, failure) if known_reason(failure.reason).strength is Strength.PEER else situation
 
 
 def _recorded(failure: Failure) -> Cause:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainmaster.api.protocol import Report
 from trainmaster.reconciling.reasons import Strength, known_reason
@@ -110,12 +110,19 @@ def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Repor
             continue
         pod = situation.pods.get(worker)
         if pod is None or pod.uid != uid:
+            gone = situation.observed.gone.get(uid)
+            if gone is not None:
+                return _lost(attempt, gone, _why_lost(replace(gone, deleting=True)) or "PodDeleted")
             name = pod.name if pod is not None else _pod_name(situation, worker)
             return Cause(attempt, "PodDeleted", f"pod {name} of worker {worker} is gone", worker, pod=name)
         reason = _why_lost(pod)
         if reason is not None:
-            return Cause(attempt, reason, _loss_message(pod, reason), worker, pod=pod.name, node=pod.node)
+            return _lost(attempt, pod, reason)
     return None
+
+
+def _lost(attempt: int, pod: PodView, reason: str) -> Cause:
+    return Cause(attempt, reason, _loss_message(pod, reason), pod.worker, pod=pod.name, node=pod.node)
 
 
 def _why_lost(pod: PodView) -> str | None:

@@ -49,6 +49,10 @@ def shrink(situation: Situation) -> Transition | None:
     """Open with fewer, because somebody's pod has had no node for too long."""
     if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
         return None
+    failure = situation.last_failure
+    if failure is not None and failure.settling and failure.attempt == situation.status.attempt:
+        # Whether the job goes on at all is still being found out.
+        return None
     able = able_workers(situation)
     if situation.running and set(able) == set(situation.workers):
         return None

@@ -155,5 +155,7 @@ class Observed:
     progress_at: float | None = None
     stream: StreamView = StreamView()
     problems: tuple[Problem, ...] = ()
+    # By uid, pods that are gone as they were last seen; of each worker the last one.
+    gone: Mapping[str, PodView] = field(default_factory=dict)
     # By node, for a job with a topology: the domain that its label names; None where it has none or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)

@@ -212,6 +212,32 @@ def test_a_lost_pod_holds_the_group_and_costs_nothing(lost: PodView | None, reas
         assert told.assignment.grace_seconds == 55
 
 
+@pytest.mark.parametrize(
+    ("disruption", "reason"),
+    [(None, "PodDeleted"), ("DeletionByPodGC", "NodeLost"), ("EvictionByEvictionAPI", "Evicted")],
+)
+def test_a_pod_that_is_gone_is_told_of_as_it_was_last_seen(disruption: str | None, reason: str) -> None:
+    """Its last change and its deletion often come together."""
+    around = replace(observed(given=[pod(0)]), gone={"uid-1": pod(1, disruption=disruption)})
+    failure = decided(job(running()), around).status.failures[0]
+    assert (failure.reason, failure.worker, failure.pod, failure.node) == (reason, 1, "bert-1", pod(1).node)
+
+
+def test_a_lost_node_that_shows_late_takes_back_what_its_peers_cost() -> None:
+    bystander = said(0, "Failed", culprit=False, error="Connection reset by peer")
+    early = decided(job(running()), observed(bystander)).status
+    assert (early.attempt, early.restarts, early.failures[0].reason) == (2, 1, "PeerLost")
+    lost = pod(1, deleting=True, disruption="DeletionByTaintManager")
+    silent = observed(said(0, "Starting", attempt=2), given=[pod(0), lost], attempt=2)
+    late = decided(job(early), silent, NOW + 60).status
+    assert (late.restarts, late.disruptions) == (0, 1)
+    assert [(item.attempt, item.reason) for item in late.failures] == [(2, "NodeLost")]
+    # A worker that took part in the second attempt was there: the first one's end had another cause.
+    heard = observed(said(1, "Running", attempt=2), given=[pod(0), lost], attempt=2)
+    both = decided(job(early), heard, NOW + 60).status
+    assert (both.restarts, both.disruptions, len(both.failures)) == (1, 1, 2)
+
+
 def test_exactly_one_attempt_opens_when_the_replacement_is_there() -> None:
     held = decided(job(running()), observed(given=[pod(0)])).status
     assert decided(job(held), observed(given=[pod(0)]), NOW + 100).status.attempt == 1
