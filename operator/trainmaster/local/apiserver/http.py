@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
+import math
 import random
 import ssl
 import time
 import weakref
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -45,6 +48,7 @@ from trainmaster.local.apiserver.errors import ApiError
 from trainmaster.local.apiserver.faults import Fault, Faults
 from trainmaster.local.apiserver.resources import ResourceType, SubresourceCall, User
 from trainmaster.local.apiserver.routes import Route
+from trainmaster.local.apiserver.watching import WatchEvent
 
 logger = logging.getLogger(__name__)
 
@@ -335,6 +339,16 @@ class ApiServer:
         answer = web.StreamResponse(headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
         answer.enable_chunked_encoding()
         include = query.get("includeObject", "Metadata")
+        header = True
+
+        def encoded(events: list[WatchEvent]) -> bytes:
+            nonlocal header
+            lines = []
+            for event in events:
+                lines.append(event_json(type_, form, event, self.api.clock(), include, header=header))
+                header = header and event.type == "BOOKMARK"
+            return b"".join(lines)
+
         try:
             if fault is not None and fault.code == 410:
                 raise errors.expired("The resourceVersion for the provided watch is too old.")
@@ -357,31 +371,14 @@ class ApiServer:
         seconds = float(parameters.number(query, "timeoutSeconds") or random.uniform(*_WATCH_SECONDS))
         if fault is not None and fault.drop is not None:
             seconds = min(seconds, fault.drop)
-        plan = self.api.plan(type_)
-        header = True
-        async with watch:
-            self._watches.add(watch)
-            await answer.prepare(request)
-            end = time.monotonic() + seconds
-            bookmark_at = time.monotonic() + _BOOKMARK_SECONDS
-            while True:
-                events = watch.pending()
-                now = time.monotonic()
-                if not events and (watch.closed or now >= end):
-                    break
-                if bookmarks and now >= bookmark_at:
-                    events.append(self.api.bookmark(plan))
-                    bookmark_at = now + _BOOKMARK_SECONDS
-                if events:
-                    lines = []
-                    for event in events:
-                        lines.append(event_json(type_, form, event, self.api.clock(), include, header=header))
-                        header = header and event.type == "BOOKMARK"
-                    await answer.write(b"".join(lines))
-                    continue
-                await watch.wait(min(end, bookmark_at if bookmarks else end) - now)
+        bookmark = functools.partial(self.api.bookmark, self.api.plan(type_)) if bookmarks else None
+        # The client may go at any time.
         with contextlib.suppress(ConnectionResetError):
-            # The client may have gone in the meantime.
+            async with watch:
+                self._watches.add(watch)
+                await answer.prepare(request)
+                async for events in _until(watch, seconds, bookmark):
+                    await answer.write(encoded(events))
             await answer.write_eof()
         return answer
 
@@ -408,6 +405,26 @@ class ApiServer:
         elif request.method == "DELETE":
             self.faults.clear()
         return json_response(self.faults.as_json())
+
+
+async def _until(
+    watch: Watch, seconds: float, bookmark: Callable[[], WatchEvent] | None
+) -> AsyncIterator[list[WatchEvent]]:
+    """A watch's events as they come, for `seconds`; with a bookmark every minute where they are asked for."""
+    end = time.monotonic() + seconds
+    bookmark_at = time.monotonic() + _BOOKMARK_SECONDS if bookmark else math.inf
+    while True:
+        events = watch.pending()
+        now = time.monotonic()
+        if not events and (watch.closed or now >= end):
+            return
+        if bookmark and now >= bookmark_at:
+            events.append(bookmark())
+            bookmark_at = now + _BOOKMARK_SECONDS
+        if events:
+            yield events
+        else:
+            await watch.wait(min(end, bookmark_at) - now)
 
 
 def _request(
