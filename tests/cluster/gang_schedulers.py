@@ -78,3 +78,103 @@ def bind(cluster: Cluster, pod: dict[str, Any], node: str) -> None:
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding"
     status, answer = cluster.request("POST", path, body)
     assert status == 201, answer
+
+
+CONDITIONS: dict[str, Any] = {
+    "type": "array",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+    "items": {
+        "type": "object",
+        "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+        "properties": {
+            "type": STRING,
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": {"type": "string", "minLength": 1},
+            "message": STRING,
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+        },
+    },
+}
+# github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2/workload_types.go
+POD_SET: dict[str, Any] = {
+    "type": "object",
+    "required": ["template"],
+    "properties": {
+        "name": STRING,
+        "count": {**WHOLE, "minimum": 0},
+        "minCount": {**WHOLE, "minimum": 1},
+        "template": ANYTHING,
+    },
+}
+WORKLOAD = definition(
+    "kueue.x-k8s.io",
+    "v1beta2",
+    "Workload",
+    {
+        "queueName": STRING,
+        "priority": WHOLE,
+        "priorityClassRef": {"type": "object", "properties": {"group": STRING, "kind": STRING, "name": STRING}},
+        "active": {"type": "boolean", "default": True},
+        "podSets": {
+            "type": "array",
+            "maxItems": 8,
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"],
+            "items": {**POD_SET, "required": ["name", "template"]},
+        },
+    },
+    status={
+        "type": "object",
+        "properties": {
+            "conditions": CONDITIONS,
+            "admission": ANYTHING,
+            "admissionChecks": {"type": "array", "items": ANYTHING},
+        },
+    },
+)
+FLAVOR = definition(
+    "kueue.x-k8s.io",
+    "v1beta2",
+    "ResourceFlavor",
+    {
+        "nodeLabels": {"type": "object", "additionalProperties": STRING},
+        "tolerations": {"type": "array", "items": ANYTHING},
+    },
+    scope="Cluster",
+)
+KUEUE = (WORKLOAD, FLAVOR)
+NOW = "2026-11-21T04:00:00Z"
+
+
+def tell(cluster: Cluster, name: str, admission: dict[str, Any] | None, **conditions: tuple[bool, str]) -> None:
+    """What Kueue writes into a Workload's status: some conditions, and with `admission` what it has admitted."""
+    path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{cluster.namespace}/workloads/{name}/status"
+    told = [
+        {
+            "type": kind,
+            "status": "True" if holds else "False",
+            "reason": reason,
+            "message": f"{kind}: {reason}",
+            "lastTransitionTime": NOW,
+        }
+        for kind, (holds, reason) in conditions.items()
+    ]
+    body = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": name},
+        "status": {"conditions": told, **({"admission": admission} if admission is not None else {})},
+    }
+    query = "?fieldManager=kueue-admission&force=true"
+    status, answer = cluster.request("PATCH", path + query, body, "application/apply-patch+yaml")
+    assert status == 200, answer
+
+
+def admit(cluster: Cluster, name: str, count: int, flavor: str) -> None:
+    """Kueue admits a Workload of one pod set."""
+    assignment = {"name": "worker", "count": count, "flavors": {"nvidia.com/gpu": flavor}}
+    admission = {"clusterQueue": "cluster", "podSetAssignments": [assignment]}
+    admitted, evicted = (True, "Admitted"), (False, "QuotaReserved")
+    tell(cluster, name, admission, QuotaReserved=admitted, Admitted=admitted, Evicted=evicted)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.cluster.gang_schedulers import VOLCANO, bind, installed
+from tests.cluster.gang_schedulers import KUEUE, VOLCANO, admit, bind, installed, tell
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from trainmaster.local.config import NodeConfig
 
@@ -180,3 +180,67 @@ def test_ranks_follow_the_racks_and_packed_workers_share_one(
     assert len(set(racks("packed"))) == 1
     (tmp_path / "end").touch()
     cluster.eventually(lambda: status(cluster, "packed").get("phase") == "Succeeded", 30, "Succeeded")
+
+
+def test_kueue_admits_evicts_and_admits_again(
+    cluster: Cluster, operator: OperatorProcess, two_racks: list[NodeConfig], tmp_path: Path
+) -> None:
+    for node in two_racks:
+        cluster.embedded.call(cluster.embedded.cluster.add_node(node))
+    flavor = f"{cluster.namespace}-west"
+    job = training_job("job", WHO, elastic={"minWorkers": 1, "maxWorkers": 2}, resources={"gpus": 1})
+    job["spec"]["scheduling"] = {"gang": {"scheduler": "kueue"}, "queue": "team"}
+    job["spec"]["args"] = [str(tmp_path / "end")]
+    job["spec"]["podTemplate"] = {"spec": {"terminationGracePeriodSeconds": 3}}
+
+    def workload() -> dict[str, Any]:
+        found = cluster.items("workloads.kueue.x-k8s.io")
+        return found[0] if found else {}
+
+    def says(kind: str) -> str:
+        conditions = workload().get("status", {}).get("conditions", [])
+        return next((item["status"] for item in conditions if item["type"] == kind), "")
+
+    def is_running(workers: int) -> bool:
+        now = status(cluster)
+        return now.get("phase") == "Running" and len(now["ranks"]) == workers
+
+    with installed(cluster, *KUEUE):
+        labels = {"for": cluster.namespace, "rack": "west"}
+        cluster.apply(
+            {
+                "apiVersion": "kueue.x-k8s.io/v1beta2",
+                "kind": "ResourceFlavor",
+                "metadata": {"name": flavor},
+                "spec": {"nodeLabels": labels},
+            }
+        )
+        cluster.apply(job)
+        made = cluster.eventually(workload, 20, "the Workload")
+        (pod_set,) = made["spec"]["podSets"]
+        assert (made["spec"]["queueName"], pod_set["name"]) == ("team", "worker")
+        assert (pod_set["count"], pod_set["minCount"]) == (2, 1)
+        assert pod_set["template"]["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": "1"}
+        cluster.eventually(lambda: condition(cluster, "Suspended").get("reason") == "Queued", 20, "held")
+        assert cluster.items("pods") == []
+
+        # Half of it, on the flavor's nodes.
+        admit(cluster, "job", 1, flavor)
+        cluster.eventually(lambda: is_running(1), 40, "one worker")
+        assert cluster.items("pods")[0]["spec"]["nodeName"] == two_racks[1].name
+        cluster.eventually(lambda: says("PodsReady") == "True", 20, "PodsReady")
+
+        tell(cluster, "job", None, Evicted=(True, "Preempted"), Admitted=(True, "Admitted"))
+        cluster.eventually(lambda: not cluster.items("pods"), 40, "no pods")
+        cluster.eventually(lambda: says("QuotaReserved") == "False", 20, "the quota is given back")
+        assert (says("Admitted"), says("Requeued"), workload()["status"].get("admission")) == ("False", "True", None)
+        assert "evicted by Kueue (Preempted)" in condition(cluster, "Suspended")["message"]
+
+        admit(cluster, "job", 2, flavor)
+        cluster.eventually(lambda: is_running(2), 40, "two workers")
+        now = status(cluster)
+        assert (now["attempt"], now.get("restarts", 0), now.get("disruptions", 0)) == (2, 0, 0)
+        (tmp_path / "end").touch()
+        cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 40, "Succeeded")
+        cluster.eventually(lambda: says("Finished") == "True", 20, "Finished")
+        cluster.kubectl("delete", "resourceflavor", flavor)

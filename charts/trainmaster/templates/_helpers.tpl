@@ -73,6 +73,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   # list: why a StatefulSet's pods aren't made is only told there.
   verbs: [create, patch, list]
 {{- $groups := dict "volcano" "scheduling.volcano.sh" "coscheduling" "scheduling.x-k8s.io" "kubernetes" "scheduling.k8s.io" }}
+{{- if has "kueue" .Values.gangSchedulers }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [kueue.x-k8s.io]
+  # Finished, PodsReady, and the quota that an evicted job gives back.
+  resources: [workloads/status]
+  verbs: [patch]
+# Neither has a namespace: with `namespaces` set this grants nothing, and Kueue's jobs need a ClusterRole with it.
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors]
+  verbs: [get]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get]
+{{- end }}
 {{- range .Values.gangSchedulers }}
 {{- if hasKey $groups . }}
 - apiGroups: [{{ get $groups . }}]

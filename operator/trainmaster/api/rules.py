@@ -335,14 +335,6 @@ RULES: tuple[Rule, ...] = (
         message="is missing, and Kueue admits nothing without a LocalQueue; set it to the name of one",
         reason="FieldValueRequired",
     ),
-    Rule(
-        Scheduling,
-        "gang",
-        cel="!has(self.gang) || self.gang.scheduler != 'kueue'",
-        holds=lambda scheduling: scheduling.gang is None or scheduling.gang.scheduler != "kueue",
-        message="kueue is not supported yet; remove it",
-        reason="FieldValueForbidden",
-    ),
 )
 
 

@@ -20,6 +20,7 @@ from trainmaster.controller.executor import Executor
 from trainmaster.controller.gang_watching import GangWatching
 from trainmaster.controller.health import HealthServer
 from trainmaster.controller.kubernetes_cluster import KubernetesCluster
+from trainmaster.controller.kueue_facts import KueueFacts
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
 from trainmaster.controller.log_keeping import KeptLogs
 from trainmaster.controller.metrics import OperatorMetrics
@@ -146,6 +147,7 @@ class Operator:
             RenderingSettings(agent_image=settings.agent_image),
             forget=forget,
             domains=NodeDomains(cluster, store),
+            kueue=KueueFacts(cluster, store),
             want=gangs.want,
         )
         background = [

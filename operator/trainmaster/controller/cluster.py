@@ -54,6 +54,8 @@ EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 NODES = Resource("", "v1", "nodes", "Node")
+PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
+RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "ResourceFlavor")
 
 # What asks a gang scheduler for a whole job, by its name in the spec. Each may be absent in a cluster.
 GANGS: Mapping[str, Resource] = {

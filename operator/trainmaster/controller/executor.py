@@ -30,6 +30,7 @@ from trainmaster.controller.lost_nodes import is_lost
 from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire
 from trainmaster.controller.store import JobKey, Snapshot, Store
 from trainmaster.controller.views import owner_uid
+from trainmaster.controller.workload_status import report_workload
 from trainmaster.reconciling.decision import (
     Action,
     Apply,
@@ -39,6 +40,7 @@ from trainmaster.reconciling.decision import (
     DeleteJob,
     DeletePod,
     PodRef,
+    ReportWorkload,
     Touch,
 )
 from trainmaster.reconciling.snapshot import ChildView, Problem
@@ -213,6 +215,8 @@ class Executor:
                 await self._delete_pod(key, action)
             case DeleteChild():
                 await self._delete_child(key, action)
+            case ReportWorkload():
+                await report_workload(self._cluster, self._store, key, action, self._now())
             case DeleteJob():
                 await self._delete_job(key, action)
 
@@ -362,6 +366,8 @@ def describe(action: Action) -> str:
             return f"delete Pod {pod.name}"
         case DeleteChild():
             return f"delete {action.kind} {action.name}"
+        case ReportWorkload():
+            return f"tell Workload {action.name}"
         case DeleteJob():
             return "delete the job"
 

@@ -104,6 +104,7 @@ class GangWatching:
             return False
         if resource not in self._served:
             self._served.append(resource)
+            self._store.note_listed(resource)
         return True
 
 

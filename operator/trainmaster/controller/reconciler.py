@@ -11,6 +11,7 @@ from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
 from trainmaster.controller.executor import Executor
 from trainmaster.controller.json_logs import current_attempt, current_job
+from trainmaster.controller.kueue_facts import KueueFacts
 from trainmaster.controller.metrics import OperatorMetrics
 from trainmaster.controller.missing_pods import MissingPods
 from trainmaster.controller.node_domains import NodeDomains
@@ -46,6 +47,7 @@ class Reconciler:
         *,
         forget: Callable[[str], None],
         domains: NodeDomains,
+        kueue: KueueFacts,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -61,6 +63,7 @@ class Reconciler:
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
         self._domains = domains
+        self._kueue = kueue
         self._now = now
         # uid of each job that had a pass, to forget what is kept about it when it goes.
         self._known: dict[JobKey, str] = {}
@@ -137,7 +140,9 @@ class Reconciler:
         self._streams.follow(key, plan(after, decision.status) if after is not None else None)
         look = await self._missing.look(key, after) if after is not None else None
         nodes = await self._domains.look(key, after) if after is not None else None
-        waits = [wait for wait in (decision.requeue_after, outcome.retry_after, look, nodes) if wait is not None]
+        facts = await self._kueue.look(key, after) if after is not None else None
+        candidates = (decision.requeue_after, outcome.retry_after, look, nodes, facts)
+        waits = [wait for wait in candidates if wait is not None]
         return min(waits, default=None)
 
     def _gone(self, key: JobKey) -> None:

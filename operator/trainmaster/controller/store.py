@@ -27,7 +27,7 @@ from trainmaster.api.protocol import JOB_UID_LABEL, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
 from trainmaster.controller.views import child_view, job_name_of, parse_time, pod_view
-from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+from trainmaster.reconciling.snapshot import ChildView, Flavor, Job, Observed, PodView, Problem, StreamView
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +94,8 @@ class Record:
     domains: dict[str, str | None] = field(default_factory=dict)
     # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
     gone: dict[int, Pod] = field(default_factory=dict)
+    flavors: dict[str, Flavor | None] = field(default_factory=dict)
+    priorities: dict[str, int | None] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         return self.job is None and not self.pods and not self.children
@@ -115,6 +117,7 @@ class Store:
     def __init__(self, changed: Callable[[JobKey], None]) -> None:
         self._changed = changed
         self._records: dict[JobKey, Record] = {}
+        self._listed: frozenset[str] = frozenset()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -259,6 +262,26 @@ class Store:
             record.domains.update(domains)
             self._changed(key)
 
+    def note_listed(self, resource: Resource) -> None:
+        """All objects of an optional type are known now."""
+        if resource.child_kind not in self._listed:
+            self._listed |= {resource.child_kind}
+            for key in list(self._records):
+                self._changed(key)
+
+    def note_kueue(
+        self, key: JobKey, flavors: Mapping[str, Flavor | None], priorities: Mapping[str, int | None]
+    ) -> None:
+        """What a job needs to know of Kueue's flavors and of priority classes."""
+        record = self._records.get(key)
+        if record is None:
+            return
+        before = dict(record.flavors), dict(record.priorities)
+        record.flavors.update(flavors)
+        record.priorities.update(priorities)
+        if before != (record.flavors, record.priorities):
+            self._changed(key)
+
     # Reading.
 
     def snapshot(self, key: JobKey) -> Snapshot | None:
@@ -281,6 +304,9 @@ class Store:
             progress_at=record.progress_at,
             stream=record.stream,
             domains=dict(record.domains),
+            flavors=dict(record.flavors),
+            priorities=dict(record.priorities),
+            listed=self._listed,
             problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
             gone={pod.view.uid: pod.view for pod in record.gone.values() if pod.job_uid == job.uid},
         )
@@ -412,6 +438,8 @@ class Store:
         record.blocked.clear()
         record.gone.clear()
         record.domains.clear()
+        record.flavors.clear()
+        record.priorities.clear()
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:

@@ -20,6 +20,8 @@ from trainmaster.api.protocol import (
     ProtocolError,
     Report,
 )
+from trainmaster.controller.workload_view import workload_view
+from trainmaster.reconciling.admission import WORKLOAD_KIND
 from trainmaster.reconciling.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
 
@@ -170,4 +172,5 @@ def child_view(kind: str, raw: Raw) -> ChildView:
         deleting=metadata.get("deletionTimestamp") is not None,
         replicas=int(spec.get("replicas", 1)) if is_set else None,
         assignment=parse_assignment(template.get("annotations") or {}) if is_set else None,
+        workload=workload_view(raw) if kind == WORKLOAD_KIND else None,
     )

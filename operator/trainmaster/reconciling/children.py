@@ -13,12 +13,21 @@ from functools import lru_cache
 
 from trainmaster.api.protocol import Assignment
 from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.reconciling.admission import WORKLOAD_KIND, admission, lacks_placement, placements
 from trainmaster.reconciling.assignments import is_ahead
 from trainmaster.reconciling.decision import Apply
 from trainmaster.reconciling.gang import lacks_pod_group, pod_group_kind
 from trainmaster.reconciling.situation import Situation
 from trainmaster.reconciling.snapshot import ChildView
-from trainmaster.rendering import JobIdentity, Manifest, Settings, render, worker_layout
+from trainmaster.rendering import (
+    JobIdentity,
+    Manifest,
+    Placement,
+    Settings,
+    first_assignment,
+    render,
+    worker_layout,
+)
 
 # 1,000 jobs have one live entry each; an entry is a few hundred bytes.
 REMEMBERED_HASHES = 8192
@@ -34,6 +43,10 @@ class _Rendering:
     replicas: tuple[tuple[str, int], ...]
     avoid_nodes: tuple[str, ...]
     settings: Settings
+    workers: int | None
+    asked: int | None
+    placements: tuple[tuple[str, Placement], ...]
+    priority: int | None
     spec: JobSpec = field(compare=False)
 
     def manifests(self) -> tuple[Manifest, ...]:
@@ -43,6 +56,9 @@ class _Rendering:
             self.assignment,
             replicas=dict(self.replicas),
             avoid_nodes=self.avoid_nodes,
+            placements=dict(self.placements),
+            asked=self.asked,
+            priority=self.priority,
             settings=self.settings,
         )
 
@@ -69,29 +85,48 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     ended = situation.terminal or situation.status.phase == "Suspended"
     if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
         return ()
-    rendering = _Rendering(
-        situation.identity,
-        situation.job.generation,
-        assignment,
-        tuple(replicas.items()),
-        tuple(situation.status.avoided_nodes),
-        situation.settings,
-        situation.spec,
-    )
+    rendering = _rendering(situation, assignment, replicas)
     needed = {
         (kind, name)
         for kind, name, rendered_hash in _hashes(rendering)
         if _is_needed(known.get((kind, name)), rendered_hash, replicas.get(name), kind=kind, ended=ended)
         and not is_ahead(standing.get(name), assignment)
+        and kind != WORKLOAD_KIND
     }
     if scaled_to_zero(situation):
         needed = {(kind, name) for kind, name in needed if kind != pod_group_kind(situation)}
+    elif lacks_placement(situation.job, situation.observed):
+        needed = {(kind, name) for kind, name in needed if kind != "StatefulSet"}
     elif lacks_pod_group(situation):
         # Pods that come before it would be scheduled one by one.
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or _has_pods(known.get((kind, name)))}
     if not needed:
         return ()
     return tuple(Apply(manifest.body) for manifest in rendering.manifests() if (manifest.kind, manifest.name) in needed)
+
+
+def workload_manifest(situation: Situation) -> Manifest | None:
+    """The job's Workload for Kueue as it should be while it holds no quota."""
+    rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
+    return next((manifest for manifest in rendering.manifests() if manifest.kind == WORKLOAD_KIND), None)
+
+
+def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[str, int]) -> _Rendering:
+    asked, observed = situation.asked, situation.observed
+    workload = admission(situation.job, asked, observed) if asked is not None else None
+    return _Rendering(
+        situation.identity,
+        situation.job.generation,
+        assignment,
+        tuple(replicas.items()),
+        tuple(situation.status.avoided_nodes),
+        situation.settings,
+        situation.spec.workers,
+        asked.workers if asked is not None else None,
+        placements(workload, observed) if workload is not None else (),
+        observed.priorities.get(situation.spec.scheduling.priority_class_name or ""),
+        situation.spec,
+    )
 
 
 def _replicas(situation: Situation) -> dict[str, int]:

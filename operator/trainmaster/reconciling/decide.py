@@ -16,6 +16,7 @@ from trainmaster.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster.reconciling.events import events_between
 from trainmaster.reconciling.gang import delete_pod_group
 from trainmaster.reconciling.quarantine import move_workers
+from trainmaster.reconciling.queueing import queued, workload_actions
 from trainmaster.reconciling.report import rejected, report
 from trainmaster.reconciling.situation import Situation, survey
 from trainmaster.reconciling.snapshot import Job, Observed
@@ -29,6 +30,7 @@ from trainmaster.rendering import Settings
 POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     success,
     suspend,
+    queued,
     deadlines.active_deadline,
     attempts.create,
     resume,
@@ -78,6 +80,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
     if expires is not None and situation.now >= expires:
         yield DeleteJob(situation.job.uid)
         return
+    yield from workload_actions(situation)
     if situation.status.attempt == 0:
         return
     yield from delete_stuck_pods(situation)

@@ -70,13 +70,33 @@ class DeleteChild:
 
 
 @dataclass(frozen=True)
+class WorkloadCondition:
+    """A condition that the job's side sets on its Workload."""
+
+    type: Literal["Finished", "PodsReady", "Requeued"]
+    status: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class ReportWorkload:
+    """Tell Kueue of the job in its Workload's status. `release`: give the quota back too, and why."""
+
+    name: str
+    uid: str
+    conditions: tuple[WorkloadCondition, ...]
+    release: str | None = None
+
+
+@dataclass(frozen=True)
 class DeleteJob:
     """Delete the job itself (its time to live is over)."""
 
     uid: str
 
 
-Action = Apply | Assign | Touch | DeletePod | DeleteChild | DeleteJob
+Action = Apply | Assign | Touch | DeletePod | DeleteChild | ReportWorkload | DeleteJob
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,11 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     if new.failures[:1] != old.failures[:1] and new.failures and new.phase != "Failed":
         yield _failure(new.failures[0], new, spec)
     if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
-        yield JobEvent("Normal", "Resumed", "The job goes on")
+        held = condition(old.conditions, "Suspended")
+        if held is not None and held.reason == "Queued":
+            yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
+        else:
+            yield JobEvent("Normal", "Resumed", "The job goes on")
     if new.attempt > old.attempt:
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
     for name, before, after in (("GaveBack", old.given_back, new.given_back), ("Resizing", old.resizing, new.resizing)):
@@ -33,7 +37,11 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     if new.phase == "Running":
         yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
     elif new.phase == "Suspended":
-        yield JobEvent("Normal", "Suspended", "The job is suspended")
+        held = condition(new.conditions, "Suspended")
+        if held is not None and held.reason == "Queued":
+            yield JobEvent("Normal", "Queued", _sentence(held.message))
+        else:
+            yield JobEvent("Normal", "Suspended", "The job is suspended")
     elif new.phase in ("Succeeded", "Failed"):
         ended = condition(new.conditions, new.phase)
         message = ended.message if ended is not None else ""

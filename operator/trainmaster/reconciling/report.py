@@ -109,7 +109,8 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
     """Reason and message of the Running condition: what keeps workers from starting, before anything else."""
     before = condition(situation.status.conditions, "Running")
-    trouble = worst(situation) if transition.phase in ("Pending", "Starting", "Restarting") else None
+    waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
+    trouble = worst(situation) if waits else None
     if trouble is not None:
         if before is not None and before.reason == trouble.reason:
             # The kubelet's words change back and forth with every try; the first ones say it.

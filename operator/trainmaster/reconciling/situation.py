@@ -19,6 +19,7 @@ from functools import cached_property
 
 from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster.reconciling.admission import admitted_spec
 from trainmaster.reconciling.reasons import REASON_BY_EXIT_CODE
 from trainmaster.reconciling.snapshot import ContainerEnd, ContainerView, Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
@@ -53,6 +54,11 @@ class Situation:
     pods: Mapping[int, PodView]
     # The last word of each worker on the current attempt.
     reports: Mapping[int, Report] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> JobSpec | None:
+        """The spec as the user wrote it, where `spec` has as many workers as Kueue admitted."""
+        return self.job.spec
 
     @property
     def status(self) -> JobStatus:
@@ -218,6 +224,7 @@ class Situation:
 
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
     """Everything that the policies look at."""
+    spec = admitted_spec(job, job.spec or spec, observed)
     layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
     everybody = tuple(index for group in layout for index in group.indexes)
     ordered = spec.elastic is not None or spec.scheduling.topology is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from trainmaster.api.protocol import Assignment, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
@@ -94,8 +94,48 @@ class PodView:
 
 
 @dataclass(frozen=True)
+class PodSetAdmission:
+    """What Kueue admitted for one worker group: how many, on which flavors, and what admission checks add."""
+
+    name: str
+    count: int | None
+    flavors: tuple[str, ...] = ()
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class WorkloadView:
+    """Kueue's Workload of the job."""
+
+    # Workers asked for, by group.
+    counts: tuple[tuple[str, int], ...] = ()
+    active: bool = True
+    # Holds quota; admitted: and all admission checks are ready.
+    reserved: bool = False
+    admitted: bool = False
+    # The reason of the Evicted condition while it is True.
+    evicted: str = ""
+    # Kueue's words on the eviction, or on why it isn't admitted.
+    message: str = ""
+    finished: bool = False
+    pods_ready: bool | None = None
+    pod_sets: tuple[PodSetAdmission, ...] = ()
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """A ResourceFlavor: which nodes it stands for."""
+
+    node_labels: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class ChildView:
-    """An object that belongs to the job. `replicas` and `assignment` are a StatefulSet's.
+    """An object that belongs to the job. `replicas` and `assignment` are a StatefulSet's, `workload` a Workload's.
 
     `kind` is as `rendering.child_kind` names it.
     """
@@ -110,6 +150,7 @@ class ChildView:
     deleting: bool = False
     replicas: int | None = None
     assignment: Assignment | None = None
+    workload: WorkloadView | None = None
 
 
 @dataclass(frozen=True)
@@ -159,3 +200,8 @@ class Observed:
     gone: Mapping[str, PodView] = field(default_factory=dict)
     # By node, for a job with a topology: the domain that its label names; None where it has none or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
+    # Of Kueue, by name: flavors and priorities that could be read (None: they can't be).
+    flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
+    priorities: Mapping[str, int | None] = field(default_factory=dict)
+    # Kinds of children beyond the built-in ones that have been listed: one that isn't among the children isn't there.
+    listed: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@
 
 from trainmaster.rendering.context import Settings, pod_grace_seconds, rank_grace_seconds
 from trainmaster.rendering.gangs import GANG_APIS, GangAPI, has_pod_group, scheduler_of
+from trainmaster.rendering.kueue import Placement
 from trainmaster.rendering.layout import (
     GroupLayout,
     JobIdentity,
@@ -24,6 +25,7 @@ __all__ = [
     "GroupLayout",
     "JobIdentity",
     "Manifest",
+    "Placement",
     "Settings",
     "child_kind",
     "first_assignment",

@@ -48,6 +48,7 @@ GANG_APIS: Mapping[str, GangAPI] = {
         "podgroups",
         "PodGroup",
     ),
+    "kueue": GangAPI("Kueue 0.15 or newer", "kueue.x-k8s.io", "v1beta2", "workloads", "Workload"),
 }
 
 

@@ -14,6 +14,7 @@ from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
 from trainmaster.rendering.context import Settings, child_context, set_context, training_name
 from trainmaster.rendering.engine import render_template
 from trainmaster.rendering.gangs import has_pod_group, join_group, pod_group_context, scheduler_of
+from trainmaster.rendering.kueue import Placement, place, workload_context
 from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
 from trainmaster.rendering.manifest import Manifest, finish
 
@@ -28,30 +29,46 @@ def render(
     *,
     replicas: Mapping[str, int] | None = None,
     avoid_nodes: Sequence[str] = (),
+    placements: Mapping[str, Placement] | None = None,
+    asked: int | None = None,
+    priority: int | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
-    """Service, ConfigMap (when there is a training config), PodGroup (of a gang), then a StatefulSet for each group.
+    """Service, ConfigMap (for a training config), PodGroup or Workload (of a gang), a StatefulSet for each group.
 
     `assignment` goes into the pods' template. `replicas` overrides the number of workers by StatefulSet name: 0 for a
-    job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. `spec` must have
-    been checked by `api.parsing`.
+    job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. For Kueue:
+    `placements` by group are what was admitted, `asked` is the number of workers where `spec` has the admitted one,
+    `priority` the value of the priority class. `spec` must have been checked by `api.parsing`.
     """
     settings = settings or Settings()
     manifests = [_service(job)]
     if spec.training is not None:
         manifests.append(_training(job, spec.training))
     layout = worker_layout(job, spec)
-    sets = []
+    bodies = []
     for group in layout:
         count = (replicas or {}).get(group.set_name, group.count)
-        sets.append(_stateful_set(job, spec, group, assignment, count, avoid_nodes, settings))
+        bodies.append(_stateful_set(job, spec, group, assignment, count, settings))
+    pods = [body["spec"]["template"]["spec"] for body in bodies]
     if has_pod_group(spec):
-        pods = [manifest.body["spec"]["template"]["spec"] for manifest in sets]
-        counted = zip((group.count for group in layout), pods, strict=True)
-        context = pod_group_context(spec, counted)
+        context = pod_group_context(spec, zip((group.count for group in layout), pods, strict=True))
         template = f"podgroup-{scheduler_of(spec)}.yaml.j2"
         manifests.append(finish(render_template(template, child=child_context(job, job.name), gang=context)))
-    return (*manifests, *sets)
+    elif scheduler_of(spec) == "kueue":
+        counts = [group.count if asked is None else asked for group in layout]
+        names = [group.name for group in layout]
+        workload = workload_context(spec, zip(names, counts, pods, strict=True), priority)
+        manifests.append(
+            finish(render_template("workload.yaml.j2", child=child_context(job, job.name), workload=workload))
+        )
+    for group, body in zip(layout, bodies, strict=True):
+        if placements and group.name in placements:
+            place(body["spec"]["template"], placements[group.name])
+        if avoid_nodes:
+            _avoid(body["spec"]["template"]["spec"], avoid_nodes)
+        manifests.append(finish(body))
+    return tuple(manifests)
 
 
 def _service(job: JobIdentity) -> Manifest:
@@ -74,17 +91,14 @@ def _stateful_set(
     group: GroupLayout,
     assignment: Assignment,
     replicas: int,
-    avoid_nodes: Sequence[str],
     settings: Settings,
-) -> Manifest:
+) -> dict[str, Any]:
     context = set_context(job, spec, group, assignment, replicas, settings)
     body = render_template("statefulset.yaml.j2", child=context.child, set=context)
     if spec.pod_template is not None:
         body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))
     join_group(body["spec"]["template"], spec, job.name)
-    if avoid_nodes:
-        _avoid(body["spec"]["template"]["spec"], avoid_nodes)
-    return finish(body)
+    return body
 
 
 def _avoid(pod: dict[str, Any], nodes: Sequence[str]) -> None:

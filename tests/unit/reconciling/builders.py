@@ -12,7 +12,16 @@ from trainmaster.api.v1alpha1 import Condition, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.assignments import desired_assignment
 from trainmaster.reconciling.children import _hashes, apply_children
-from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, Touch
+from trainmaster.reconciling.decision import (
+    Apply,
+    Assign,
+    Decision,
+    DeleteChild,
+    DeleteJob,
+    DeletePod,
+    ReportWorkload,
+    Touch,
+)
 from trainmaster.reconciling.situation import Situation, survey
 from trainmaster.reconciling.snapshot import (
     ChildView,
@@ -197,6 +206,8 @@ def kinds(decision: Decision) -> list[str]:
                 names.append(f"Delete {deleted.name}{' by force' if force else ''}")
             case DeleteChild(kind=kind):
                 names.append(f"Delete {kind}")
+            case ReportWorkload(conditions=conditions):
+                names.append(f"Report {','.join(one.type for one in conditions)}")
             case DeleteJob():
                 names.append("Delete job")
     return names

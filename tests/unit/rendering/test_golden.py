@@ -25,7 +25,7 @@ def test_a_job_becomes_what_its_golden_file_says(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_children_are_valid_by_kubernetes_schemas(name: str, version: str) -> None:
     for manifest in manifests(name):
-        if manifest.kind.startswith("PodGroup."):
+        if "." in manifest.kind:
             continue
         body = json.loads(json.dumps(manifest.body))
         if manifest.kind == "StatefulSet" and version == "1.32":

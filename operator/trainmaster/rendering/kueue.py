@@ -1,0 +1,93 @@
+"""A job for Kueue: its Workload, and what an admission changes in its pods.
+
+github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (served since 0.15; the older v1beta1 names the priority class in
+other fields). A pod set is a worker group; of an elastic job Kueue may admit fewer workers (`minCount`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.api.v1alpha1 import JobSpec
+
+# Of a PodSpec, what quota and flavors are reckoned from. The rest would only make Workloads differ between versions of
+# the operator, and a Workload that holds quota can't be changed.
+_POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
+_CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What an admission adds to the pods of a group. Tolerations are JSON, so that equal placements hash alike."""
+
+    node_selector: tuple[tuple[str, str], ...] = ()
+    tolerations: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class PodSetContext:
+    """One worker group, as the template gets it."""
+
+    name: str
+    count: int
+    min_count: int | None
+    pod: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class WorkloadContext:
+    """What the template of a Workload gets."""
+
+    queue: str
+    priority: int | None
+    priority_class_name: str | None
+    pod_sets: tuple[PodSetContext, ...]
+
+
+def workload_context(
+    spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
+) -> WorkloadContext:
+    """`groups`: name, workers asked for and PodSpec of each. `priority`: the priority class's value, if known."""
+    smallest = spec.elastic.min_workers if spec.elastic is not None else None
+    return WorkloadContext(
+        queue=spec.scheduling.queue or "",
+        priority=priority if spec.scheduling.priority_class_name is not None else None,
+        priority_class_name=spec.scheduling.priority_class_name,
+        pod_sets=tuple(
+            PodSetContext(name, count, smallest if smallest is not None and smallest < count else None, _reduced(pod))
+            for name, count, pod in groups
+        ),
+    )
+
+
+def place(template: dict[str, Any], placement: Placement) -> None:
+    """Put what was admitted into a pod template. Kueue has checked it against the pod's own selectors."""
+    metadata, pod = template["metadata"], template["spec"]
+    if placement.labels:
+        metadata["labels"] = {**metadata.get("labels", {}), **dict(placement.labels)}
+    if placement.annotations:
+        metadata["annotations"] = {**metadata.get("annotations", {}), **dict(placement.annotations)}
+    if placement.node_selector:
+        pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **dict(placement.node_selector)}
+    known = pod.get("tolerations") or []
+    added = [toleration for toleration in map(json.loads, placement.tolerations) if toleration not in known]
+    if added:
+        pod["tolerations"] = [*known, *added]
+
+
+def _reduced(pod: Mapping[str, Any]) -> dict[str, Any]:
+    reduced = {name: pod[name] for name in _POD_FIELDS if pod.get(name)}
+    affinity = (pod.get("affinity") or {}).get("nodeAffinity")
+    if affinity:
+        reduced["affinity"] = {"nodeAffinity": affinity}
+    for field in ("initContainers", "containers"):
+        if pod.get(field):
+            reduced[field] = [
+                {name: container[name] for name in _CONTAINER_FIELDS if name in container} for container in pod[field]
+            ]
+    return reduced
