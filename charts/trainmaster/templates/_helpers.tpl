@@ -64,8 +64,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [pods/log]
   verbs: [get]
 - apiGroups: [""]
-  # A pod is only deleted by force when its node is seen to be lost. Nodes have no namespace: with `namespaces` set
-  # this grants nothing, and such pods wait for an administrator.
+  # A pod is only deleted by force when its node is seen to be lost, and ranks follow the label that a job's topology
+  # names. Nodes have no namespace: with `namespaces` set this grants nothing, such pods wait for an administrator, and
+  # ranks keep the order of their indexes.
   resources: [nodes]
   verbs: [get]
 - apiGroups: [""]

@@ -71,21 +71,23 @@ class GangWatching:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _serve(self, resource: Resource) -> None:
-        served = resource in self._served
-        while not served:
-            served = await self._list(resource)
-            if not served:
-                await asyncio.sleep(LOOK_AGAIN)
-        logger.info("Watching %s of %s.", resource.plural, resource.api_version)
         while True:
-            watcher = Watcher(
-                self._connection, self._namespaces, resources=(resource,), note=self._note, restarted=self._relisted
-            )
             try:
-                await watcher.run()
+                await self._watch(resource)
             except Exception:
+                # A mistake of ours must not end the watching of a type for good.
                 logger.exception("Watching %s failed; trying again.", resource.plural)
-                await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(LOOK_AGAIN)
+
+    async def _watch(self, resource: Resource) -> None:
+        """Watch the type once it is served; ends while it isn't."""
+        if resource not in self._served and not await self._list(resource):
+            return
+        logger.info("Watching %s of %s.", resource.plural, resource.api_version)
+        watcher = Watcher(
+            self._connection, self._namespaces, resources=(resource,), note=self._note, restarted=self._relisted
+        )
+        await watcher.run()
 
     async def _list(self, resource: Resource) -> bool:
         """Read all objects of the type into the store; whether that worked."""
