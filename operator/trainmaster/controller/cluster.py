@@ -61,6 +61,12 @@ RESOURCE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta2", "resourceflavors", "Res
 GANGS: Mapping[str, Resource] = {
     name: Resource(api.group, api.version, api.plural, api.kind) for name, api in GANG_APIS.items()
 }
+# Group and version by those that a newer API server has in their place.
+LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
+    f"{api.group}/{api.version}": tuple(f"{api.group}/{version}" for version in api.later)
+    for api in GANG_APIS.values()
+    if api.later
+}
 # What a job is made of, by kind.
 CHILDREN: Mapping[str, Resource] = {
     resource.child_kind: resource for resource in (SERVICES, CONFIG_MAPS, STATEFUL_SETS, *GANGS.values())
@@ -77,6 +83,10 @@ class PodStream(Protocol):
 
 class Cluster(Protocol):
     """The API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
+
+    def served(self, resource: Resource) -> Resource:
+        """The resource in the version that the API server has, as far as requests have shown it."""
+        ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         """Read one object. Raises NotFound."""

@@ -85,6 +85,15 @@ class Unavailable(ClusterError):
     """The API server (or what stands before it) failed."""
 
 
+def is_unserved(error: NotFound) -> bool:
+    """Whether it is the resource type that isn't there, not an object of it.
+
+    A real API server answers such a path with plain text (k8s.io/apiserver, endpoints/handlers: "404 page not found"),
+    an aggregated one with a Status that names no object.
+    """
+    return not error.reason or "could not find the requested resource" in error.message
+
+
 def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
     """The error that an answer means. The body is a metav1.Status, or whatever a proxy in between wrote."""
     document = _status_object(body)

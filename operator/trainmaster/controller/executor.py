@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.cluster import CHILDREN, GANGS, JOBS, PODS, Cluster, Resource
-from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused
+from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused, is_unserved
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.lost_nodes import is_lost
 from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire
@@ -375,7 +375,7 @@ def describe(action: Action) -> str:
 def _without_place(error: NotFound, resource: Resource) -> Refused:
     """An apply answered with 404: the namespace is gone and the job goes with it, or the type isn't served."""
     product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
-    if product is None or error.message.startswith("namespaces "):
+    if product is None or not is_unserved(error):
         return Refused(error.request, error.message, status=404, reason="NotFound")
     return Refused(
         error.request,

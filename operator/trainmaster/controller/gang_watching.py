@@ -83,9 +83,10 @@ class GangWatching:
         """Watch the type once it is served; ends while it isn't."""
         if resource not in self._served and not await self._list(resource):
             return
-        logger.info("Watching %s of %s.", resource.plural, resource.api_version)
+        served = self._cluster.served(resource)
+        logger.info("Watching %s of %s.", resource.plural, served.api_version)
         watcher = Watcher(
-            self._connection, self._namespaces, resources=(resource,), note=self._note, restarted=self._relisted
+            self._connection, self._namespaces, resources=(served,), note=self._note, restarted=self._relisted
         )
         await watcher.run()
 

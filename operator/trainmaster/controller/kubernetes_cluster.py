@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
@@ -16,9 +17,9 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from trainmaster.api.protocol import FIELD_MANAGER
-from trainmaster.controller.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.errors import Unreachable, from_response
+from trainmaster.controller.errors import NotFound, Unreachable, from_response, is_unserved
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 # Objects in one page of a list. A pod of 10 kB is ten times that as Python objects: client-go's 500 would cost 50 MB.
@@ -35,6 +36,8 @@ class KubernetesCluster:
         self._host = str(connection.configuration.host).rstrip("/")
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
+        # Of types that differ between API servers: the version asked for, and the one that is served.
+        self._served: dict[str, str] = {}
         # (verb, kind) of every write, for the metrics; replaced by the application.
         self.on_write = _ignore
 
@@ -42,6 +45,10 @@ class KubernetesCluster:
         if self._session is not None:
             await self._session.close()
         await self._client.close()
+
+    def served(self, resource: Resource) -> Resource:
+        api_version = self._served.get(resource.api_version, resource.api_version)
+        return replace(resource, version=api_version.rpartition("/")[2])
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         return await self._json("GET", resource.path(namespace, name))
@@ -190,9 +197,33 @@ class KubernetesCluster:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> RawObject:
-        raw = await self._bytes(method, path, query=query, body=body, content_type=content_type, accept=accept)
+        asked, versions = self._versions(path)
+        for version in versions:
+            here = path.replace(asked, version, 1)
+            sent = {**body, "apiVersion": version} if body and asked and body.get("apiVersion") == asked else body
+            try:
+                raw = await self._bytes(method, here, query=query, body=sent, content_type=content_type, accept=accept)
+            except NotFound as error:
+                if not is_unserved(error):
+                    self._served[asked] = version
+                    raise
+                self._served.pop(asked, None)
+                if version == versions[-1]:
+                    raise
+                continue
+            break
+        if asked:
+            self._served[asked] = version
         document: RawObject = json.loads(raw)
         return document
+
+    def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
+        """The group and version in a path, where it is one of several that may be served, and what to try."""
+        for asked, later in LATER_VERSIONS.items():
+            if path.startswith(f"/apis/{asked}/"):
+                known = self._served.get(asked)
+                return asked, (known,) if known is not None else (asked, *later)
+        return "", ("",)
 
     async def _bytes(
         self,

@@ -5,7 +5,7 @@ Three schedulers know a `PodGroup`, each in its own API group, and each has its 
 - Volcano: an annotation, and `schedulerName: volcano`. github.com/volcano-sh/apis, pkg/apis/scheduling/v1beta1
 - the coscheduling plugin: a label. github.com/kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1
 - Kubernetes' own scheduler: `spec.schedulingGroup`. scheduling.k8s.io/v1alpha2, which Kubernetes 1.36 serves where the
-  feature gate GenericWorkload is on (KEP-4671)
+  feature gate GenericWorkload is on (KEP-4671); 1.37 serves v1alpha3 and v1beta1 in its place
 
 An elastic job needs its smallest group only. So neither the group nor what it reserves changes when the job is scaled.
 """
@@ -36,17 +36,20 @@ class GangAPI:
     version: str
     plural: str
     kind: str
+    # Versions that later ones of the product serve in its place, with the same fields as far as we use them.
+    later: tuple[str, ...] = ()
 
 
 GANG_APIS: Mapping[str, GangAPI] = {
     "volcano": GangAPI("Volcano", "scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup"),
     "coscheduling": GangAPI("the coscheduling plugin", "scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup"),
     "kubernetes": GangAPI(
-        "Kubernetes 1.36 with the feature gate GenericWorkload",
+        "Kubernetes 1.36 or newer with the feature gate GenericWorkload",
         "scheduling.k8s.io",
         "v1alpha2",
         "podgroups",
         "PodGroup",
+        later=("v1alpha3", "v1beta1"),
     ),
     "kueue": GangAPI("Kueue 0.15 or newer", "kueue.x-k8s.io", "v1beta2", "workloads", "Workload"),
 }

@@ -99,6 +99,9 @@ class FakeCluster:
             raise NotFound(f"{resource.plural}/{name}", f'{resource.plural} "{name}" not found', status=404)
         return found
 
+    def served(self, resource: Resource) -> Resource:
+        return resource
+
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         await asyncio.sleep(0)
         self._enter("get", resource, name)
