@@ -78,10 +78,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "is missing, and the image 'me/x:1' has no program that Trainmaster knows",
     ),
     "a name too long": ("x" * 53, {"workers": 1}, "has 53 characters, and the labels of its pods leave room for 52"),
-    "what isn't there yet": (
+    "a queue of nobody": (
         "job",
         {"workers": 1, "scheduling": {"queue": "team-a"}},
-        "spec.scheduling.queue: Forbidden: not supported yet; remove it",
+        "'team-a' is nobody's queue; set gang.scheduler to volcano or kueue, or remove it",
     ),
 }
 

@@ -92,8 +92,14 @@ INTERCONNECT = part(
 SCHEDULING = part(
     priorityClassName=field("high", "High"),
     queue=field("team"),
-    gang=maybe(part(scheduler=field("volcano", "slurm"))),
-    topology=maybe(part(key=field("rack"), mode=field("Pack"))),
+    gang=maybe(part(scheduler=field("volcano", "kueue", "kubernetes", "slurm"), timeoutSeconds=field(60, 0, 1.5))),
+    topology=maybe(
+        part(
+            key=field("rack", "topology.kubernetes.io/rack", "a/b/c", "-rack", "x" * 64, ""),
+            mode=field("Pack", "Spread", "Near"),
+            required=field(True, "yes"),
+        )
+    ),
 )
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "image": field("ghcr.io/trainmaster/trainer@sha256:0", "me/x:1", "ghcr.io/trainmaster/trainer2:1", "a b"),
