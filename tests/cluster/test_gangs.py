@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Cluster
-from tests.cluster.gang_schedulers import KUEUE, VOLCANO, admit, bind, installed, tell
+from tests.cluster.gang_schedulers import KUEUE, VOLCANO, admit, bind, evict, installed
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from trainmaster.local.config import NodeConfig
 
@@ -230,7 +230,7 @@ def test_kueue_admits_evicts_and_admits_again(
         assert cluster.items("pods")[0]["spec"]["nodeName"] == two_racks[1].name
         cluster.eventually(lambda: says("PodsReady") == "True", 20, "PodsReady")
 
-        tell(cluster, "job", None, Evicted=(True, "Preempted"), Admitted=(True, "Admitted"))
+        evict(cluster, "job", "Preempted")
         cluster.eventually(lambda: not cluster.items("pods"), 40, "no pods")
         cluster.eventually(lambda: says("QuotaReserved") == "False", 20, "the quota is given back")
         assert (says("Admitted"), says("Requeued"), workload()["status"].get("admission")) == ("False", "True", None)
