@@ -229,7 +229,7 @@ class Run:
                 text = pump.last_lines(MAX_ERROR_CHARACTERS)
                 if STACKS_MARK in text:
                     # Stacks are longer than what went before them, which is why the rank was ended.
-                    text = shorten_stacks(tail_of(self._log_path(name), MAX_STACKS_BYTES))
+                    text = shorten_stacks(tail_of(self._log_path(name), MAX_STACKS_BYTES)) or text
                 if text:
                     return text
         return ""

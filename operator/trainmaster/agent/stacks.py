@@ -37,13 +37,16 @@ def ask_for_stacks(pid: int) -> bool:
 
 
 def shorten_stacks(text: str) -> str:
-    """What was printed before the stacks of a fatal error, which is why, and the stack of the thread at fault."""
-    first = _THREAD.search(text)
+    """What was printed before the stacks of a fatal error, which is why, and the stack of the thread at fault.
+
+    Empty where there is no fatal error: stacks that a rank was asked for say nothing of how it ended later.
+    """
     at = text.rfind(FATAL_ERROR)
-    at = at if at >= 0 else (first.start() if first else len(text))
+    if at < 0:
+        return ""
     threads = threads_of(text[at:])
     current = next((thread for thread in threads if thread.startswith("Current")), threads[0] if threads else "")
-    head = text[at:].partition("\n")[0] if text.startswith(FATAL_ERROR, at) else ""
+    head = text[at:].partition("\n")[0]
     kept = (text[:at][-BEFORE_CHARACTERS:].strip("\n"), head, current[:AFTER_CHARACTERS])
     return "\n".join(filter(None, kept))
 

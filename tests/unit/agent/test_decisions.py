@@ -298,6 +298,18 @@ def test_a_flight_recorders_dump_is_read_without_building_anything_from_it() -> 
     assert recorder.summarize(pickle.dumps({"entries": [done]})[:-9]) is None, "half written"
 
 
+def test_stacks_that_were_asked_for_do_not_hide_a_later_error() -> None:
+    asked = 'Thread 0x0001 (most recent call first):\n  File "x.py", line 1 in wait\nValueError: later\n'
+    assert stacks.shorten_stacks(asked) == ""
+    fatal = f"{asked}Fatal Python error: Aborted\n\nCurrent thread 0x0002 (most recent call first):\n  File y\n"
+    assert stacks.shorten_stacks(fatal).splitlines()[-4:] == [
+        "ValueError: later",
+        "Fatal Python error: Aborted",
+        "Current thread 0x0002 (most recent call first):",
+        "  File y",
+    ]
+
+
 def test_texts_are_bounded_as_they_travel() -> None:
     assert stacks.shortened("abc", 100) == "abc"
     for text in ("é" * 1_000, '"' * 1_000, "\n\x00" * 500):
