@@ -11,6 +11,7 @@ from typing import Any
 
 from trainmaster.controller.cluster import PRIORITY_CLASSES, RESOURCE_FLAVORS, Cluster, RawObject, Resource
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
+from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.store import JobKey, Snapshot, Store
 from trainmaster.reconciling.admission import workload_child
 from trainmaster.reconciling.snapshot import Flavor
@@ -34,13 +35,12 @@ class KueueFacts:
         job, observed = snapshot.job, snapshot.observed
         if job.spec is None or scheduler_of(job.spec) != "kueue":
             return None
-        flavors: dict[str, Flavor | None] = {}
-        priorities: dict[str, int | None] = {}
+        facts = LookedUp()
         name = job.spec.scheduling.priority_class_name
         if name is not None and name not in observed.priorities:
             found = await self._read(PRIORITY_CLASSES, key, name)
             if found is not None:
-                priorities[name] = int(found["value"]) if found else None
+                facts.priorities[name] = int(found["value"]) if found else None
         child = workload_child(job, observed)
         workload = child.workload if child is not None else None
         named = {flavor for part in workload.pod_sets for flavor in part.flavors} if workload is not None else set()
@@ -48,11 +48,10 @@ class KueueFacts:
         for flavor in missing:
             found = await self._read(RESOURCE_FLAVORS, key, flavor)
             if found is not None:
-                flavors[flavor] = _flavor(found) if found else None
-        if flavors or priorities:
-            self._store.note_kueue(key, flavors, priorities)
-        unread = any(flavors.get(flavor) is None for flavor in missing)
-        unread = unread or (name is not None and name not in observed.priorities and name not in priorities)
+                facts.flavors[flavor] = _flavor(found) if found else None
+        self._store.note_looked_up(key, facts)
+        unread = any(facts.flavors.get(flavor) is None for flavor in missing)
+        unread = unread or (name is not None and name not in observed.priorities and name not in facts.priorities)
         return TRY_AGAIN if unread else None
 
     async def _read(self, resource: Resource, key: JobKey, name: str) -> RawObject | None:

@@ -11,6 +11,7 @@ import logging
 
 from trainmaster.controller.cluster import NODES, Cluster
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
+from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.store import JobKey, Snapshot, Store
 
 logger = logging.getLogger(__name__)
@@ -53,5 +54,5 @@ class NodeDomains:
 
         await asyncio.gather(*(read(node) for node in nodes))
         if found:
-            self._store.note_domains(key, found)
+            self._store.note_looked_up(key, LookedUp(domains=found))
         return TRY_AGAIN if len(found) < len(nodes) else None

@@ -26,8 +26,9 @@ from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.protocol import JOB_UID_LABEL, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
+from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.views import child_view, job_name_of, parse_time, pod_view
-from trainmaster.reconciling.snapshot import ChildView, Flavor, Job, Observed, PodView, Problem, StreamView
+from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
 
 logger = logging.getLogger(__name__)
 
@@ -91,11 +92,9 @@ class Record:
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
     blocked: dict[str, Blocked] = field(default_factory=dict)
-    domains: dict[str, str | None] = field(default_factory=dict)
+    looked_up: LookedUp = field(default_factory=LookedUp)
     # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
     gone: dict[int, Pod] = field(default_factory=dict)
-    flavors: dict[str, Flavor | None] = field(default_factory=dict)
-    priorities: dict[str, int | None] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         return self.job is None and not self.pods and not self.children
@@ -255,13 +254,6 @@ class Store:
         if record is not None and record.blocked.pop(action, None) is not None:
             self._changed(key)
 
-    def note_domains(self, key: JobKey, domains: Mapping[str, str | None]) -> None:
-        """Which domain nodes of the job are in."""
-        record = self._records.get(key)
-        if record is not None:
-            record.domains.update(domains)
-            self._changed(key)
-
     def note_listed(self, resource: Resource) -> None:
         """All objects of an optional type are known now."""
         if resource.child_kind not in self._listed:
@@ -269,17 +261,10 @@ class Store:
             for key in list(self._records):
                 self._changed(key)
 
-    def note_kueue(
-        self, key: JobKey, flavors: Mapping[str, Flavor | None], priorities: Mapping[str, int | None]
-    ) -> None:
-        """What a job needs to know of Kueue's flavors and of priority classes."""
+    def note_looked_up(self, key: JobKey, found: LookedUp) -> None:
+        """What the job needs to know of things that aren't its own."""
         record = self._records.get(key)
-        if record is None:
-            return
-        before = dict(record.flavors), dict(record.priorities)
-        record.flavors.update(flavors)
-        record.priorities.update(priorities)
-        if before != (record.flavors, record.priorities):
+        if record is not None and record.looked_up.merge(found):
             self._changed(key)
 
     # Reading.
@@ -303,9 +288,9 @@ class Store:
             progress_attempt=record.progress_attempt,
             progress_at=record.progress_at,
             stream=record.stream,
-            domains=dict(record.domains),
-            flavors=dict(record.flavors),
-            priorities=dict(record.priorities),
+            domains=dict(record.looked_up.domains),
+            flavors=dict(record.looked_up.flavors),
+            priorities=dict(record.looked_up.priorities),
             listed=self._listed,
             problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
             gone={pod.view.uid: pod.view for pod in record.gone.values() if pod.job_uid == job.uid},
@@ -437,9 +422,7 @@ class Store:
         record.stream = StreamView()
         record.blocked.clear()
         record.gone.clear()
-        record.domains.clear()
-        record.flavors.clear()
-        record.priorities.clear()
+        record.looked_up = LookedUp()
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:

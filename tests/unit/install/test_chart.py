@@ -126,3 +126,16 @@ def test_every_value_is_in_the_schema_and_has_a_comment() -> None:
         )
         if ":" in line and is_leaf and not line.strip().startswith(("#", "requests", "limits")):
             assert lines[number - 1].strip().startswith("#"), f"{key} has no comment"
+
+
+def test_rights_to_gang_schedulers_are_those_that_were_asked_for(chart: Chart) -> None:
+    def groups(values: dict[str, Any]) -> set[str]:
+        role = next(
+            one for one in of_kind(render(chart, values), "ClusterRole") if one["metadata"]["name"] == "trainmaster"
+        )
+        return {group for rule in role["rules"] for group in rule["apiGroups"]}
+
+    gangs = {"scheduling.volcano.sh", "scheduling.x-k8s.io", "scheduling.k8s.io", "kueue.x-k8s.io"}
+    assert gangs <= groups({})
+    assert gangs & groups({"gangSchedulers": []}) == set()
+    assert gangs & groups({"gangSchedulers": ["volcano"]}) == {"scheduling.volcano.sh"}

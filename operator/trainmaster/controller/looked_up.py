@@ -1,0 +1,24 @@
+"""What was looked up for a job beyond its own objects: each by name, None where it isn't there or can't be read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from trainmaster.reconciling.snapshot import Flavor
+
+
+@dataclass
+class LookedUp:
+    """Domains of nodes (`node_domains`), Kueue's flavors and values of priority classes (`kueue_facts`)."""
+
+    domains: dict[str, str | None] = field(default_factory=dict)
+    flavors: dict[str, Flavor | None] = field(default_factory=dict)
+    priorities: dict[str, int | None] = field(default_factory=dict)
+
+    def merge(self, more: LookedUp) -> bool:
+        """Add what was looked up now; whether anything is new."""
+        before = (dict(self.domains), dict(self.flavors), dict(self.priorities))
+        self.domains.update(more.domains)
+        self.flavors.update(more.flavors)
+        self.priorities.update(more.priorities)
+        return before != (self.domains, self.flavors, self.priorities)
