@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -85,6 +86,9 @@ class Reconciler:
                 current_job.reset(job_token)
                 current_attempt.reset(attempt_token)
                 self._queue.done(key)
+            # A pass that writes nothing waits for nothing: after a restart, thousands of them would hold up probes,
+            # streams and watches for as long as they take.
+            await asyncio.sleep(0)
 
     async def _guarded(self, key: JobKey) -> None:
         started = time.monotonic()
