@@ -245,7 +245,7 @@ class Lead:
         self._emit({"type": "member", **member.to_wire(False)})
         if self._assignment is not None:
             connection.send_line({"type": "assignment", **self._assignment.to_wire()})
-        connection.send_line({"type": "followed", "value": self.followed})
+        connection.send_line({"type": "followed", "value": self.followed, "uid": self._settings.pod_uid})
         failed = self._failed_report()
         if failed is not None:
             connection.send_line(_stop_line(failed))

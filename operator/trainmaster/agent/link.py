@@ -49,6 +49,8 @@ class Link:
         self._rounds = 0
         self._hurried_until = 0.0
         self._heard_at = 0.0
+        self._lead_uid = ""
+        """The pod that was joined, as soon as it has said so."""
         self._first = MasterContact(False, False, "not tried yet")
         self.lead: int | None = None
         """The lead's worker index; this worker's own where it leads; None while it isn't known."""
@@ -76,6 +78,10 @@ class Link:
             return
         if self._connection is not None:
             self._connection.send_line({"type": "seen", "attempt": assignment.attempt})
+        if self._joined_another():
+            # The lead's worker has a new pod. The old one may live on, on a node that can't be reached.
+            self._lost()
+            return
         if before is None or before.hosts != assignment.hosts or before.token != assignment.token:
             if self.lead not in assignment.workers:
                 self._leave()
@@ -172,6 +178,13 @@ class Link:
         self._connection = None
         self.followed = False
         self.lead = None
+        self._lead_uid = ""
+
+    def _joined_another(self) -> bool:
+        """Whether the lead that was joined isn't the pod that the assignment names."""
+        uids = None if self._assignment is None else self._assignment.uids
+        position = self.lead_position()
+        return bool(self._lead_uid and uids and position < len(uids) and uids[position] != self._lead_uid)
 
     def _lost(self) -> None:
         self._leave()
@@ -185,6 +198,13 @@ class Link:
             for line in self._lines.feed(data):
                 if line.get("type") == "followed":
                     self.followed = line.get("value") is True
+                    self._lead_uid = str(line.get("uid") or self._lead_uid)
+                    if self._joined_another():
+                        # Its name still leads to the old address.
+                        self._leave()
+                        self._retry = self._loop.call_later(RETRY_SECONDS[-1], self._begin_round)
+                        self._changed()
+                        return
                     self._changed()
                 elif line.get("type") != "ping":
                     self._receive(line)

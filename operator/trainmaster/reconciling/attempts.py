@@ -251,14 +251,16 @@ def _without(situation: Situation, failure: Failure) -> Situation:
 
 
 def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
-    """A lost node shows late (40 s and more): its peers' broken connections ended the attempt before, and this one, for
-    which its worker had no word, never began. All of it is the one disruption."""
+    """A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
+    attempt before, and this one, for which its worker had no word, never began. All of it is the one disruption."""
     failure = situation.last_failure
-    if cause.reason != "NodeLost" or cause.worker in situation.reports:
+    if cause.strength is not Strength.DISRUPTION or cause.worker in situation.reports:
         return situation
     if failure is None or failure.attempt != situation.status.attempt - 1:
         return situation
-    return _without(situation, failure) if known_reason(failure.reason).strength is Strength.PEER else situation
+    strength = known_reason(failure.reason).strength
+    same = strength is Strength.PEER or (strength is Strength.DISRUPTION and failure.pod == cause.pod)
+    return _without(situation, failure) if same else situation
 
 
 def _recorded(failure: Failure) -> Cause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -96,3 +97,27 @@ def test_nonsense_from_the_lead_is_passed_over(listener: Listener) -> None:
     peer.sendall(b"x" * 300_000)
     turn(loop, lambda: made.lead == 1)
     peer.close()
+
+
+def test_a_lead_whose_worker_has_a_new_pod_is_left_for_that_pod(listener: Listener) -> None:
+    """The old one may live on, on a node that can't be reached, and would take reports that nobody reads."""
+    loop, made = make_link(listener, [])
+    hosts = ["127.0.0.1", "127.0.0.1"]
+
+    def joined(uid: str) -> socket.socket:
+        turn(loop, lambda: bool(select.select([listener.socket], [], [], 0)[0]))
+        loop.run_once(0.1)
+        return listener.accept(UPGRADED + b'{"type":"followed","value":true,"uid":"%s"}\n' % uid.encode())
+
+    old = joined("a")
+    turn(loop, lambda: made.followed)
+    made.assignment_changed(from_wire({**GOOD, "attempt": 9, "hosts": hosts, "uids": ["new", "mine"]}))
+    assert made.lead is None
+    # The name still leads to the old pod: it is left again, and tried again after a while.
+    stale = joined("a")
+    new = joined("new")
+    turn(loop, lambda: made.lead == 0 and made.followed)
+    for peer in (old, stale):
+        assert b"" in (peer.recv(1), peer.recv(4_096), peer.recv(4_096)), "left"
+    for peer in (old, stale, new):
+        peer.close()

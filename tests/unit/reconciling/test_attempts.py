@@ -232,6 +232,11 @@ def test_a_lost_node_that_shows_late_takes_back_what_its_peers_cost() -> None:
     late = decided(job(early), silent, NOW + 60).status
     assert (late.restarts, late.disruptions) == (0, 1)
     assert [(item.attempt, item.reason) for item in late.failures] == [(2, "NodeLost")]
+    # So too where the loss was seen while the first attempt's cause was still being settled.
+    settled = decided(job(early), silent, NOW + 1).status
+    assert (settled.failures[0].attempt, settled.failures[0].reason) == (1, "NodeLost")
+    again = decided(job(settled), silent, NOW + 1).status
+    assert (again.restarts, again.disruptions, len(again.failures)) == (0, 1, 1)
     # A worker that took part in the second attempt was there: the first one's end had another cause.
     heard = observed(said(1, "Running", attempt=2), given=[pod(0), lost], attempt=2)
     both = decided(job(early), heard, NOW + 60).status
