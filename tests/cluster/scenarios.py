@@ -13,7 +13,7 @@ import re
 import signal
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -128,6 +128,8 @@ class Scenario:
 
         def reached() -> Mapping[str, Any] | None:
             status = self.status
+            if status.get("phase") in ("Succeeded", "Failed") and phase != status["phase"]:
+                pytest.fail(f"{self.name} is {status['phase']}, not {phase}: {self.failures}")
             assert status.get("phase") == phase, {key: status.get(key) for key in ("phase", "attempt", "conditions")}
             return status if status.get("attempt", 0) >= attempt else None
 
@@ -224,6 +226,8 @@ class Stage:
             yield made
         finally:
             # Shown by pytest when the test fails.
+            with suppress(ClientError):
+                print(*made.failures, sep="\n")
             print("\n".join(line for line in self.operator.text().splitlines() if f"/{name}:" in line))
             where.kubectl("delete", "dtj", name, "--wait=false", "--ignore-not-found")
 

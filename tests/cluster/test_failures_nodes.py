@@ -26,7 +26,9 @@ def test_a_node_that_is_removed_takes_its_workers_elsewhere(stage: Stage, scenar
         scenario.until_training()
         lost = scenario.nodes()[f"{scenario.name}-1"]
         stage.main.embedded.call(stage.main.embedded.cluster.remove_node(lost))
-        scenario.succeeds(attempt=2, disruptions=1)
+        scenario.until_phase("Succeeded")
+        # The peer's broken connection is often known before the node's loss is, and costs nothing in the end.
+        assert scenario.accounts[1:] == (0, 1), scenario.failures
         failure = scenario.failures[0]
         assert (failure["reason"], failure["worker"], failure["node"]) == ("NodeLost", 1, lost), failure
 
@@ -65,7 +67,6 @@ def test_an_elastic_job_whose_masters_node_is_lost_goes_on_with_another_master(
         stage.main.embedded.call(stage.main.embedded.cluster.lose_node(lost))
         scenario.until_phase("Succeeded")
         attempt, restarts, disruptions = scenario.accounts
-        # The peer's broken connection is known before the node's loss is, and is no failure of its own in the end.
         assert (restarts, disruptions) == (0, 1), scenario.failures
         assert [item["reason"] for item in scenario.failures] == ["NodeLost"]
         assert scenario.status["ranks"] == [1]
