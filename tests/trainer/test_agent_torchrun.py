@@ -7,10 +7,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.trainer.toy import Toy
 from tests.unit.agent.agents import Agent, Job, Stream, until
+from trainloop.data import Batch
 
 pytestmark = pytest.mark.torch
 
@@ -103,3 +106,35 @@ def test_a_killed_rank_is_named_with_its_signal_and_all_train_again_in_place(job
     assert agents[0].exit_code() == 143
     assert (job.folder / "saved-0").exists() and (job.folder / "saved-1").exists()
     assert agents[0].termination()["state"] == "Stopped"
+
+
+class Raising(Toy):
+    """The third of four ranks raises in its second step; the others then fail too, in their collectives."""
+
+    def collate(self, samples: list[Any]) -> Batch:
+        self.fetched = getattr(self, "fetched", 0) + 1
+        if os.environ["RANK"] == "2" and self.fetched == 2:
+            raise ValueError("sample 7 is no sentence")
+        return super().collate(samples)
+
+
+def test_of_four_ranks_the_one_that_raises_is_reported_with_its_traceback(job: Job) -> None:
+    environ = {"TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": "4", "OMP_NUM_THREADS": "1"}
+    environ |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])}
+    options = {
+        "task.name": f"{__name__}:Raising",
+        "steps": 100,
+        "batch.size": 8,
+        "precision.compute": "fp64",
+        "metrics.path": job.folder / "report",
+    }
+    sets = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
+    agent = job.agent(0, **environ).start(sys.executable, "-m", "trainloop", *sets)
+    job.annotate(job.assignment(1))
+    stream = Stream(agent)
+    culprit = stream.until(lambda line: (line.get("report") or {}).get("state") == "Failed")["report"]
+    stream.close()
+    assert (culprit["culprit"], culprit["rank"], culprit["exitCode"]) == (True, 2, 1)
+    assert "ValueError: sample 7 is no sentence" in culprit["error"] and "in collate" in culprit["error"]
+    # All ranks' output is kept, each line with its rank.
+    until(lambda: all(f"[rank {rank}]: " in agent.output() for rank in (0, 2)), 20, "prefixed output")
