@@ -25,7 +25,8 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
             yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
         else:
             yield JobEvent("Normal", "Resumed", "The job goes on")
-    if new.attempt > old.attempt:
+    # The first attempt is what applying the job asks for: its pods say enough, and a write until they exist is saved.
+    if new.attempt > max(old.attempt, 1):
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
     for name, before, after in (("GaveBack", old.given_back, new.given_back), ("Resizing", old.resizing, new.resizing)):
         running = condition(new.conditions, "Running")

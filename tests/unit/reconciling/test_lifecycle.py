@@ -128,7 +128,7 @@ class TestSuspension:
         begun = decided(job(born.status), Observed(), NOW + 50)
         assert (begun.status.phase, begun.status.attempt) == ("Pending", 1)
         assert begun.status.start_time == to_text(NOW + 50)
-        assert happened(begun) == ["Resumed", "AttemptOpened"]
+        assert happened(begun) == ["Resumed"]
 
     def test_suspending_scales_to_zero_and_resuming_opens_a_new_attempt_with_the_new_pods(self) -> None:
         of = job(running(), **SUSPENDED)
