@@ -32,10 +32,13 @@ from trainmaster.agent.verdict import Outcome, stopped
 
 FILE_SECONDS = 0.05
 PROGRESS_SECONDS = 0.25
+NEW_LEAD_SECONDS = 2.0
+"""An operator is taken to be on its way to a lead that is new: without that, the loss of the lead makes each worker
+with a report exit before anybody could have followed, into the kubelet's back-off (measured: 10, 20, 40 s)."""
 PATIENCE_SECONDS = 3.0
+"""How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
 FORGOTTEN_SECONDS = 30.0
 """Without any operator for this long, one that had acknowledged a report may have died before it wrote it down."""
-"""How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
 KEPT_ATTEMPTS = 5
 
 
@@ -83,6 +86,8 @@ class Worker:
         self._acked_attempt = 0
         self._ended_at = 0.0
         self._unfollowed_at: float | None = None
+        self._known_lead: int | None = None
+        self._new_lead_until = 0.0
         """Since when no operator follows, on the monotonic clock."""
         self._exit_timer: Timer | None = None
         self._terminating = False
@@ -281,6 +286,10 @@ class Worker:
 
     def _changed(self) -> None:
         """Who leads, or whether an operator follows, has changed."""
+        if self._link.lead is not None and self._link.lead != self._known_lead:
+            self._known_lead = self._link.lead
+            self._new_lead_until = time.monotonic() + NEW_LEAD_SECONDS
+            self._loop.call_later(NEW_LEAD_SECONDS, self._changed)
         if self._is_followed():
             self._unfollowed_at = None
         elif self._unfollowed_at is None:
@@ -319,7 +328,8 @@ class Worker:
         if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
             # The kubelet has already told of a lost agent's container, and the operator is on its way back to this one.
             return PATIENCE_SECONDS
-        return PATIENCE_SECONDS if self._is_followed() else 0.0
+        awaited = self._is_followed() or time.monotonic() < self._new_lead_until
+        return PATIENCE_SECONDS if awaited else 0.0
 
     def _is_followed(self) -> bool:
         if self._link.lead == self._settings.worker:
