@@ -179,6 +179,10 @@ class Worker:
 
     def _launch(self, assignment: Assignment, node_rank: int, environ: Mapping[str, str]) -> None:
         address = lookup_hosts(self._settings.hosts_file, assignment.master)
+        if assignment.master == assignment.hosts[node_rank]:
+            # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store
+            # would look for itself in vain.
+            address = self._settings.pod_ip or address
         if address:
             assignment = assignment._replace(master=address)
         run = Run(self._loop, self._settings, assignment, node_rank, self._printers, self._take_outcome, self._run_gone)
