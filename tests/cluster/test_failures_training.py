@@ -1,0 +1,198 @@
+"""The bundled loop under a job that stops and changes: where it goes on, and with which samples.
+
+The task, a ConfigMap in the pods, writes down the samples of every step that a rank takes; the loop writes each step's
+loss in full precision. Both lie beside the checkpoints, on a claim that outlives the pods.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.scenarios import Scenario, Stage
+
+pytestmark = pytest.mark.torch
+
+TASK = """
+import os, time
+import torch
+from torch import nn
+
+class Task:
+    evaluation = None
+
+    def __init__(self, options):
+        made = torch.Generator().manual_seed(1)
+        self.train = list(enumerate(torch.randn(options["samples"], 4, generator=made)))
+        attempt, rank = os.environ["TRAINMASTER_ATTEMPT"], os.environ["RANK"]
+        self.seconds = 0.0 if int(attempt) > options["slow_attempts"] else 0.1
+        self.seen = open(f"{os.environ['TRAINMASTER_CHECKPOINT_DIR']}/seen-{attempt}-{rank}", "a", buffering=1)
+
+    def model(self):
+        return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+
+    def collate(self, samples):
+        return {"index": torch.tensor([i for i, _ in samples]), "x": torch.stack([x for _, x in samples])}
+
+    def count(self, batch):
+        return len(batch["index"])
+
+    def loss(self, model, batch):
+        if torch.is_grad_enabled():
+            print(*batch["index"].tolist(), file=self.seen)
+        time.sleep(self.seconds)
+        return ((model(batch["x"])[:, 0] - batch["x"].sum(1)) ** 2).sum()
+
+    def measure(self, model, batch):
+        return {}
+
+    def results(self, sums):
+        return {}
+"""
+# What the claim holds in the end, as one JSON document.
+READ = """
+import json, pathlib
+folder = pathlib.Path("/checkpoints")
+lines = [json.loads(line) for line in (folder / "report/metrics.jsonl").read_text().splitlines()]
+print(json.dumps({
+    "losses": [[line["step"], line["loss"]] for line in lines if line["kind"] == "step"],
+    "seen": {path.name: path.read_text().splitlines() for path in sorted(folder.glob("seen-*"))},
+}))
+"""
+
+
+@contextmanager
+def claim(cluster: Cluster, name: str) -> Iterator[str]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Mi"}}}
+    metadata = {"name": name}
+    cluster.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+    yield name
+    cluster.kubectl("delete", "persistentvolumeclaim", name, "--wait=false")
+
+
+@pytest.fixture
+def task(stage: Stage) -> Iterator[str]:
+    """A ConfigMap with the task's module."""
+    name = "task"
+    stage.main.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"task.py": TASK}})
+    yield name
+    stage.main.kubectl("delete", "configmap", name)
+
+
+def apply(
+    scenario: Scenario, claim: str, task: str, workers: int, steps: int, batch: int, slow: int, **spec: Any
+) -> None:
+    """The loop as a job without torchrun: a second process for each worker would be the slowest part of the test."""
+    training = {
+        "task": {"name": "task:Task", "options": {"samples": steps * batch, "slow_attempts": slow}},
+        "steps": steps,
+        "batch": {"size": batch},
+        "optimizer": {"lr": 0.01},
+        "checkpoint": {"every_steps": 1000},
+        "metrics": {"every_steps": 1, "path": "/checkpoints/report", "plot": False},
+    }
+    worker = {
+        "name": "worker",
+        "env": [{"name": "PYTHONPATH", "value": "/task"}, {"name": "OMP_NUM_THREADS", "value": "1"}],
+        "volumeMounts": [{"name": "task", "mountPath": "/task"}],
+    }
+    manifest = {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": "DistributedTrainingJob",
+        "metadata": {"name": scenario.name},
+        "spec": {
+            "workers": workers,
+            "launcher": "exec",
+            "backend": "gloo",
+            "checkpoint": {"volume": {"claimName": claim}, "path": "/checkpoints"},
+            "training": training,
+            "podTemplate": {
+                "spec": {"containers": [worker], "volumes": [{"name": "task", "configMap": {"name": task}}]}
+            },
+            **spec,
+        },
+    }
+    scenario.cluster.apply(manifest)
+
+
+def written(cluster: Cluster, claim: str) -> dict[str, Any]:
+    """What the job has left on its claim."""
+    name = f"read-{claim}"
+    container = {
+        "name": "read",
+        "image": "ghcr.io/trainmaster/trainer:0.1.0",
+        "command": ["python3", "-c", READ],
+        "volumeMounts": [{"name": "claim", "mountPath": "/checkpoints"}],
+    }
+    spec = {
+        "restartPolicy": "Never",
+        "containers": [container],
+        "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": claim}}],
+    }
+    cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+    cluster.kubectl("wait", "pod", name, "--for=jsonpath={.status.phase}=Succeeded", "--timeout=50s")
+    found: dict[str, Any] = json.loads(cluster.kubectl("logs", name).stdout)
+    cluster.kubectl("delete", "pod", name, "--wait=false")
+    return found
+
+
+def steps_taken(scenario: Scenario) -> int:
+    """By the console of rank 0, whose pod stays."""
+    return max(map(int, re.findall(r"^.*\bstep (\d+)/", scenario.log(f"{scenario.name}-0"), re.MULTILINE)), default=0)
+
+
+def test_a_suspended_job_goes_on_where_it_stopped_to_the_bit(stage: Stage, task: str) -> None:
+    """Two jobs with the same seed: one is suspended on its way, and both have the same loss in every step."""
+    cluster, steps = stage.main, 24
+    with (
+        stage.scenario() as whole,
+        stage.scenario() as stopped,
+        claim(cluster, "whole") as kept_whole,
+        claim(cluster, "stopped") as kept_stopped,
+    ):
+        apply(stopped, kept_stopped, task, workers=2, steps=steps, batch=8, slow=1)
+        stopped.until(lambda: steps_taken(stopped) >= 3, "some steps")
+        stopped.patch('{"runPolicy": {"suspend": true}}')
+        # Alone, so that two ranks have a core each.
+        apply(whole, kept_whole, task, workers=2, steps=steps, batch=8, slow=1)
+        stopped.until_phase("Suspended")
+        stopped.until(lambda: not stopped.pods(), "pods gone")
+        whole.succeeds(attempt=1)
+        stopped.patch('{"runPolicy": {"suspend": false}}')
+        stopped.succeeds(attempt=2)
+        expected, found = written(cluster, kept_whole), written(cluster, kept_stopped)
+        assert [step for step, _ in expected["losses"]] == list(range(1, steps + 1))
+        assert found["losses"] == expected["losses"], "each step once, with the same loss"
+        assert {"seen-1-0", "seen-2-0"} < set(found["seen"]), "in two attempts"
+
+
+def test_from_four_workers_to_three_and_back_every_sample_is_seen_once(stage: Stage, task: str) -> None:
+    cluster, steps, batch = stage.main, 110, 12
+    with stage.scenario() as job, claim(cluster, "elastic") as kept:
+        elastic = {"minWorkers": 2, "maxWorkers": 4}
+        apply(job, kept, task, workers=4, steps=steps, batch=batch, slow=2, elastic=elastic)
+        job.until_phase("Running")
+        job.until(lambda: steps_taken(job) >= 2, "some steps of four")
+        cluster.kubectl("scale", "dtj", job.name, "--replicas=3")
+        job.until_phase("Running", attempt=2)
+        cluster.kubectl("scale", "dtj", job.name, "--replicas=4")
+        job.succeeds(attempt=3)
+        found = written(cluster, kept)
+    # A resumed rank puts one sample through DDP before it restores its weights (DESIGN.md, section 9): not a step.
+    found["seen"] = {name: [line for line in lines if " " in line] for name, lines in found["seen"].items()}
+    assert sorted(found["seen"]) == [
+        f"seen-{attempt}-{rank}" for attempt, ranks in ((1, 4), (2, 3), (3, 4)) for rank in range(ranks)
+    ]
+    samples = Counter(int(word) for lines in found["seen"].values() for line in lines for word in line.split())
+    assert samples == Counter(range(steps * batch)), "each once, over three numbers of ranks"
+    assert [step for step, _ in found["losses"]] == list(range(1, steps + 1)), "no step lost, none taken twice"
+    for attempt, ranks in ((1, 4), (2, 3), (3, 4)):
+        sizes = {len(line.split()) for rank in range(ranks) for line in found["seen"][f"seen-{attempt}-{rank}"]}
+        assert sizes == {batch // ranks}, "the global batch is kept"
