@@ -43,6 +43,7 @@ def test_an_evicted_pod_is_named_as_evicted(scenario: Scenario) -> None:
 def test_a_drained_nodes_workers_go_on_elsewhere(stage: Stage, scenario: Scenario) -> None:
     with stage.nodes(2) as nodes:
         scenario.apply(
+            train(faults=2),
             failurePolicy=NO_RESTART,
             resources={"gpus": 1},
             podTemplate={"spec": {**QUICK["spec"], "nodeSelector": {"for": nodes[0]}}},
@@ -50,10 +51,12 @@ def test_a_drained_nodes_workers_go_on_elsewhere(stage: Stage, scenario: Scenari
         scenario.until_training()
         drained = scenario.nodes()[f"{scenario.name}-0"]
         scenario.cluster.kubectl("drain", drained, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
-        scenario.until_phase("Running", attempt=2)
+        scenario.until_training(attempt=2)
         assert set(scenario.nodes().values()) == set(nodes) - {drained}
-        scenario.succeeds(attempt=2, disruptions=1)
-        failure = scenario.failures[0]
+        # The second fault, after which the ranks end.
+        scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", "--wait=false")
+        scenario.succeeds(attempt=3, disruptions=2)
+        failure = scenario.failures[-1]
         assert (failure["reason"], failure["node"]) == ("Evicted", drained), failure
 
 
