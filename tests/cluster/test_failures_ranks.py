@@ -67,7 +67,7 @@ def test_a_rank_that_torchrun_started_is_named_too(scenario: Scenario) -> None:
 
 def test_an_attempt_whose_agent_was_killed_is_not_trained_twice(scenario: Scenario) -> None:
     """The kubelet starts the container again: the agent finds its mark, and waits for another attempt."""
-    scenario.apply()
+    scenario.apply(train(faults=2))
     started = scenario.until_training()
     before = scenario.uids()
     scenario.kill_agent(1, started[1])
@@ -77,8 +77,11 @@ def test_an_attempt_whose_agent_was_killed_is_not_trained_twice(scenario: Scenar
     assert starts == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert scenario.uids() == before
     assert scenario.container_restarts() == [0, 1]
-    scenario.succeeds(attempt=2, restarts=1)
-    failure = scenario.failures[0]
+    failure = scenario.until(
+        lambda: next((item for item in scenario.failures if item["reason"] == "AgentLost"), None),
+        "the cause is settled",
+    )
+    assert scenario.accounts == (2, 1, 0)
     assert (failure["reason"], failure["worker"], failure["pod"]) == ("AgentLost", 1, f"{scenario.name}-1"), failure
 
 
