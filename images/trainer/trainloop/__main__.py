@@ -67,15 +67,19 @@ def _run(options: argparse.Namespace) -> int:
     from trainloop.config import dump_config, load_config
     from trainloop.run import dry_run, train
 
-    config = load_config(options.config, options.set)
     if options.print_config:
-        print(dump_config(config), end="")
+        print(dump_config(load_config(options.config, options.set)), end="")
         return 0
     if options.dry_run:
-        dry_run(config)
+        dry_run(load_config(options.config, options.set))
         return 0
+
     # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher looks for the first failure.
-    return EXIT_STOPPED if record(train)(config) else 0
+    @record
+    def run() -> bool:
+        return train(load_config(options.config, options.set))
+
+    return EXIT_STOPPED if run() else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,11 @@ _MASTER_UNREACHABLE = re.compile(
 )
 # What a script says by an exception of this name *and* this exit code: either alone may mean something else (70 is
 # EX_SOFTWARE of sysexits.h).
-_NAMED_BY_EXCEPTION = {67: "PreflightMismatch", 70: "Diverged"}
+_NAMED_BY_EXCEPTION = {
+    2: ("ConfigError", "Usage"),
+    67: ("PreflightMismatch", "PreflightMismatch"),
+    70: ("Diverged", "Diverged"),
+}
 FATAL_ERROR = "Fatal Python error:"
 """How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
 # Fatal signals that the agent never sends, and that no peer's end causes.
@@ -65,7 +69,8 @@ def stopped(ending: Ending | None) -> Outcome:
 def judge_failure(ending: Ending, rank: int | None, error: str, oom_kills: int) -> Outcome:
     """Classify a rank that ended by itself with anything but 0. `oom_kills`: the cgroup's count during the attempt."""
     if ending.signal == signal.SIGKILL and oom_kills > 0:
-        note = f"killed by the kernel for memory: {oom_kills} such kills in this container during the attempt"
+        kills = "kill" if oom_kills == 1 else "kills"
+        note = f"killed by the kernel for memory: {oom_kills} such {kills} in this container during the attempt"
         text = f"{error}\n{note}" if error else note
         return Outcome("Failed", rank, ending.exit_code, ending.signal, "OOMKilled", text[-MAX_ERROR_CHARACTERS:])
     if ending.signal is not None:
@@ -74,9 +79,9 @@ def judge_failure(ending: Ending, rank: int | None, error: str, oom_kills: int) 
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = f"{error}\nkilled by {signal_name(ending.signal)}".lstrip()[-MAX_ERROR_CHARACTERS:]
         return Outcome("Failed", rank, ending.exit_code, ending.signal, "Signal", text, culprit)
-    named = _NAMED_BY_EXCEPTION.get(ending.exit_code)
-    if named is not None and re.search(rf"^\W*(?:[\w.]+\.)?{named}\b", error, re.MULTILINE):
-        return Outcome("Failed", rank, ending.exit_code, None, named, error)
+    exception, reason = _NAMED_BY_EXCEPTION.get(ending.exit_code, ("", ""))
+    if exception and re.search(rf"^\W*(?:[\w.]+\.)?{exception}\b", error, re.MULTILINE):
+        return Outcome("Failed", rank, ending.exit_code, None, reason, error)
     if _MASTER_UNREACHABLE.search(error):
         return Outcome("Failed", rank, ending.exit_code, None, "MasterUnreachable", error, False)
     return Outcome("Failed", rank, ending.exit_code, None, "Error", error, not broken_connection(error))

@@ -53,7 +53,13 @@ _ALL = (
         "Fail",
         exit_code=70,
     ),
-    Reason("Usage", "The agent was started with arguments that it doesn't know.", "Fail", exit_code=64),
+    Reason(
+        "Usage",
+        "The configuration can't be used: the agent's arguments (64), or the program's, said by an exception "
+        "`ConfigError` and exit code 2, as the bundled loop does.",
+        "Fail",
+        exit_code=64,
+    ),
     Reason(
         "AgentLost",
         "The agent, or the whole container, was killed in the middle of an attempt.",

@@ -127,6 +127,8 @@ def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
             False,
         ),
         (Ending(70), "  File x\ntrainloop.errors.Diverged: loss\nDiverged: loss is nan", 0, "Diverged", True),
+        (Ending(2), "trainloop.errors.ConfigError: batch is missing: it is required", 0, "Usage", True),
+        (Ending(2), "usage: train.py [-h]", 0, "Error", True),
         (Ending(70), "KeyError: 'Diverged'", 0, "Error", True),
         (Ending(1), "Diverged: loss is nan", 0, "Error", True),
         (Ending(67), "PreflightMismatch: torch differs", 0, "PreflightMismatch", True),

@@ -261,9 +261,7 @@ def test_an_out_of_memory_kill_is_told_apart_by_the_cgroups_counter(job: Job) ->
     assert agent.exit_code() == 137
     report = agent.termination()
     assert report["reason"] == "OOMKilled"
-    assert report["error"].endswith(
-        "killed by the kernel for memory: 1 such kills in this container during the attempt"
-    )
+    assert report["error"].endswith("killed by the kernel for memory: 1 such kill in this container during the attempt")
 
 
 def test_a_newer_assignment_in_the_file_alone_starts_a_new_attempt(job: Job) -> None:
