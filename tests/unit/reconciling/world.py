@@ -519,7 +519,11 @@ class World:
             return
         group = tuple(ready[worker].uid for worker in sorted(ready))
         self.groups.setdefault(attempt, set()).add(group)
-        assert len(self.groups[attempt]) == 1, f"attempt {attempt} was trained by two groups"
+        others = {uid for other in self.groups[attempt] - {group} for uid in other}
+        # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced while
+        # the operator is away, the new ones begin it again. Later attempts name their members.
+        left = {pod.uid for pod in (*self.pods.values(), *self.zombies)}
+        assert not others or (attempt == 1 and not others & left), f"attempt {attempt} was trained by two groups"
         training = [pod.ranks for pod in self.pods.values() if pod.joined and pod.ranks != attempt]
         assert len(training) == 0 or len(training) < len(workers), "two attempts train at a time"
         assert self.status.phase not in TERMINAL_PHASES or self.status.attempt == attempt, "a finished job trains"
