@@ -3,7 +3,8 @@
 A failure is answered at once: the next attempt opens in the same pass when all pods are there and no back-off stands
 in the way, even if only bystanders have spoken. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
 report, a pod that turns out to be gone) replaces what was recorded, and the accounts with it. Only what can't be taken
-back, giving the job up, waits for that long where nobody has named the culprit.
+back, giving the job up, waits for that long where nobody has named the culprit, and for a worker that says nothing as
+long as Kubernetes takes to find out that its node is lost.
 
 A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again.
 """
@@ -19,7 +20,7 @@ from trainmaster.reconciling.attribution import Cause, cause_of
 from trainmaster.reconciling.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
 from trainmaster.reconciling.quarantine import blame, unblame
 from trainmaster.reconciling.reasons import Strength, known_reason
-from trainmaster.reconciling.situation import Situation, count_ends, is_alive
+from trainmaster.reconciling.situation import ENDED_STATES, Situation, count_ends, is_alive
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.transition import Transition
@@ -27,6 +28,8 @@ from trainmaster.rendering import rank_grace_seconds
 
 # Until the watch has confirmed what happened (measured: 1 to 2 s).
 SETTLE_SECONDS = 2.0
+# Until a node that is silent counts as unreachable (kube-controller-manager: node-monitor-grace-period, 50 s).
+NODE_MONITOR_SECONDS = 60.0
 # No wait that other policies ask for is longer.
 LONGEST_OTHER_WAIT = 600.0
 MAX_FAILURES = 10
@@ -70,7 +73,7 @@ def over(situation: Situation) -> Transition | None:
 def settle(situation: Situation) -> Transition | None:
     """A stronger cause has come to light for an attempt that ended a moment ago: replace the record."""
     failure = situation.last_failure
-    if failure is None or since(situation.now, failure.at) >= SETTLE_SECONDS:
+    if failure is None or (since(situation.now, failure.at) >= SETTLE_SECONDS and not failure.settling):
         return None
     held = situation.status.phase == "Restarting"
     if failure.attempt != situation.status.attempt - (0 if held else 1):
@@ -118,6 +121,10 @@ def held_since(situation: Situation) -> str | None:
 
 def restart_at(situation: Situation) -> float | None:
     """When a waiting restart may begin. After a clock was set back nobody waits longer than was ever meant."""
+    failure = situation.last_failure
+    if failure is not None and failure.settling:
+        wait = _settling_seconds(situation, failure.attempt)
+        return min((to_seconds(failure.at) or situation.now) + wait, situation.now + wait)
     at = to_seconds(situation.status.restart_time)
     if at is None:
         return None
@@ -191,15 +198,30 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
 
 
 def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
+    silent = _silent(situation, cause.attempt)
+    whom = f"for a word of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
     return Transition(
         "Restarting",
         "Settling",
-        f"attempt {cause.attempt} ended: {cause.message}; waiting a moment for the cause",
+        f"attempt {cause.attempt} ended: {cause.message}; waiting {whom}",
         {
             "failures": _recording(situation, cause, counted=False, settling=True),
-            "restart_time": to_text(situation.now + SETTLE_SECONDS),
+            "restart_time": to_text(situation.now + _settling_seconds(situation, cause.attempt)),
         },
     )
+
+
+def _settling_seconds(situation: Situation, attempt: int) -> float:
+    """How long a bystander's word alone doesn't give the job up: a node that is lost shows late."""
+    if not _silent(situation, attempt):
+        return SETTLE_SECONDS
+    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
+
+
+def _silent(situation: Situation, attempt: int) -> list[int]:
+    """Members that haven't said how the attempt ended for them."""
+    said = {worker for worker, report in situation.reports_of(attempt).items() if report.state in ENDED_STATES}
+    return sorted(set(situation.members) - said)
 
 
 def _give_up(situation: Situation, cause: Cause, judgement: Judgement, at: str | None = None) -> Transition:

@@ -169,16 +169,35 @@ def test_a_disruption_that_shows_late_gives_the_restart_back() -> None:
 
 def test_nobody_is_given_up_for_a_bystanders_word_before_the_cause_had_time_to_show() -> None:
     of = job(running(), **NO_RESTARTS)
-    bystander = said(0, "Failed", culprit=False)
-    decision = decided(of, settled(of, observed(bystander)))
+    words = (said(0, "Failed", culprit=False), said(1, "Stopped"))
+    decision = decided(of, settled(of, observed(*words)))
     assert (decision.status.phase, decision.status.attempt, decision.status.restarts) == ("Restarting", 1, 0)
     assert kinds(decision)[0] == "Assign 1 Hold to bert-0,bert-1"
     assert decision.requeue_after == pytest.approx(2.0)
-    lost = decided(job(decision.status, **NO_RESTARTS), observed(bystander, given=[pod(0)]), NOW + 1)
+    lost = decided(job(decision.status, **NO_RESTARTS), observed(*words, given=[pod(0)]), NOW + 1)
     assert (lost.status.phase, lost.status.disruptions) == ("Restarting", 1)
-    over = decided(job(decision.status, **NO_RESTARTS), observed(bystander), NOW + 2)
+    over = decided(job(decision.status, **NO_RESTARTS), observed(*words), NOW + 2)
     assert over.status.phase == "Failed"
     assert next(item for item in over.status.conditions if item.type == "Failed").reason == "MaxRestartsExceeded"
+
+
+def test_a_silent_worker_is_waited_for_until_its_node_would_be_known_as_lost() -> None:
+    of = job(running(), **NO_RESTARTS)
+    bystander = said(0, "Failed", culprit=False)
+    decision = decided(of, settled(of, observed(bystander)))
+    assert decision.status.phase == "Restarting"
+    assert "waiting for a word of worker 1" in next(
+        item.message for item in decision.status.conditions if item.type == "Running"
+    )
+    held = job(decision.status, **NO_RESTARTS)
+    assert decided(held, observed(bystander), NOW + 99).status.phase == "Restarting"
+    assert decided(held, observed(bystander), NOW + 100).status.phase == "Failed"
+    # Its word, or its node's, settles it.
+    assert decided(held, observed(bystander, said(1, "Stopped")), NOW + 30).status.phase == "Failed"
+    taken = pod(1, deleting=True, disruption="DeletionByTaintManager")
+    lost = decided(held, observed(bystander, given=[pod(0), taken]), NOW + 90)
+    assert (lost.status.phase, lost.status.disruptions, lost.status.restarts) == ("Restarting", 1, 0)
+    assert lost.status.failures[0].reason == "NodeLost"
 
 
 @pytest.mark.parametrize(
