@@ -68,7 +68,8 @@ class Soak:
             phase, restarts, budget = status["phase"], status.get("restarts", 0), self.budgets.pop(namespace)
             described = f"{namespace}: {status}"
             assert restarts <= budget, described
-            assert status["attempt"] <= 1 + restarts + status.get("disruptions", 0), described
+            # A pod that is lost may end two attempts before the watch tells of it: one disruption all the same.
+            assert status["attempt"] <= 1 + restarts + 2 * status.get("disruptions", 0), described
             assert phase == "Succeeded" or restarts == budget, described
             self.check_record(namespace)
             self.ended[phase] += 1
