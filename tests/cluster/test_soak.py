@@ -68,10 +68,9 @@ class Soak:
             phase, restarts, budget = status["phase"], status.get("restarts", 0), self.budgets.pop(namespace)
             described = f"{namespace}: {status}"
             assert restarts <= budget, described
-            # A lost pod may end several attempts before the watch tells of it, all of them the one disruption.
-            ended, disruptions = status["attempt"] - 1, status.get("disruptions", 0)
-            assert restarts + disruptions <= ended, described
-            assert disruptions or restarts == ended, described
+            # A lost pod may end several attempts before the watch tells of it, all of them the one disruption; and one
+            # whose worker had finished ends none.
+            assert status.get("disruptions", 0) or restarts >= status["attempt"] - 1, described
             assert phase == "Succeeded" or restarts == budget, described
             self.check_record(namespace)
             self.ended[phase] += 1
