@@ -31,7 +31,8 @@ SCRIPTS = {
     "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
 }
 # Restarts and disruptions. The stream is faster than the watch: when a rank tells of its broken connection before the
-# watch shows that a pod is gone, the next attempt is opened with that pod, and its loss is a second disruption.
+# watch shows that a pod is gone, the next attempt is opened with that pod. Its loss is the same disruption where the
+# pod is known to be the same one, a second one otherwise.
 ENDS = {"healthy": {(0, 0)}, "rank failed": {(1, 0)}, "pod deleted": {(0, 1), (0, 2)}}
 ANSWERS = {
     "409": Fault(code=409),
@@ -144,7 +145,8 @@ def finish(disturber: Disturber, case: Case, *, exact: bool = True) -> None:
     status = cluster.status(case.namespace)
     attempt, counts = status["attempt"], (status.get("restarts", 0), status.get("disruptions", 0))
     assert status["phase"] == "Succeeded", f"{case}: {status}"
-    assert attempt == 1 + sum(counts), f"{case}: {status}"
+    # A lost pod may end several attempts before the watch tells of it, all of them the one disruption.
+    assert attempt == 1 + sum(counts) or (counts[1] and attempt > 1 + sum(counts)), f"{case}: {status}"
     if exact:
         assert counts in ENDS[case.scenario], f"{case}: {status}"
     else:
