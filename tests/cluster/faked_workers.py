@@ -376,6 +376,9 @@ class FakedWorkers:
         peers = [peer for peer in agent.peers() if peer.run is not None and peer.run.attempt == assignment.attempt]
         if {peer.worker for peer in peers} != set(assignment.workers):
             return
+        if any(peer.run is not None and peer.run.joined is not None for peer in peers):
+            # A new pod of attempt 1, which names no uids, finds a group that is closed.
+            return
         now = time.monotonic()
         for other in self.record:
             if other.job == agent.job and other.stopped is None and other.attempt != assignment.attempt:
