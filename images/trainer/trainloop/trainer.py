@@ -298,7 +298,7 @@ class Trainer:
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(state.step, state.total, line)
         told = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
-        # The line has all ranks' samples; the progress file says each rank's own, and whoever reads all of them adds up.
+        # The line has all ranks' samples, the progress file each rank's own: whoever reads all of them adds up.
         told["samplesPerSecond"] /= self.world.size
         self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **told)
         self._window = Window()
