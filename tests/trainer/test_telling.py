@@ -75,17 +75,13 @@ def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.torch
-def test_a_runs_metrics_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINMASTER_PROGRESS_FILE", str(tmp_path / "progress"))
+def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
     report = {"path": str(tmp_path), "every_steps": 2, "plot": False, "prometheus_file": str(tmp_path / "run.prom")}
     report |= {"tensorboard": True, "peak_tflops": 0.5}
     run_ranks(2, train, config(metrics=report, hooks=["tests.trainer.test_telling:note_every_step"]))
     lines = read_metrics(tmp_path / "metrics.jsonl")
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 2, 4, 6]
-    told = [json.loads(file.read_text())["samplesPerSecond"] for file in tmp_path.glob("progress*")]
-    # Each rank tells its own; a file that both write to has one of them.
-    assert sum(told) * 2 / len(told) == pytest.approx(steps[-1]["samplesPerSecond"], rel=0.2)
     for line in steps:
         assert line["loss"] > 0 and line["gradNorm"] > 0 and line["samplesPerSecond"] > 0
         assert 0 <= line["dataWait"] <= 1 and 0 <= line["communication"] <= 1
