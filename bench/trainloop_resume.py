@@ -36,7 +36,7 @@ with joined(config.distributed) as world:
     task = build_task(config.task)
     mark("data")
     trainer = Trainer(config, world, task)
-    trainer.log.say = lambda text: None
+    trainer.log.quiet = True
     mark("model")
     trainer.prepare()
     mark("checkpoint")

@@ -73,7 +73,7 @@ def main() -> None:
     task = build_task(config.task)
     with joined(config.distributed) as world:
         trainer = Trainer(config, world, task)
-        trainer.log.say = lambda text: None  # type: ignore[method-assign]
+        trainer.log.quiet = True
         trainer.prepare()
         bare = bare_loop(task, task.model())
         timed(bare), timed(trainer.train_step)

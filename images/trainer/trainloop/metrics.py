@@ -125,6 +125,8 @@ class MetricsLog:
 
     def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
         self.settings, self.path, self._main = settings, path, main
+        # A benchmark has the console for its own table.
+        self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
         self._board: Any = None
         if main:
@@ -157,7 +159,7 @@ class MetricsLog:
 
     def say(self, text: str) -> None:
         """One line on the console."""
-        if self._main:
+        if self._main and not self.quiet:
             print(text, flush=True)
 
 
