@@ -15,8 +15,9 @@ from typing import Any
 from trainmaster.local.apiserver.api import Api, DeleteOptions
 from trainmaster.local.config import NodeTimings
 from trainmaster.local.controllers.loop import Controller, Index, Key
-from trainmaster.local.controllers.pods import condition, is_finished, is_terminating, parse_time
+from trainmaster.local.controllers.pods import condition, is_finished, is_terminating
 from trainmaster.local.events import EventRecorder
+from trainmaster.local.kinds.ages import seconds_since_epoch
 from trainmaster.local.kubelet.status import timestamp
 from trainmaster.local.scheduler import tolerates
 
@@ -154,7 +155,7 @@ class NodeController(Controller):
                 return 0.0
             seconds = [float(t["tolerationSeconds"]) for t in matching if t.get("tolerationSeconds") is not None]
             if seconds:
-                added = parse_time(taint["timeAdded"]) if taint.get("timeAdded") else self.api.clock()
+                added = seconds_since_epoch(taint["timeAdded"]) if taint.get("timeAdded") else self.api.clock()
                 limits.append(added + min(seconds) - self.api.clock())
         return max(0.0, min(limits)) if limits else None
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.local.kinds.ages import seconds_since_epoch
+
 Object = Mapping[str, Any]
-
-
-def parse_time(text: str) -> float:
-    """A Kubernetes timestamp as seconds since the epoch."""
-    return datetime.datetime.fromisoformat(text).timestamp()
 
 
 def condition(obj: Object, name: str) -> Object | None:
@@ -47,7 +43,7 @@ def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | Non
     if not min_ready_seconds:
         return 0.0
     ready = condition(pod, "Ready")
-    since = parse_time(str(ready["lastTransitionTime"])) if ready and ready.get("lastTransitionTime") else now
+    since = seconds_since_epoch(str(ready["lastTransitionTime"])) if ready and ready.get("lastTransitionTime") else now
     return max(0.0, since + min_ready_seconds - now)
 
 

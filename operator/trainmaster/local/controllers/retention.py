@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.controllers.pods import parse_time
+from trainmaster.local.kinds.ages import seconds_since_epoch
 
 EVENT_SECONDS = 3600.0
 _LOOK_SECONDS = 60.0
@@ -24,7 +24,7 @@ class EventRetention:
             for index, event in enumerate(self._api.peek_all("events")):
                 metadata = event["metadata"]
                 last = event.get("lastTimestamp") or event.get("eventTime") or metadata["creationTimestamp"]
-                if parse_time(last) < oldest:
+                if seconds_since_epoch(last) < oldest:
                     try:
                         await self._api.delete("events", metadata["name"], metadata["namespace"])
                     except ApiError:

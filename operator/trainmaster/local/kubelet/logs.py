@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster.local.controllers.pods import parse_time
+from trainmaster.local.kinds.ages import seconds_since_epoch
 
 _CHUNK = 256 * 1024
 _POLL_SECONDS = 0.05
@@ -43,7 +43,7 @@ class LogOptions:
         since_seconds = number("sinceSeconds", 1)
         since = now - since_seconds if since_seconds is not None else None
         if query.get("sinceTime"):
-            since = parse_time(query["sinceTime"])
+            since = seconds_since_epoch(query["sinceTime"])
         stream = query.get("stream", "All")
         return LogOptions(
             follow=query.get("follow", "").lower() in ("true", "1"),
@@ -83,7 +83,7 @@ def render(line: bytes, options: LogOptions) -> bytes:
     tag, _, text = rest.partition(b" ")
     if options.stream and stream.decode() != options.stream:
         return b""
-    if options.since is not None and parse_time(_microseconds(stamp.decode())) < options.since:
+    if options.since is not None and seconds_since_epoch(_microseconds(stamp.decode())) < options.since:
         return b""
     text = text if tag == b"P" else text + b"\n"
     return stamp + b" " + text if options.timestamps else text

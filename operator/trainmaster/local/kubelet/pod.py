@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.local.controllers.pods import parse_time
+from trainmaster.local.kinds.ages import seconds_since_epoch
 from trainmaster.local.kubelet.container import ContainerRun
 from trainmaster.local.kubelet.host import PodHost, container_ports
 from trainmaster.local.kubelet.launch import rewriter_of
@@ -251,7 +251,7 @@ class PodWorker:
         started = (self.pod.get("status") or {}).get("startTime")
         if limit is None or not started:
             return None
-        return parse_time(str(started)) + float(limit) - time.time()
+        return seconds_since_epoch(str(started)) + float(limit) - time.time()
 
     def _ended_for_good(self, run: ContainerRun) -> bool:
         return ended_for_good(self.pod["spec"], run.view)
