@@ -1,7 +1,7 @@
 """The worker: brings its ranks to what the highest assignment asks for, and sees to it that how they ended is known.
 
-`reconcile` is level-triggered: called after every change, it compares the assignment, the mark and what runs. The rules
-of the sure way (docs/protocol.md) are in `_exit_delay`.
+`_reconcile` is level-triggered: called after every change, it compares the assignment, the mark and what runs. When the
+process itself ends is decided in `leaving`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Any
 
 from trainmaster.agent import children, environment, marks
 from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer
-from trainmaster.agent.errors import EXIT_BY_REASON, EXIT_TERMINATED, InvalidAssignment, LaunchError
+from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment, LaunchError
 from trainmaster.agent.lead import Lead
+from trainmaster.agent.leaving import Leaving, Standing
 from trainmaster.agent.link import Link
-from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.loop import Loop
 from trainmaster.agent.metrics import render_metrics
 from trainmaster.agent.observation import Observation
 from trainmaster.agent.output import Printer
@@ -32,13 +33,6 @@ from trainmaster.agent.verdict import Outcome, stopped
 
 FILE_SECONDS = 0.05
 PROGRESS_SECONDS = 0.25
-NEW_LEAD_SECONDS = 2.0
-"""An operator is taken to be on its way to a lead that is new: without that, the loss of the lead makes each worker
-with a report exit before anybody could have followed, into the kubelet's back-off (measured: 10, 20, 40 s)."""
-PATIENCE_SECONDS = 3.0
-"""How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
-FORGOTTEN_SECONDS = 30.0
-"""Without any operator for this long, one that had acknowledged a report may have died before it wrote it down."""
 KEPT_ATTEMPTS = 5
 
 
@@ -52,10 +46,23 @@ class Worker:
         self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
         self._setup = SetupEnvironment(settings.setup, environ)
-        self._lead = Lead(
-            self._loop, settings, self._stop_attempt, self._acked, self._changed, self._mismatched, self._from_lead
+        self._leaving = Leaving(
+            self._loop,
+            settings.termination_log,
+            self._standing,
+            lambda report: self._save_mark(report, exited=True),
+            self._complain,
         )
-        self._link = Link(self._loop, settings, self._hello, self._from_lead, self._changed)
+        self._lead = Lead(
+            self._loop,
+            settings,
+            self._stop_attempt,
+            self._leaving.acknowledged,
+            self._leaving.followers_changed,
+            self._mismatched,
+            self._from_lead,
+        )
+        self._link = Link(self._loop, settings, self._hello, self._from_lead, self._leaving.followers_changed)
         self._server = Server(
             self._loop,
             settings,
@@ -82,16 +89,6 @@ class Worker:
         self._previous: Report | None = None
         """The last report of the attempt before that one: a lead that is joined later hasn't heard it."""
         self._started_attempt = 0
-        self._exited_before = False
-        self._acked_attempt = 0
-        self._ended_at = 0.0
-        self._unfollowed_at: float | None = None
-        self._known_lead: int | None = None
-        self._new_lead_until = 0.0
-        """Since when no operator follows, on the monotonic clock."""
-        self._exit_timer: Timer | None = None
-        self._terminating = False
-        self._exit_code: int | None = None
         self._complaint = ""
 
     def run(self, terminated_already: bool) -> int:
@@ -115,11 +112,11 @@ class Worker:
         self._loop.run()
         for printer in self._printers:
             printer.drain(1.0)
-        return self._exit_code if self._exit_code is not None else 1
+        return self._leaving.code if self._leaving.code is not None else 1
 
     def offer(self, assignment: Assignment) -> Assignment:
         """An assignment from any of the three ways: taken if it is higher. Returns the one that then holds."""
-        if self._assignment is not None and (self._exit_code is not None or not newer(self._assignment, assignment)):
+        if self._assignment is not None and (self._leaving.code is not None or not newer(self._assignment, assignment)):
             # On its way out it starts nothing more: the next agent finds the assignment in the file.
             return self._assignment
         self._assignment = assignment
@@ -132,7 +129,7 @@ class Worker:
 
     def _reconcile(self) -> None:
         assignment = self._assignment
-        if assignment is None or self._terminating or self._exit_code is not None:
+        if assignment is None or self._leaving.terminating or self._leaving.code is not None:
             return
         node_rank = assignment.node_rank(self._settings.worker, self._settings.pod_uid)
         wanted = assignment.attempt if assignment.state == "Run" and node_rank is not None else None
@@ -148,11 +145,10 @@ class Worker:
                 self._start(assignment, node_rank)
         elif self._preparation is None and self._started_attempt < assignment.attempt:
             self._publish(self._new_report(assignment.attempt, "Waiting"))
-        self._consider_exit()
+        self._leaving.reconsider()
 
     def _start(self, assignment: Assignment, node_rank: int) -> None:
         self._started_attempt = assignment.attempt
-        self._exited_before = False
         starting = self._new_report(assignment.attempt, "Starting")
         try:
             marks.write_mark(self._settings.state_dir, starting)
@@ -205,8 +201,8 @@ class Worker:
         if self._observation is not None:
             self._observation.finish()
         self._run = None
-        if self._terminating:
-            self._exit_terminated()
+        if self._leaving.terminating:
+            self._leaving.leave_terminated()
         else:
             self._reconcile()
 
@@ -240,7 +236,7 @@ class Worker:
 
     def _take_outcome(self, outcome: Outcome) -> None:
         """This worker's part of the attempt has ended, or a better cause has been found."""
-        self._ended_at = time.monotonic()
+        self._leaving.ended()
         if self._run is not None and self._observation is not None:
             # Before the report: who hears of the end decides on what it knows of the way there.
             self._observation.finish()
@@ -252,10 +248,9 @@ class Worker:
             error=outcome.error,
             culprit=outcome.culprit,
         )
-        self._acked_attempt = 0
         self._save_mark(report, exited=False)
         self._publish(report)
-        self._consider_exit()
+        self._leaving.reconsider()
 
     def _publish(self, report: Report) -> None:
         if self._report is not None and self._report._replace(at=report.at) == report:
@@ -279,8 +274,7 @@ class Worker:
         self._started_attempt = mark.report.attempt
         children.send(children.leftovers(self._settings.state_dir), signal.SIGKILL)
         if mark.report.ended:
-            self._exited_before = mark.exited
-            self._ended_at = time.monotonic()
+            self._leaving.ended(exited_before=mark.exited)
             self._publish(mark.report._replace(uid=self._settings.pod_uid))
         else:
             error = "the agent of this attempt ended without a word; its container was killed or its node restarted"
@@ -288,52 +282,8 @@ class Worker:
 
     # The sure way
 
-    def _changed(self) -> None:
-        """Who leads, or whether an operator follows, has changed."""
-        if self._link.lead is not None and self._link.lead != self._known_lead:
-            self._known_lead = self._link.lead
-            self._new_lead_until = time.monotonic() + NEW_LEAD_SECONDS
-            self._loop.call_later(NEW_LEAD_SECONDS, self._changed)
-        if self._is_followed():
-            self._unfollowed_at = None
-        elif self._unfollowed_at is None:
-            self._unfollowed_at = time.monotonic()
-        self._consider_exit()
-
-    def _acked(self, attempt: int) -> None:
-        self._acked_attempt = max(self._acked_attempt, attempt)
-        self._consider_exit()
-
-    def _consider_exit(self) -> None:
-        if self._exit_timer is not None:
-            self._exit_timer.cancel()
-            self._exit_timer = None
-        delay = self._exit_delay()
-        if delay is None or self._terminating:
-            return
-        remaining = self._ended_at + delay - time.monotonic()
-        if remaining > 0:
-            self._exit_timer = self._loop.call_later(remaining, self._consider_exit)
-        elif self._run is None:
-            self._exit_with_report()
-
-    def _exit_delay(self) -> float | None:
-        """Seconds after its end when the last report has to be made by exiting; None: not at all."""
-        report, assignment = self._report, self._assignment
-        if report is None or report.state not in ("Failed", "Finished") or self._exited_before:
-            return None
-        if assignment is None or assignment.attempt > report.attempt:
-            return None
-        if self._acked_attempt >= report.attempt:
-            # Whoever says Hold has taken it in.
-            if assignment.state == "Hold" or self._unfollowed_at is None:
-                return None
-            return max(self._unfollowed_at - self._ended_at, 0.0) + FORGOTTEN_SECONDS
-        if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
-            # The kubelet has already told of a lost agent's container, and the operator is on its way back to this one.
-            return PATIENCE_SECONDS
-        awaited = self._is_followed() or time.monotonic() < self._new_lead_until
-        return PATIENCE_SECONDS if awaited else 0.0
+    def _standing(self) -> Standing:
+        return Standing(self._report, self._assignment, self._link.lead, self._is_followed(), self._run is None)
 
     def _is_followed(self) -> bool:
         if self._link.lead == self._settings.worker:
@@ -341,25 +291,11 @@ class Worker:
         # While it isn't known who leads, somebody may follow.
         return self._link.followed or self._link.lead is None
 
-    def _exit_with_report(self) -> None:
-        if self._report is None:
-            return
-        self._save_mark(self._report, exited=True)
-        self._write_termination_message(self._report)
-        self._exit(self._report.process_exit_code())
-
-    def _write_termination_message(self, report: Report) -> None:
-        try:
-            with open(self._settings.termination_log, "w", encoding="utf-8") as file:
-                file.write(report.termination_message())
-        except OSError as error:
-            self._complain(f"cannot write the termination message: {error.strerror}")
-
     def _terminate(self) -> None:
         """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
-        if self._terminating:
+        if self._leaving.terminating:
             return
-        self._terminating = True
+        self._leaving.terminating = True
         if self._preparation is not None:
             self._preparation.cancel()
             self._preparation = None
@@ -367,21 +303,7 @@ class Worker:
         if self._run is not None:
             self._run.stop(self._settings.grace_seconds)
         else:
-            self._exit_terminated()
-
-    def _exit_terminated(self) -> None:
-        report = self._report
-        if report is None or not report.ended:
-            self._exit(EXIT_TERMINATED)
-            return
-        self._write_termination_message(report)
-        self._exit(report.process_exit_code())
-
-    def _exit(self, code: int) -> None:
-        if self._exit_code is None:
-            self._exit_code = code
-            # One more round, so that the report gets onto the wire first.
-            self._loop.call_later(0.01, self._loop.stop)
+            self._leaving.leave_terminated()
 
     # The fast way
 
@@ -415,7 +337,7 @@ class Worker:
         elif attempt is None:
             return
         elif kind == "ack":
-            self._acked(attempt)
+            self._leaving.acknowledged(attempt)
         elif kind == "stop":
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
         elif kind in ("look", "hung", "patience"):
