@@ -15,6 +15,8 @@ from trainmaster.agent.settings import Settings
 
 LINE_SECONDS = 1.0
 """Progress lines come at most so often."""
+FIRST_LOOKS_SECONDS = 0.05
+"""Until the ranks are up, they are looked at so often: the restart is told, and its time booked, to that."""
 UP_SECONDS = 1.0
 """Ranks that live so long count as up, also where they write no progress."""
 
@@ -45,6 +47,7 @@ class Observation:
         self._unsent = False
         self._stalled = False
         self._quiet_until = 0.0
+        loop.call_later(FIRST_LOOKS_SECONDS, self._look_until_up)
 
     @property
     def ranks(self) -> dict[str, dict[str, Any]]:
@@ -64,6 +67,12 @@ class Observation:
         if not quiet and any(hang.is_over(standing) for standing in self.standings()):
             self._stalled = True
             self._on_stall()
+
+    def _look_until_up(self) -> None:
+        if self._up or self._run.outcome is not None:
+            return
+        self.look()
+        self._loop.call_later(FIRST_LOOKS_SECONDS, self._look_until_up)
 
     def finish(self) -> None:
         """The ranks are gone: pass on what they wrote last."""
