@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from trainmaster.local.kubelet.host import PodHost
 from trainmaster.local.kubelet.launch import Launch, prepare
 from trainmaster.local.kubelet.logs import last_lines
 from trainmaster.local.kubelet.probes import Prober
-from trainmaster.local.kubelet.runtime import Container, ContainerConfig, Exit, Runtime, StartError
+from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit, Runtime, StartError
 from trainmaster.local.kubelet.status import ContainerView, Running, Terminated, Waiting
 from trainmaster.local.kubelet.volumes import PodVolumes
 
@@ -208,6 +208,71 @@ class ContainerRun:
         self.view.ready = self.view.init and not self.view.sidecar and ended.code == 0
         self.view.started = False
         return state
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, where it runs."""
+        if self.running is not None:
+            self._runtime.signal(self.running, number)
+
+    def kill(self, grace: float) -> None:
+        """Begins to end it, within `grace` seconds; whether it starts again is for the pod's restart policy to say."""
+        self.killing = asyncio.create_task(self._kill(grace))
+
+    async def _kill(self, grace: float) -> None:
+        container = self.running
+        if container is None:
+            return
+        self._runtime.signal(container, SIGTERM)
+        await asyncio.wait([container.exited], timeout=grace)
+        if not container.exited.done():
+            self._runtime.signal(container, SIGKILL)
+
+    def announce_stop(self, pod: Object) -> None:
+        """The pod stops: no probe asks any more, and an event says so. A faked container stops without a word."""
+        if self.prober:
+            self.prober.stop()
+            self.prober = None
+        if self.launch is not None:
+            self._event(pod, "Normal", "Killing", f"Stopping container {self.view.name}")
+
+    async def execute(self, command: Sequence[str], seconds: float) -> tuple[int | None, str]:
+        """Runs a command as if inside the container. None as its code: it was killed after `seconds`."""
+        if self.launch is None:
+            return 1, "container not running"
+        argv = [self.launch.paths.rewrite(str(word)) for word in command]
+        config = ContainerConfig(argv, self.launch.config.env, self.launch.config.cwd)
+        try:
+            started = await self._runtime.start(config)
+        except StartError as error:
+            return 126, f"OCI runtime exec failed: exec failed: unable to start container process: {error}"
+        try:
+            ended = await asyncio.wait_for(asyncio.shield(started.exited), seconds)
+        except TimeoutError:
+            self._runtime.signal(started, SIGKILL)
+            return None, ""
+        finally:
+            if not started.exited.done():
+                self._runtime.signal(started, SIGKILL)
+        return ended.code, ended.output
+
+    async def run_hook(self, pod: Object, name: str, seconds: float) -> bool:
+        """Runs the hook `postStart` or `preStop`, where the container has it (`exec` or `sleep`; a faked container has
+        none). False, and an event, when it fails or takes longer than `seconds`."""
+        hook = (self.spec.get("lifecycle") or {}).get(name)
+        if not hook or self.launch is None:
+            return True
+        if "sleep" in hook:
+            await asyncio.sleep(float(hook["sleep"]["seconds"]))
+            return True
+        if "exec" not in hook:
+            return True
+        code, output = await self.execute(hook["exec"]["command"], seconds)
+        if code == 0:
+            return True
+        kind = name[0].upper() + name[1:]
+        message = f"{kind}Hook failed" + (f": {output.strip()}" if output.strip() else "")
+        self._event(pod, "Warning", f"Failed{kind}Hook", message)
+        return False
 
     def _message(self, ended: Exit) -> str:
         if ended.message:

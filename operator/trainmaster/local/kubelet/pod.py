@@ -13,7 +13,7 @@ import contextlib
 import logging
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.local.kinds.ages import seconds_since_epoch
@@ -21,15 +21,16 @@ from trainmaster.local.kubelet.container import ContainerRun
 from trainmaster.local.kubelet.host import PodHost, container_ports
 from trainmaster.local.kubelet.launch import rewriter_of
 from trainmaster.local.kubelet.probes import Prober, Target, Verdicts
-from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, ContainerConfig, Runtime, StartError
-from trainmaster.local.kubelet.status import PodView, Terminated, Waiting, ended_for_good, pod_status, restarts
+from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, ContainerConfig, Runtime
+from trainmaster.local.kubelet.status import PodView, ended_for_good, pod_status, restarts
+from trainmaster.local.kubelet.stopping import stop_containers
 from trainmaster.local.kubelet.volumes import ClaimNotBoundError, MountError, PodVolumes, Sources
 
 logger = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 
-LOST_MESSAGE = "The container could not be located when the pod was terminated"
+POST_START_SECONDS = 30.0
 
 
 class PodWorker:
@@ -97,11 +98,7 @@ class PodWorker:
     def kill_all(self) -> None:
         """Ends every process of the pod at once."""
         for run in self._runs:
-            if run.running is not None:
-                self._runtime.signal(run.running, SIGKILL)
-
-    def run_of(self, container: str) -> ContainerRun | None:
-        return next((run for run in self._runs if run.view.name == container), None)
+            run.signal(SIGKILL)
 
     @property
     def _stopping(self) -> bool:
@@ -214,7 +211,7 @@ class PodWorker:
     async def _step(self) -> float | None:
         """Does what can be done now; answers after how many seconds to look again, None to wait for something to
         happen."""
-        if await self._collect():
+        if self._collect():
             await self._publish()
         deadline = self._deadline()
         if deadline is not None and deadline <= 0:
@@ -290,14 +287,12 @@ class PodWorker:
     async def _start_faked(self, run: ContainerRun) -> None:
         config = ContainerConfig([], {}, "", pod_uid=self.uid, name=run.view.name)
         await run.start_bare(config)
-        if run.view.init and not run.view.sidecar and run.running is not None:
+        if run.view.init and not run.view.sidecar:
             # What has to end before the others start does so at once.
-            self._runtime.signal(run.running, SIGTERM)
+            run.signal(SIGTERM)
 
     def _after_start(self, run: ContainerRun) -> None:
-        target = Target(
-            self.view.pod_ip, container_ports(self.pod), lambda command, timeout: self.execute(run, command, timeout)
-        )
+        target = Target(self.view.pod_ip, container_ports(self.pod), run.execute)
 
         def ready(value: bool) -> None:
             run.view.ready = value
@@ -313,59 +308,25 @@ class PodWorker:
             word = kind.lower()
             message = f"Container {run.view.name} failed {word} probe, will be restarted"
             self._host.event(self.pod, "Normal", "Killing", message, run.view.name, run.view.init)
-            grace = float(probe.get("terminationGracePeriodSeconds") or self._grace_period())
-            run.killing = asyncio.create_task(self._kill(run, grace))
+            run.kill(float(probe.get("terminationGracePeriodSeconds") or self._grace_period()))
 
         def event(message: str) -> None:
             self._host.event(self.pod, "Warning", "Unhealthy", message, run.view.name, run.view.init)
 
         run.prober = Prober(run.spec, target, Verdicts(ready, started, unhealthy, event))
         run.prober.start()
-        hook = (run.spec.get("lifecycle") or {}).get("postStart")
-        if hook:
-            self._spawn(self._hook(run, hook, "PostStart"))
+        self._spawn(self._post_start(run))
+
+    async def _post_start(self, run: ContainerRun) -> None:
+        if not await run.run_hook(self.pod, "postStart", POST_START_SECONDS):
+            run.kill(self._grace_period())
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def execute(self, run: ContainerRun, command: Sequence[str], timeout: float) -> tuple[int | None, str]:
-        """Runs a command as if inside the container. None as its code: it was killed after `timeout` seconds."""
-        if run.launch is None:
-            return 1, "container not running"
-        argv = [run.launch.paths.rewrite(str(word)) for word in command]
-        config = ContainerConfig(argv, run.launch.config.env, run.launch.config.cwd)
-        try:
-            started = await self._runtime.start(config)
-        except StartError as error:
-            return 126, f"OCI runtime exec failed: exec failed: unable to start container process: {error}"
-        try:
-            ended = await asyncio.wait_for(asyncio.shield(started.exited), timeout)
-        except TimeoutError:
-            self._runtime.signal(started, SIGKILL)
-            return None, ""
-        finally:
-            if not started.exited.done():
-                self._runtime.signal(started, SIGKILL)
-        return ended.code, ended.output
-
-    async def _hook(self, run: ContainerRun, hook: Object, name: str, timeout: float = 30.0) -> None:
-        """A lifecycle hook: `exec` or `sleep`. A failed one is told; after a failed postStart the container is
-        killed."""
-        if "sleep" in hook:
-            await asyncio.sleep(float(hook["sleep"]["seconds"]))
-            return
-        if "exec" not in hook:
-            return
-        code, output = await self.execute(run, hook["exec"]["command"], timeout)
-        if code != 0:
-            message = f"{name}Hook failed" + (f": {output.strip()}" if output.strip() else "")
-            self._host.event(self.pod, "Warning", f"Failed{name}Hook", message, run.view.name, run.view.init)
-            if name == "PostStart":
-                run.killing = asyncio.create_task(self._kill(run, self._grace_period()))
-
-    async def _collect(self) -> bool:
+    def _collect(self) -> bool:
         """Takes in the ends of containers."""
         ended = [run.collect() for run in self._runs]
         return any(ended)
@@ -373,17 +334,17 @@ class PodWorker:
     async def _finish(self) -> None:
         """All containers have ended and none starts again."""
         await self._publish()
-        await self._stop_containers(self._grace_period())
+        await self._stop_containers(self._grace_period)
         self.view.terminal = True
-        self._settle()
+        self.view.settle(time.time())
         await self._publish()
 
     async def _fail(self, reason: str, message: str) -> None:
         """Ends the pod as Failed, whatever its containers say."""
-        await self._stop_containers(self._grace_period())
+        await self._stop_containers(self._grace_period)
         self.view.failed, self.view.terminal = True, True
         self.view.reason, self.view.message = reason, message
-        self._settle()
+        self.view.settle(time.time())
         await self._publish()
 
     def _grace_period(self) -> float:
@@ -393,9 +354,9 @@ class PodWorker:
         """The pod is deleted: ends its containers within the grace period, says how they ended, and lets it go."""
         if not self._gone and not self.view.terminal:
             await self._publish()
-        await self._stop_containers(None)
+        await self._stop_containers(self._deletion_grace)
         self.view.terminal = True
-        self._settle()
+        self.view.settle(time.time())
         if not self._gone:
             await self._publish()
         volumes, self._volumes = self._volumes, None
@@ -409,76 +370,13 @@ class PodWorker:
         if not self._gone:
             await self._host.delete(self.pod)
 
-    def _settle(self) -> None:
-        """Gives containers that never ran the end that the kubelet gives them (`status_manager.go:TerminatePod`)."""
-        for run in self._runs:
-            view = run.view
-            if isinstance(view.state, Terminated):
-                continue
-            if isinstance(view.state, Waiting) and view.last is not None:
-                view.state, view.last = view.last, None
-                continue
-            if view.init and view.initialized:
-                continue
-            view.state = Terminated(137, "ContainerStatusUnknown", time.time(), message=LOST_MESSAGE)
-            view.ready = view.started = False
-
-    async def _stop_containers(self, grace: float | None) -> None:
-        """Ends what runs. `grace` None: what the deletion asks for, and a later deletion may shorten it."""
-        running = [run for run in self._runs if run.running is not None]
-        if not running:
-            return
-        for run in running:
-            if run.prober:
-                run.prober.stop()
-                run.prober = None
-            self._event_killing(run)
-        began = time.monotonic()
-        hooks = [asyncio.create_task(self._stop_politely(run)) for run in running]
-        try:
-            while any(run.running is not None for run in running):
-                self._wake.clear()
-                await self._collect()
-                left = [run for run in running if run.running is not None]
-                if not left:
-                    break
-                remaining = began + (self._deletion_grace() if grace is None else grace) - time.monotonic()
-                if remaining <= 0:
-                    for run in left:
-                        if run.running is not None:
-                            self._runtime.signal(run.running, SIGKILL)
-                    await self._sleep(1.0)
-                else:
-                    await self._sleep(remaining)
-        finally:
-            for hook in hooks:
-                hook.cancel()
+    async def _stop_containers(self, grace: Callable[[], float]) -> None:
+        await stop_containers(self._runs, lambda: self.pod, grace, self._deletion_grace, self._wake)
 
     def _deletion_grace(self) -> float:
+        """What the deletion asks for, in seconds; a later deletion may shorten it."""
         minimum = self._host.timings.minimum_grace_seconds
         asked = self.pod["metadata"].get("deletionGracePeriodSeconds")
         if self._gone or asked is None:
             return minimum
         return max(float(asked), 0.0)
-
-    def _event_killing(self, run: ContainerRun) -> None:
-        if not self._faked:
-            message = f"Stopping container {run.view.name}"
-            self._host.event(self.pod, "Normal", "Killing", message, run.view.name, run.view.init)
-
-    async def _stop_politely(self, run: ContainerRun) -> None:
-        hook = (run.spec.get("lifecycle") or {}).get("preStop")
-        if hook and not self._faked:
-            await self._hook(run, hook, "PreStop", timeout=self._deletion_grace())
-        if run.running is not None:
-            self._runtime.signal(run.running, SIGTERM)
-
-    async def _kill(self, run: ContainerRun, grace: float) -> None:
-        """Ends one container that will be restarted."""
-        container = run.running
-        if container is None:
-            return
-        self._runtime.signal(container, SIGTERM)
-        await asyncio.wait([container.exited], timeout=grace)
-        if not container.exited.done():
-            self._runtime.signal(container, SIGKILL)

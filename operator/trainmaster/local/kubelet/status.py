@@ -15,6 +15,7 @@ from trainmaster.local.images import image_id, normalize
 
 Object = Mapping[str, Any]
 EPOCH = "1970-01-01T00:00:00Z"
+LOST_MESSAGE = "The container could not be located when the pod was terminated"
 
 
 def timestamp(seconds: float) -> str:
@@ -147,6 +148,17 @@ class PodView:
     @property
     def app_containers(self) -> list[ContainerView]:
         return [container for container in self.containers if not container.init]
+
+    def settle(self, now: float) -> None:
+        """Gives containers that never ran the end that the kubelet gives them (`status_manager.go:TerminatePod`)."""
+        for container in self.containers:
+            if isinstance(container.state, Terminated):
+                continue
+            if isinstance(container.state, Waiting) and container.last is not None:
+                container.state, container.last = container.last, None
+            elif not (container.init and container.initialized):
+                container.state = Terminated(137, "ContainerStatusUnknown", now, message=LOST_MESSAGE)
+                container.ready = container.started = False
 
 
 def restarts(spec: Object, container: ContainerView, exit_code: int) -> bool:

@@ -1,0 +1,59 @@
+"""Stopping a pod's containers: the preStop hooks, SIGTERM, and SIGKILL when the grace period is over
+(`kuberuntime_container.go:killContainer`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trainmaster.local.kubelet.container import ContainerRun
+from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM
+
+Object = Mapping[str, Any]
+
+
+async def stop_containers(
+    runs: Sequence[ContainerRun],
+    pod: Callable[[], Object],
+    grace: Callable[[], float],
+    hook_seconds: Callable[[], float],
+    wake: asyncio.Event,
+) -> None:
+    """Ends what runs, and returns when nothing does any more.
+
+    `pod` and `grace` (seconds) are asked again whenever `wake` is set, because a later deletion may shorten the grace
+    period. `hook_seconds` is how long a preStop hook may take.
+    """
+    running = [run for run in runs if run.running is not None]
+    if not running:
+        return
+    for run in running:
+        run.announce_stop(pod())
+    began = time.monotonic()
+    politely = [asyncio.create_task(_stop_politely(run, pod(), hook_seconds())) for run in running]
+    try:
+        while True:
+            wake.clear()
+            for run in runs:
+                run.collect()
+            left = [run for run in running if run.running is not None]
+            if not left:
+                return
+            remaining = began + grace() - time.monotonic()
+            if remaining <= 0:
+                for run in left:
+                    run.signal(SIGKILL)
+                remaining = 1.0
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(wake.wait(), remaining)
+    finally:
+        for task in politely:
+            task.cancel()
+
+
+async def _stop_politely(run: ContainerRun, pod: Object, hook_seconds: float) -> None:
+    await run.run_hook(pod, "preStop", hook_seconds)
+    run.signal(SIGTERM)
