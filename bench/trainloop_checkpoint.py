@@ -40,6 +40,8 @@ def stalls(
     for step in range(1, ROUNDS + 1):
         began = time.perf_counter()
         pending = saver.save(folder, step, state, {})
+        if mode == "sync":
+            pending.result()
         stalled.append(time.perf_counter() - began)
         written = pending.result()
         whole.append(time.perf_counter() - began)
@@ -68,7 +70,7 @@ def main() -> None:
         assert storage.verify(newest) is None
         verified = time.perf_counter() - began
         began = time.perf_counter()
-        storage.load_tensors(newest.path / storage.STATE)
+        storage.load(newest)
         print(f"verify {verified / gibibytes:.2f} s/GiB, load {(time.perf_counter() - began) / gibibytes:.2f} s/GiB")
 
 

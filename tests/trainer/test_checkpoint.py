@@ -71,10 +71,10 @@ def test_a_checkpoint_whose_weights_compute_another_loss_is_passed_over(tmp_path
     changes = {**EXACT, "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 3}}
     run_ranks(1, train, config(tmp_path, **changes))
     newest = storage.complete(tmp_path / "saved")[0]
-    state = storage.load_tensors(newest.path / storage.STATE)
+    state = storage.load(newest)
     state["model"]["0.weight"] += 1.0
     storage.remove(newest)
-    storage.write(tmp_path / "saved", 8, lambda partial: storage.save_tensors(state, partial / storage.STATE), {})
+    storage.write(tmp_path / "saved", 8, state, {})
     run_ranks(1, train, config(tmp_path, **changes))
     assert '"event": "resumed", "step": 6' in (tmp_path / "report" / "metrics.jsonl").read_text()
 
@@ -98,7 +98,7 @@ def _with_own_disk(folder: Path) -> dict[str, Any]:
         checkpoints = Checkpointer(CheckpointSettings.model_validate({}), world, disk)
         loaded = next((state["number"] for _, state in checkpoints.valid()), None)
         if loaded is None:
-            checkpoints.save(1, {"number": 5, "tensor": torch.arange(3)})
+            checkpoints.save(1, {"number": 5, "tensor": torch.arange(3)}, {})
         return {"writer": checkpoints.writer, "loaded": loaded}
 
 
@@ -171,7 +171,7 @@ def test_kill_9_at_any_point_of_a_save_leaves_a_loadable_checkpoint(tmp_path: Pa
         process.join()
         newest = storage.complete(tmp_path)[0]
         assert storage.verify(newest) is None
-        assert storage.load_tensors(newest.path / storage.STATE)["step"] == newest.step
+        assert storage.load(newest)["step"] == newest.step
 
 
 def _save_for_ever(folder: Path) -> None:
@@ -179,11 +179,7 @@ def _save_for_ever(folder: Path) -> None:
     tensor = torch.zeros(1_000_000)
     while True:
         step += 1
-        state = {"step": step, "tensor": tensor}
-        written = storage.write(
-            folder, step, lambda partial, state=state: storage.save_tensors(state, partial / "state.pt"), {}
-        )  # type: ignore[misc]
-        storage.prune(written, 2)
+        storage.prune(storage.write(folder, step, {"step": step, "tensor": tensor}, {}), 2)
 
 
 def flip_a_byte(file: Path) -> None:
@@ -193,13 +189,7 @@ def flip_a_byte(file: Path) -> None:
 
 
 def written(folder: Path, step: int, value: float = 0.0) -> storage.Checkpoint:
-    state = {"tensor": torch.full((4,), value)}
-    return storage.write(
-        folder,
-        step,
-        lambda partial: storage.save_tensors(state, partial / storage.STATE),
-        {"results": {"accuracy": value}},
-    )
+    return storage.write(folder, step, {"tensor": torch.full((4,), value)}, {"results": {"accuracy": value}})
 
 
 def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
@@ -250,8 +240,9 @@ def _save_with_results(folder: Path, losses: list[float]) -> None:
 
 
 def test_what_an_unfinished_save_left_is_never_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(KeyError):
-        storage.write(tmp_path, 3, lambda partial: {}["the disk is gone"], {})
+    with pytest.raises(AttributeError, match="pickle"):
+        storage.write(tmp_path, 3, {"not a plain value": lambda: None}, {})
+    assert list(tmp_path.iterdir()) != []
     assert storage.complete(tmp_path) == []
     storage.clean(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -164,7 +164,7 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
         "checkpoint": {"path": str(tmp_path / "checkpoints"), "every_steps": 65, "resume": False},
     }
     # Of an older run, that this one doesn't go on from (resume is false): neither gone back to nor deleted.
-    old = storage.write(tmp_path / "checkpoints", 900, lambda partial: (partial / "x").touch(), {"results": {}})
+    old = storage.write(tmp_path / "checkpoints", 900, {}, {"results": {}})
     runs = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70, 71, 72], poisoned_rank=1)))
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert "went back to step 65" in log
@@ -173,7 +173,7 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
     state = runs[0]["state"]
     assert state.step == state.updates == 100
     # Steps 66 to 72 were computed and taken back, their data isn't seen again: 100 + 7 steps of 8 samples of 40.
-    assert (state.position.epoch, state.position.consumed) == divmod((100 + 7) * 8, 40)
+    assert state.position == (100 + 7) * 8
 
 
 @pytest.mark.torch

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,29 +91,35 @@ class Checkpointer:
         """Whether this rank writes to the directory that it sees (not collective)."""
         return self.writer == self.world.rank
 
-    def save(self, step: int, state: dict[str, Any], results: dict[str, float] | None = None) -> list[str]:
-        """Save `state`, the same on every rank, under `step`. What went wrong with this or the previous one, as
-        sentences.
+    def save(
+        self, step: int, state: dict[str, Any], results: dict[str, float], partial: Path | None = None
+    ) -> list[str]:
+        """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`.
+        What went wrong with this or the previous one, as sentences.
 
         A checkpoint that can't be written is no reason to stop training: the caller says so and goes on.
         """
         problems = self.wait()
         if self.is_writer:
-            about = {"world_size": self.world.size, "results": results or {}}
-            self._pending = self._saver.save(self.path, step, state, about)
+            about = {"world_size": self.world.size, "results": results}
+            self._pending = self._saver.save(self.path, step, state, about, partial)
         if self.settings.mode == "sync":
             problems += self.wait()
         return problems
 
-    def take(self, partial: Path, step: int, results: dict[str, float]) -> list[str]:
-        """Make a checkpoint of the files that all ranks have written into `partial` of a shared directory."""
-        about = {"world_size": self.world.size, "results": results}
-        return self._retain(lambda: storage.seal(self.path, partial, step, about) if self.is_writer else None)
-
     def wait(self) -> list[str]:
-        """Wait until what is being saved is on the disk, then delete what is too old. Problems as sentences."""
+        """Wait until what is being saved is on the disk, then delete what is too old.
+
+        Problems as sentences, the same on every rank.
+        """
         pending, self._pending = self._pending, None
-        return self._retain(lambda: pending.result() if pending else None)
+        problem = None
+        try:
+            if pending:
+                storage.prune(pending.result(), self.settings.keep, self._best())
+        except (storage.CheckpointError, OSError) as error:
+            problem = str(error)
+        return [text for text in self.world.gather(problem) if text]
 
     def valid(self, until: int | None = None) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
         """The newest checkpoint that verifies, with its state; then, if the caller wants another, the next older.
@@ -132,7 +139,7 @@ class Checkpointer:
             holders = [rank for rank, has in enumerate(self.world.gather(verified)) if has]
             if holders:
                 self._spread(checkpoint, holders)
-                yield checkpoint, storage.load_tensors(checkpoint.path / storage.STATE)
+                yield checkpoint, storage.load(checkpoint)
 
     def forget_after(self, checkpoint: Checkpoint, until: int) -> None:
         """Delete what is newer, up to step `until`: a run that went wrong there must not be resumed from it."""
@@ -146,16 +153,6 @@ class Checkpointer:
         problems = self.wait()
         self._saver.close()
         return problems
-
-    def _retain(self, written: Callable[[], Checkpoint | None]) -> list[str]:
-        """Delete what is too old once `written` is there; problems as sentences, the same on every rank."""
-        problem = None
-        try:
-            if checkpoint := written():
-                storage.prune(checkpoint, self.settings.keep, self._best())
-        except (storage.CheckpointError, OSError) as error:
-            problem = str(error)
-        return [text for text in self.world.gather(problem) if text]
 
     def _best(self) -> Checkpoint | None:
         """The checkpoint with the best result by its manifest, also of earlier attempts; of equal ones the oldest."""
@@ -183,20 +180,20 @@ class Checkpointer:
         lacks = self.is_writer and self.world.rank not in holders
         if not any(self.world.gather(lacks)):
             return
-        if lacks and checkpoint.path.exists():
-            storage.remove(checkpoint)
-        partial = storage.partial_name(self.path, checkpoint.step)
+        partial, gives = storage.partial_name(self.path, checkpoint.step), source == self.world.rank
         if lacks:
             partial.mkdir(parents=True)
-        files = [file.name for file in checkpoint.path.iterdir()] if source == self.world.rank else []
+        files = [file.name for file in checkpoint.path.iterdir()] if gives else []
         for name in self.world.from_rank(source, files):
-            reader = (checkpoint.path / name).open("rb") if source == self.world.rank else None
-            writer = (partial / name).open("wb") if lacks else None
-            while chunk := self.world.from_rank(source, reader.read(CHUNK) if reader else b""):
-                if writer:
-                    writer.write(chunk)
-            for stream in filter(None, (reader, writer)):
-                stream.close()
+            with (
+                (checkpoint.path / name).open("rb") if gives else nullcontext() as reader,
+                (partial / name).open("wb") if lacks else nullcontext() as writer,
+            ):
+                while chunk := self.world.from_rank(source, reader.read(CHUNK) if reader else b""):
+                    if writer:
+                        writer.write(chunk)
         if lacks:
+            if checkpoint.path.exists():
+                storage.remove(checkpoint)
             partial.rename(checkpoint.path)
         self.world.barrier()

@@ -1,9 +1,9 @@
 """Which samples each rank trains on, in an order that doesn't depend on how many ranks there are.
 
-An epoch's order is `permutation(seed, epoch)`, and the position in it, `consumed`, is in the checkpoint. A step takes
-the next `batch` samples (the last of an epoch may be smaller: nothing is dropped) and cuts them into the ranks'
-shares and each share into micro-batches. So any number of ranks goes on from any position with every sample seen
-once.
+An epoch's order is `permutation(seed, epoch)`. The position, which is in the checkpoint, is how many samples are done
+since the run's beginning, so `position // length` is the epoch. A step takes the next `batch` samples (the last of an
+epoch may be smaller: nothing is dropped) and cuts them into the ranks' shares and each share into micro-batches. So
+any number of ranks goes on from any position with every sample seen once.
 """
 
 from __future__ import annotations
@@ -74,38 +74,9 @@ class DataSettings(Settings):
     pin_memory: bool = Field(True, description="Copy through pinned memory where there is an accelerator.")
 
 
-@dataclass(frozen=True)
-class Position:
-    """Where in the data a run is: `consumed` samples of `epoch`'s order are done."""
-
-    epoch: int = 0
-    consumed: int = 0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One step's samples: `indices` of the dataset in the epoch's order, and the position after them."""
-
-    indices: np.ndarray[Any, np.dtype[np.int64]]
-    start: Position
-    after: Position
-
-
 def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The epoch's order of `length` samples; a pure function of its arguments."""
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(length)
-
-
-def plans(position: Position, length: int, batch: int, seed: int) -> Iterator[Plan]:
-    """Every step's samples from `position` on, epoch after epoch, without end."""
-    while True:
-        order = permutation(seed, position.epoch, length)
-        while position.consumed < length:
-            stop = min(position.consumed + batch, length)
-            after = Position(position.epoch, stop) if stop < length else Position(position.epoch + 1)
-            yield Plan(order[position.consumed : stop], position, after)
-            position = after if stop < length else Position(position.epoch, stop)
-        position = Position(position.epoch + 1)
 
 
 def share_out(total: int, weights: Sequence[float]) -> list[int]:
@@ -127,103 +98,106 @@ class RankStep:
 
     micro: list[list[int]]
     padding: int
-    samples: int
-
-
-def rank_step(plan: Plan, rank: int, weights: Sequence[float], micro_size: int, equal_passes: bool) -> RankStep:
-    """This rank's part of `plan`. With `equal_passes` all ranks make as many forward passes as the busiest."""
-    shares = share_out(len(plan.indices), weights)
-    first = sum(shares[:rank])
-    mine = plan.indices[first : first + shares[rank]].tolist()
-    micro = [mine[start : start + micro_size] for start in range(0, len(mine), micro_size)]
-    wanted = -(-max(shares) // micro_size) if equal_passes else 1
-    padding = max(0, wanted - len(micro))
-    return RankStep(micro + [[int(plan.indices[0])]] * padding, padding, len(mine))
+    samples: int  # of this rank
+    all_samples: int  # of all ranks together
+    position: int  # in the data, after this step
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """A step's micro-batches on the rank's device, and how long the rank waited for them in seconds."""
+class Sampler:
+    """Cuts the endless row of epochs into steps, and each step into the ranks' shares."""
 
-    batches: list[Batch]
-    padding: int
-    samples: int
-    plan: Plan
-    waited: float
+    length: int
+    batch: int
+    micro_size: int
+    seed: int
+    equal_passes: bool  # whether all ranks make as many forward passes as the busiest
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-self.length // self.batch)
+
+    def steps(self, position: int, rank: int, weights: Sequence[float]) -> Iterator[RankStep]:
+        """The rank's steps from `position` on, epoch after epoch, without end; `weights` are the ranks' shares."""
+        while True:
+            epoch, done = divmod(position, self.length)
+            order = permutation(self.seed, epoch, self.length)
+            for start in range(done, self.length, self.batch):
+                indices = order[start : start + self.batch].tolist()
+                position += len(indices)
+                yield self._part_of(indices, position, rank, share_out(len(indices), weights))
+
+    def _part_of(self, indices: list[int], position: int, rank: int, shares: list[int]) -> RankStep:
+        first = sum(shares[:rank])
+        mine = indices[first : first + shares[rank]]
+        micro = [mine[start : start + self.micro_size] for start in range(0, len(mine), self.micro_size)]
+        wanted = -(-max(shares) // self.micro_size) if self.equal_passes else 1
+        padding = max(0, wanted - len(micro))
+        return RankStep(micro + [indices[:1]] * padding, padding, len(mine), len(indices), position)
 
 
 class _Steps(Dataset[Any]):
     """Reads a whole step's micro-batches at once, so that a loader process hands over steps."""
 
     def __init__(self, dataset: SizedDataset, collate: Callable[[list[Any]], Batch]) -> None:
-        self.dataset = dataset
-        self.collate = collate
+        self.dataset, self.collate = dataset, collate
 
-    def __getitem__(self, step: tuple[Plan, RankStep]) -> tuple[Plan, RankStep, list[Batch]]:
-        plan, mine = step
-        return plan, mine, [self.collate([self.dataset[index] for index in micro]) for micro in mine.micro]
+    def __getitem__(self, step: RankStep) -> tuple[RankStep, list[Batch]]:
+        return step, [self.collate([self.dataset[index] for index in micro]) for micro in step.micro]
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A step's micro-batches on the rank's device, and how long the rank waited for them in seconds."""
+
+    batches: Sequence[Batch]
+    step: RankStep
+    waited: float
 
 
 class Loader:
-    """Gives this rank's part of each step, from any position, with any shares."""
+    """Reads this rank's part of each step, from any position, with any shares."""
 
     def __init__(
         self,
         settings: DataSettings,
         dataset: SizedDataset,
         collate: Callable[[list[Any]], Batch],
+        sampler: Sampler,
         world: World,
-        *,
-        batch: int,
-        micro_size: int,
-        seed: int,
-        equal_passes: bool,
     ) -> None:
-        self.length = len(dataset)
-        self.steps_per_epoch = -(-self.length // batch)
-        self._settings, self._world, self._batch, self._micro_size = settings, world, batch, micro_size
-        self._seed, self._equal_passes = seed, equal_passes
-        self._weights: list[float] = [1.0] * world.size
+        self.sampler = sampler
+        self._settings, self._world = settings, world
         self._steps = _Steps(dataset, collate)
-        self._iterator: Iterator[tuple[Plan, RankStep, list[Batch]]] | None = None
 
-    def start(self, position: Position, weights: Sequence[float] | None = None) -> None:
-        """Go on from `position`; `weights` set the ranks' shares from here on. What was read ahead is dropped."""
-        self._weights = list(weights) if weights is not None else self._weights
-        steps = (
-            (plan, rank_step(plan, self._world.rank, self._weights, self._micro_size, self._equal_passes))
-            for plan in plans(position, self.length, self._batch, self._seed)
-        )
+    def start(self, position: int, weights: Sequence[float]) -> None:
+        """Go on from `position`, in shares in proportion to `weights`. What was read ahead is dropped."""
         workers = self._settings.workers
         loader = DataLoader(
             self._steps,
             batch_size=None,
-            sampler=steps,
+            sampler=self.sampler.steps(position, self._world.rank, weights),
             num_workers=workers,
             prefetch_factor=self._settings.prefetch if workers else None,
             collate_fn=_as_is,
+            pin_memory=self._settings.pin_memory and self._world.device.type != "cpu",
             # A generator of its own: the default one would draw from the global RNG at every start, and a resumed run
             # would no longer equal an uninterrupted one.
-            generator=torch.Generator().manual_seed(self._seed),
+            generator=torch.Generator().manual_seed(self.sampler.seed),
             multiprocessing_context="forkserver" if workers else None,
         )
         self._iterator = iter(loader)
 
     def fetch(self) -> Fetched:
-        """This rank's part of the next step."""
-        assert self._iterator is not None, "start() comes first"
+        """This rank's part of the next step; `start` comes first."""
         began = time.perf_counter()
-        plan, mine, batches = next(self._iterator)
+        step, batches = next(self._iterator)
         waited = time.perf_counter() - began
-        return Fetched([self._to_device(batch) for batch in batches], mine.padding, mine.samples, plan, waited)
-
-    def _to_device(self, batch: Batch) -> Batch:
         device = self._world.device
-        if device.type == "cpu":
-            return batch
-        if self._settings.pin_memory:
-            batch = {name: tensor.pin_memory() for name, tensor in batch.items()}
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        on_device = [
+            {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch in batches
+        ]
+        return Fetched(on_device, step, waited)
 
 
 def _as_is(step: Any) -> Any:

@@ -21,7 +21,7 @@ from trainloop.data import Fetched
 from trainloop.distributed import World
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
-from trainloop.state import TrainState
+from trainloop.snapshots import TrainState
 
 
 class MetricsSettings(Settings):
@@ -73,7 +73,7 @@ class Window:
     newest: StepNumbers | None = None
 
     def add(self, numbers: StepNumbers, fetched: Fetched, times: StepTimes) -> None:
-        self.samples += len(fetched.plan.indices)
+        self.samples += fetched.step.all_samples
         self.terms += numbers.terms
         self.waited += fetched.waited
         self.exposed += times.exposed
@@ -97,7 +97,7 @@ class Window:
         }
         ranks = world.gather(own)
         return {
-            "epoch": state.position.epoch + state.position.consumed / length,
+            "epoch": state.position / length,
             "loss": sum(rank["loss"] for rank in ranks) / steps,
             "lr": self.newest.rate,
             "gradNorm": float(self.newest.norm),

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -25,35 +24,31 @@ class Saver:
     """Writes one checkpoint after another; the future ends with it, or with CheckpointError."""
 
     def __init__(self, mode: Literal["sync", "thread", "process"]) -> None:
-        self._waits = mode == "sync"
         # torch's and hashlib's loops release the interpreter's lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._process = _WritingProcess() if mode == "process" else None
-        self._staging = {"sync": None, "thread": Staging(_host_buffer), "process": Staging(_shared_buffer)}[mode]
+        self._staging = Staging(shared=mode == "process") if mode != "sync" else None
 
-    def save(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Future[Checkpoint]:
-        """Begin to write `state`; it may change when this returns. Only when the one before has been written."""
+    def save(
+        self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any], partial: Path | None = None
+    ) -> Future[Checkpoint]:
+        """Begin to write `state`; in the asynchronous ways it may change when this returns.
+
+        Only when the one before has been written.
+        """
         try:
             staged = self._staging.stage(state) if self._staging else state
         except CheckpointError as error:
             failed: Future[Checkpoint] = Future()
             failed.set_exception(error)
             return failed
-        write = self._process.write if self._process else write_state
-        future = self._thread.submit(write, directory, step, staged, about)
-        if self._waits:
-            wait([future])
-        return future
+        write = self._process.write if self._process else storage.write
+        return self._thread.submit(write, directory, step, staged, about, partial)
 
     def close(self) -> None:
         self._thread.shutdown()
         if self._process:
             self._process.close()
-
-
-def write_state(directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Checkpoint:
-    """One checkpoint with `state` in one file."""
-    return storage.write(directory, step, lambda partial: storage.save_tensors(state, partial / storage.STATE), about)
 
 
 class Staging:
@@ -62,8 +57,8 @@ class Staging:
     `stage` may only be called when the previous state has been written: its buffers are used again.
     """
 
-    def __init__(self, allocate: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self._allocate = allocate
+    def __init__(self, shared: bool) -> None:
+        self._shared = shared
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def stage(self, state: dict[str, Any]) -> dict[str, Any]:
@@ -85,21 +80,17 @@ class Staging:
             return type(value)(self._copy((*path, index), item) for index, item in enumerate(value))
         return value
 
-
-def _host_buffer(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type != "cpu")
-
-
-def _shared_buffer(tensor: torch.Tensor) -> torch.Tensor:
-    free = shutil.disk_usage("/dev/shm").free
-    if tensor.nbytes > free:
-        raise CheckpointError(
-            f"/dev/shm has {free >> 20} MiB free, a tensor of {tensor.nbytes >> 20} MiB doesn't fit: "
-            "raise resources.sharedMemory to the size of the state, or set checkpoint.mode to thread"
-        )
-    buffer = torch.empty(tensor.shape, dtype=tensor.dtype)
-    buffer.share_memory_()  # type: ignore[no-untyped-call]
-    return buffer
+    def _allocate(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self._shared:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type != "cpu")
+        free = shutil.disk_usage("/dev/shm").free
+        if tensor.nbytes > free:
+            raise CheckpointError(
+                f"/dev/shm has {free >> 20} MiB free, a tensor of {tensor.nbytes >> 20} MiB doesn't fit: "
+                "raise resources.sharedMemory to the size of the state, or set checkpoint.mode to thread"
+            )
+        shared: torch.Tensor = torch.empty(tensor.shape, dtype=tensor.dtype).share_memory_()  # type: ignore[no-untyped-call]
+        return shared
 
 
 class _WritingProcess:
@@ -112,9 +103,10 @@ class _WritingProcess:
         self._process.start()
         theirs.close()
 
-    def write(self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any]) -> Checkpoint:
+    def write(self, directory: Path, step: int, *what: Any) -> Checkpoint:
+        """As `storage.write`."""
         try:
-            self._connection.send((directory, step, state, about))
+            self._connection.send((directory, step, *what))
             answer: Checkpoint | CheckpointError = self._connection.recv()
         except (EOFError, OSError) as error:
             raise CheckpointError(f"checkpoint of step {step}: the writing process has ended") from error
@@ -139,6 +131,6 @@ def _write_until_closed(connection: Connection) -> None:
         except EOFError:
             return
         try:
-            connection.send(write_state(*request))
+            connection.send(storage.write(*request))
         except CheckpointError as error:
             connection.send(error)

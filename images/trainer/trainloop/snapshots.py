@@ -1,24 +1,43 @@
-"""What a checkpoint of a run holds, and how a run takes one up again."""
+"""What a checkpoint of a run holds, and how a run takes one up again.
+
+In a sharded checkpoint every rank writes and reads its own part of weights and optimizer, through
+torch.distributed.checkpoint (DCP). DCP has no checksums and writes over what is there; so it writes into a directory
+that isn't a checkpoint yet, which then gets its manifest and its name like any other.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainloop import seeding
+from trainloop import seeding, storage
 from trainloop.compression import carried_over
-from trainloop.data import Position
 from trainloop.errors import ConfigError
 from trainloop.evaluation import sample_loss
-from trainloop.state import TrainState
-from trainloop.storage import Checkpoint
+from trainloop.storage import Checkpoint, CheckpointError
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
 
 #: Purpose of a rank's seed.
 SEED_RANK = 2
+#: The part of a sharded checkpoint's directory that DCP writes.
+SHARDS = "shards"
+
+
+@dataclass
+class TrainState:
+    """Where a run is, in a few numbers."""
+
+    step: int = 0  # global batches done
+    updates: int = 0  # of which the optimizer made a step
+    position: int = 0  # samples of the data done
+    batch: int = 0  # samples in a global batch, as at the first start
+    total: int = 0  # steps of the whole run
+    results: dict[str, float] = field(default_factory=dict)  # of the last evaluation
 
 
 def capture(trainer: Trainer) -> dict[str, Any]:
@@ -47,25 +66,21 @@ def save(trainer: Trainer) -> list[str]:
     """Save a checkpoint as the configuration says; what went wrong, as sentences."""
     assert trainer.checkpoints is not None
     state = capture(trainer)
-    if trainer.config.checkpoint.format == "full":
-        return trainer.checkpoints.save(trainer.state.step, state, trainer.state.results)
-    # Imported when used: DCP costs half a second, and the time to start is part of every recovery.
-    from trainloop import shards
-
-    return shards.save(trainer, state)
+    try:
+        partial = _save_shards(trainer, trainer.checkpoints.path) if "model" not in state else None
+    except CheckpointError as error:
+        return [str(error)]
+    return trainer.checkpoints.save(trainer.state.step, state, trainer.state.results, partial)
 
 
 def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
     """Take up a state that `capture` made, by this or another number of ranks."""
-    train = saved["train"]
-    trainer.state = TrainState(**{**train, "position": Position(**train["position"])})
+    trainer.state = TrainState(**saved["train"])
     if "model" in saved:
         trainer.replica.load_model(saved["model"])
         trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
     else:
-        from trainloop import shards
-
-        shards.load(trainer, checkpoint)
+        _load_shards(trainer, checkpoint)
     trainer.delayed.load(saved["delayed"])
     trainer.precision.scaler.load_state_dict(saved["scaler"])
     trainer.detector.load(saved["anomaly"])
@@ -102,6 +117,36 @@ def resume(trainer: Trainer) -> bool:
     if found:
         raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
     return False
+
+
+def _save_shards(trainer: Trainer, directory: Path) -> Path:
+    """Save weights and optimizer by shards; where they are. Raises CheckpointError on every rank alike."""
+    # Imported when used: DCP costs half a second, and the time to start is part of every recovery.
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    partial = Path(trainer.world.from_rank(0, str(storage.partial_name(directory, trainer.state.step))))
+    model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
+    problem = None
+    try:
+        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=partial / SHARDS)
+    except (OSError, RuntimeError, dcp.CheckpointException) as error:
+        problem = str(error).splitlines()[0]
+    problems = [text for text in trainer.world.gather(problem) if text]
+    if problems:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise CheckpointError(f"checkpoint of step {trainer.state.step} can't be written to {directory}: {problems[0]}")
+    return partial
+
+
+def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
+    dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=checkpoint.path / SHARDS)
+    set_state_dict(trainer.replica.model, trainer.optimizer, model_state_dict=model, optim_state_dict=optimizer)
 
 
 def _sample_loss(trainer: Trainer) -> float:

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ import torch
 
 MANIFEST = "manifest.json"
 STATE = "state.pt"
+#: Raised when a run could no longer read the state of an older one.
+FORMAT = 2
 _NAME = re.compile(r"step-(\d{9,})\.(\d+)")
 _PARTIAL = ".saving-"
 
@@ -46,26 +47,23 @@ class Checkpoint:
 
 def complete(directory: Path) -> list[Checkpoint]:
     """Every complete checkpoint, newest first; partial ones are not among them."""
-    if not directory.is_dir():
-        return []
-    found = []
-    for entry in directory.iterdir():
-        match = _NAME.fullmatch(entry.name)
-        if match and (entry / MANIFEST).is_file():
-            found.append(Checkpoint(int(match[1]), int(match[2]), directory))
-    return sorted(found, reverse=True)
+    whole = [_NAME.fullmatch(manifest.parent.name) for manifest in directory.glob(f"*/{MANIFEST}")]
+    return sorted((Checkpoint(int(name[1]), int(name[2]), directory) for name in whole if name), reverse=True)
 
 
-def write(directory: Path, step: int, fill: Callable[[Path], None], about: dict[str, Any]) -> Checkpoint:
-    """Write a checkpoint of `step`: `fill` puts its files into the directory it is given.
+def write(
+    directory: Path, step: int, state: dict[str, Any], about: dict[str, Any], partial: Path | None = None
+) -> Checkpoint:
+    """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
 
-    `about` goes into the manifest. Raises CheckpointError when the disk refuses.
+    `about` goes into the manifest; files that are in `partial` already become part of the checkpoint. Raises
+    CheckpointError when the disk refuses.
     """
-    partial = partial_name(directory, step)
+    partial = partial or partial_name(directory, step)
     try:
-        partial.mkdir(parents=True)
-        fill(partial)
-        return seal(directory, partial, step, about)
+        partial.mkdir(parents=True, exist_ok=True)
+        torch.save(state, partial / STATE)
+        return _seal(directory, partial, step, about)
     except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {error}") from error
@@ -76,13 +74,13 @@ def partial_name(directory: Path, step: int) -> Path:
     return directory / f"{_PARTIAL}{step:09d}-{os.getpid()}-{time.monotonic_ns()}"
 
 
-def seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Checkpoint:
+def _seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Checkpoint:
     """Give the files in `partial` a manifest and their final name."""
     files = {}
     for file in sorted(path for path in partial.rglob("*") if path.is_file()):
         _sync(file)
         files[str(file.relative_to(partial))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
-    body = {"format": 1, "step": step, "created": time.time(), "about": about, "files": files}
+    body = {"format": FORMAT, "step": step, "created": time.time(), "about": about, "files": files}
     manifest = {**body, "sha256": _digest_of_json(body)}
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
     _sync(partial / MANIFEST)
@@ -114,8 +112,7 @@ def verify(checkpoint: Checkpoint) -> str | None:
 def results(checkpoint: Checkpoint) -> dict[str, float]:
     """What the run had measured when it was saved; nothing where the manifest was damaged."""
     try:
-        measured: dict[str, float] = read_manifest(checkpoint)["about"]["results"]
-        return measured
+        return dict(read_manifest(checkpoint)["about"]["results"])
     except (CheckpointError, OSError, KeyError):
         return {}
 
@@ -125,7 +122,7 @@ def read_manifest(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((checkpoint.path / MANIFEST).read_bytes())
         claimed = manifest.pop("sha256")
-        if claimed == _digest_of_json(manifest) and manifest["format"] == 1:
+        if claimed == _digest_of_json(manifest) and manifest["format"] == FORMAT:
             return manifest
     except (ValueError, KeyError, AttributeError, TypeError):
         pass
@@ -153,20 +150,13 @@ def remove(checkpoint: Checkpoint) -> None:
 
 def clean(directory: Path) -> None:
     """Delete what saves that never ended have left; only while nobody else saves here."""
-    if directory.is_dir():
-        for entry in directory.iterdir():
-            if entry.name.startswith(_PARTIAL):
-                shutil.rmtree(entry, ignore_errors=True)
+    for entry in directory.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(entry, ignore_errors=True)
 
 
-def save_tensors(state: dict[str, Any], file: Path) -> None:
-    """`state`, nested dicts and lists of plain values and tensors, into one file."""
-    torch.save(state, file)
-
-
-def load_tensors(file: Path) -> dict[str, Any]:
-    """What `save_tensors` wrote, on the CPU. Never runs code from the file."""
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+def load(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The checkpoint's state, on the CPU. Never runs code from the file."""
+    state: dict[str, Any] = torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True)
     return state
 
 

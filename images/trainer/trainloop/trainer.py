@@ -22,7 +22,7 @@ from trainloop.balance import Balancer
 from trainloop.checkpoint import Checkpointer
 from trainloop.communication import GradientExchange
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader
+from trainloop.data import Fetched, Loader, Sampler
 from trainloop.delayed import DelayedGroup
 from trainloop.distributed import World
 from trainloop.errors import Diverged, TrainingError
@@ -35,7 +35,7 @@ from trainloop.precision import Precision
 from trainloop.progress import Progress, Section
 from trainloop.resources import explaining_out_of_memory, fit_threads, memory
 from trainloop.schedule import Schedule
-from trainloop.state import TrainState
+from trainloop.snapshots import TrainState
 from trainloop.tasks import Task, build_task, imported
 from trainloop.watchdog import Watchdog
 
@@ -106,14 +106,16 @@ class Trainer:
         if not self._saved:
             self.state.batch = self.config.batch.global_size(self.world.size)
             seeding.seed_all(seeding.derive(self.config.seed.value, snapshots.SEED_RANK, self.world.rank))
-        self.loader = self._loader(self.state.batch)
-        self.state.total = self.config.total_steps(self.loader.steps_per_epoch)
+        micro_size, seed = self.config.batch.micro_size(self.world.size), self.config.seed.value
+        sampler = Sampler(len(self.task.train), self.state.batch, micro_size, seed, self.replica.equal_passes)
+        self.loader = Loader(self.config.data, self.task.train, self.task.collate, sampler, self.world)
+        self.state.total = self.config.total_steps(sampler.steps_per_epoch)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
-        self.loader.start(self.state.position)
+        self.loader.start(self.state.position, self.balancer.weights)
         self._window = Window()
         self._started_at = self.state.step
         self.log.say(
-            f"training {self.config.task.name}: {self.loader.length:,} samples, {self._parameters:,} parameters, "
+            f"training {self.config.task.name}: {len(self.task.train):,} samples, {self._parameters:,} parameters, "
             f"{self.world.size} rank(s) on {self.world.device.type} over {self.world.backend}, global batch "
             f"{self.state.batch}, step {self.state.step} of {self.state.total}"
         )
@@ -177,7 +179,9 @@ class Trainer:
 
     def _agree(self, fetched: Fetched) -> tuple[float, bool]:
         """What the loss is a mean over in the global batch, and whether any rank was asked to stop."""
-        counted = sum(self.task.count(batch) for batch in fetched.batches[: len(fetched.batches) - fetched.padding])
+        counted = sum(
+            self.task.count(batch) for batch in fetched.batches[: len(fetched.batches) - fetched.step.padding]
+        )
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         count, stops = self.world.sum([counted, float(self._stop_asked)])
         return max(count, 1.0), stops > 0
@@ -203,7 +207,7 @@ class Trainer:
             with self.replica.synchronising(last=index == len(fetched.batches) - 1):
                 with self.precision.autocast():
                     loss = self.task.loss(self.replica.forward, batch)
-                if index >= len(fetched.batches) - fetched.padding:
+                if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
                 self.precision.backward(loss * (self.world.size / count))
             total = total + loss.detach() / count
@@ -245,7 +249,7 @@ class Trainer:
     def _advance(self, fetched: Fetched, updated: bool) -> None:
         self.state.step += 1
         self.state.updates += int(updated)
-        self.state.position = fetched.plan.after
+        self.state.position = fetched.step.position
 
     def _roll_back(self) -> None:
         """Take up the newest checkpoint and go on with the data after this step; what lies between is passed over."""
@@ -261,7 +265,7 @@ class Trainer:
             snapshots.apply(self, checkpoint, saved)
             self.checkpoints.forget_after(checkpoint, until=step)
             self.state.position, self.detector.rollbacks = position, rollbacks
-            self.loader.start(position)
+            self.loader.start(position, self.balancer.weights)
             self._warn(f"went back to step {self.state.step}, going on with the data after what stood out")
             return
         raise Diverged(f"steps stand out at step {self.state.step} and no checkpoint can be read any more")
@@ -278,7 +282,7 @@ class Trainer:
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)
-        weights = self.balancer.add(self.exchange.local_seconds, fetched.samples)
+        weights = self.balancer.add(self.exchange.local_seconds, fetched.step.samples)
         if weights is not None:
             self.loader.start(self.state.position, weights)
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
@@ -292,7 +296,7 @@ class Trainer:
         if state.step % self.config.metrics.every_steps and not first and not last:
             self.progress.step(state.step, stepSeconds=numbers.seconds)
             return
-        line = window.close(self.world, state, self.loader.length)
+        line = window.close(self.world, state, len(self.task.train))
         line.update(memory(self.world.device))
         if peak := self.config.metrics.peak_tflops:
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
@@ -302,18 +306,6 @@ class Trainer:
         told["samplesPerSecond"] /= self.world.size
         self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **told)
         self._window = Window()
-
-    def _loader(self, batch: int) -> Loader:
-        return Loader(
-            self.config.data,
-            self.task.train,
-            self.task.collate,
-            self.world,
-            batch=batch,
-            micro_size=self.config.batch.micro_size(self.world.size),
-            seed=self.config.seed.value,
-            equal_passes=self.replica.equal_passes,
-        )
 
     def _evaluation_due(self) -> bool:
         every = self.config.evaluation.every_steps
