@@ -1,4 +1,4 @@
-"""What a job's owner says of its time and its end: a deadline over a suspension, pods that are kept, whose success counts.
+"""What a job's owner says of its time and end: a deadline over a suspension, pods that are kept, whose success counts.
 
 The jobs spend most of their time waiting, so they all wait together.
 """

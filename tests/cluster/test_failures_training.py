@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,14 +63,15 @@ folder = pathlib.Path("/checkpoints")
 lines = [json.loads(line) for line in (folder / "report/metrics.jsonl").read_text().splitlines()]
 print(json.dumps({
     "losses": [[line["step"], line["loss"]] for line in lines if line["kind"] == "step"],
+    "resumed": [line["step"] for line in lines if line.get("event") == "resumed"],
     "seen": {path.name: path.read_text().splitlines() for path in sorted(folder.glob("seen-*"))},
 }))
 """
 
 
 @contextmanager
-def claim(cluster: Cluster, name: str) -> Iterator[str]:
-    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "100Mi"}}}
+def claim(cluster: Cluster, name: str, mode: str = "ReadWriteOnce") -> Iterator[str]:
+    spec = {"accessModes": [mode], "resources": {"requests": {"storage": "100Mi"}}}
     metadata = {"name": name}
     cluster.apply({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
     yield name
@@ -87,7 +88,16 @@ def task(stage: Stage) -> Iterator[str]:
 
 
 def apply(
-    scenario: Scenario, claim: str, task: str, workers: int, steps: int, batch: int, slow: int, **spec: Any
+    scenario: Scenario,
+    claim: str,
+    task: str,
+    workers: int,
+    steps: int,
+    batch: int,
+    slow: int,
+    every_steps: int = 1000,
+    pod: dict[str, Any] | None = None,
+    **spec: Any,
 ) -> None:
     """The loop as a job without torchrun: a second process for each worker would be the slowest part of the test."""
     training = {
@@ -95,7 +105,7 @@ def apply(
         "steps": steps,
         "batch": {"size": batch},
         "optimizer": {"lr": 0.01},
-        "checkpoint": {"every_steps": 1000},
+        "checkpoint": {"every_steps": every_steps},
         "metrics": {"every_steps": 1, "path": "/checkpoints/report", "plot": False},
     }
     worker = {
@@ -114,7 +124,11 @@ def apply(
             "checkpoint": {"volume": {"claimName": claim}, "path": "/checkpoints"},
             "training": training,
             "podTemplate": {
-                "spec": {"containers": [worker], "volumes": [{"name": "task", "configMap": {"name": task}}]}
+                "spec": {
+                    "containers": [worker],
+                    "volumes": [{"name": "task", "configMap": {"name": task}}],
+                    **(pod or {}),
+                }
             },
             **spec,
         },
@@ -196,3 +210,67 @@ def test_from_four_workers_to_three_and_back_every_sample_is_seen_once(stage: St
     for attempt, ranks in ((1, 4), (2, 3), (3, 4)):
         sizes = {len(line.split()) for rank in range(ranks) for line in found["seen"][f"seen-{attempt}-{rank}"]}
         assert sizes == {batch // ranks}, "the global batch is kept"
+
+
+def test_a_node_lost_amid_an_epoch_redoes_the_steps_since_the_last_checkpoint_and_no_others(
+    stage: Stage, task: str
+) -> None:
+    """Three workers become two: what counts is every sample once, in attempt 1 up to the checkpoint and in attempt 2
+    from there; what attempt 1 did beyond it is what attempt 2 begins with."""
+    cluster, steps, batch, every = stage.main, 60, 12, 4
+    with (
+        stage.nodes(3, gpus=1) as nodes,
+        stage.scenario() as job,
+        claim(cluster, "shrunk", "ReadWriteMany") as kept,
+    ):
+        apply(
+            job,
+            kept,
+            task,
+            workers=3,
+            steps=steps,
+            batch=batch,
+            slow=1,
+            every_steps=every,
+            pod={"nodeSelector": {"for": nodes[0]}, "terminationGracePeriodSeconds": 2},
+            elastic={"minWorkers": 2, "maxWorkers": 3},
+            resources={"gpus": 1},
+            failurePolicy={"nodes": {"lostAfterSeconds": 1}},
+        )
+        job.until(lambda: steps_taken(job) > every + 2, "steps beyond a checkpoint")
+        lost = job.nodes()[f"{job.name}-1"]
+        cluster.embedded.call(cluster.embedded.cluster.lose_node(lost))
+        job.until_phase("Succeeded")
+        attempt, restarts, disruptions = job.accounts
+        # Where the peers' broken connections are known before the node's loss, an attempt in between never begins.
+        assert attempt in (2, 3), job.failures
+        assert restarts == 0, job.failures
+        assert disruptions == 1, "resizing costs nothing more"
+        assert job.status["ranks"] == [0, 2]
+        assert (job.failures[0]["reason"], job.failures[0]["worker"]) == ("NodeLost", 1), job.failures
+        found = written(cluster, kept)
+    (resumed,) = found["resumed"]
+    assert resumed >= every
+    assert resumed % every == 0
+    taken = {name: [line.split() for line in lines if " " in line] for name, lines in found["seen"].items()}
+    first = [taken.pop(f"seen-1-{rank}") for rank in range(3)]
+    second = [taken.pop(f"seen-{attempt}-{rank}") for rank in range(2)]
+    assert not any(taken.values())
+    assert min(map(len, first)) > every + 1
+    counted = samples(line for lines in first for line in lines[:resumed]) + samples(
+        line for lines in second for line in lines
+    )
+    assert counted == Counter(range(steps * batch)), "each once, over two numbers of ranks"
+    whole = min(map(len, first))
+    redone = samples(line for lines in first for line in lines[resumed:whole])
+    assert redone == samples(line for lines in second for line in lines[: whole - resumed]), "redone in the same order"
+    assert whole - resumed < 2 * every, "no more than since the last checkpoint, and one that was being written"
+    losses = found["losses"]
+    again = len(losses) - steps
+    assert [step for step, _ in losses] == [*range(1, resumed + again + 1), *range(resumed + 1, steps + 1)]
+    for step, loss in losses[resumed : resumed + again]:
+        assert dict(losses[resumed + again :])[step] == pytest.approx(loss, rel=0.5), step
+
+
+def samples(lines: Iterable[list[str]]) -> Counter[int]:
+    return Counter(int(word) for line in lines for word in line)

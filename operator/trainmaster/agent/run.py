@@ -20,13 +20,13 @@ from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.inquiry import Rank
 from trainmaster.agent.loop import READ, Loop, Timer
 from trainmaster.agent.output import KeptLog, Printer, Pump
-from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.verdict import (
     FINISHED,
     Outcome,
     broken_connection,
+    conclusion,
     judge_failure,
     more_telling,
     oom_kill_count,
@@ -226,7 +226,7 @@ class Run:
             pump = self._pumps.get(name)
             if pump is not None:
                 pump.drain()
-                text = pump.last_lines(MAX_ERROR_CHARACTERS)
+                text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
                 if STACKS_MARK in text:
                     # Stacks are longer than what went before them, which is why the rank was ended.
                     text = shorten_stacks(tail_of(self._log_path(name), MAX_STACKS_BYTES)) or text

@@ -38,6 +38,13 @@ _NAMED_BY_EXCEPTION = {
     67: ("PreflightMismatch", "PreflightMismatch"),
     70: ("Diverged", "Diverged"),
 }
+# What torch's C++ parts add after an error: c10::Error its own frames, pybind11 those of the Python function that C++
+# had called (a communication hook of DDP, say). They would push the error itself out of what is kept.
+_NATIVE_FRAMES = re.compile(
+    r"^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
+    r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+",
+    re.MULTILINE,
+)
 FATAL_ERROR = "Fatal Python error:"
 """How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
 # Fatal signals that the agent never sends, and that no peer's end causes.
@@ -96,6 +103,11 @@ def broken_connection(error: str) -> bool:
     return bool(_BROKEN_CONNECTION.search("\n".join(lines[-6:])))
 
 
+def conclusion(text: str) -> str:
+    """The end of a text, at most MAX_ERROR_CHARACTERS, without the frames that torch's C++ parts add to an error."""
+    return _NATIVE_FRAMES.sub("", text).rstrip()[-MAX_ERROR_CHARACTERS:]
+
+
 def more_telling(one: Outcome, other: Outcome) -> bool:
     """Whether `other` says more about the cause than `one`, of two ranks of the same worker."""
     return _weight(other) > _weight(one)
@@ -123,11 +135,11 @@ def read_error_file(path: str) -> str:
         with open(path, "rb") as file:
             message = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]
         if isinstance(message, str):
-            return message[-MAX_ERROR_CHARACTERS:]
+            return conclusion(message)
         text = f"{message['extraInfo']['py_callstack']}\n{message['message']}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
-    return text[-MAX_ERROR_CHARACTERS:]
+    return conclusion(text)
 
 
 def oom_kill_count(cgroup_root: str) -> int:

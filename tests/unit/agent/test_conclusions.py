@@ -1,0 +1,53 @@
+"""What an error of torch's C++ parts concludes, below the frames that they add to it (recorded with torch 2.13)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmaster.agent import verdict
+from trainmaster.agent.children import Ending
+
+# A communication hook of DDP that lost its peer: pybind11 adds the Python frames.
+LOST = (
+    "RuntimeError: Got the following error when running the callback: RuntimeError: [/third_party/gloo/gloo/transport/"
+    "tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26023. This is typically caused by a remote worker."
+)
+HOOK = (
+    LOST
+    + "\n\nAt:\n"
+    + "  /site-packages/trainloop/compression.py(53): received\n"
+    + "  /site-packages/torch/autograd/graph.py(979): _engine_run_backward\n" * 40
+    + "  <frozen runpy>(88): _run_code\n  <frozen runpy>(198): _run_module_as_main\n"
+)
+STORE = (
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"
+)
+CXX = (
+    STORE
+    + "\nException raised from recvBytes at /torch/csrc/distributed/c10d/Utils.hpp:697 (most recent call first):\n"
+    + "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x98 (0x7f11 in /torch/lib/libc10.so)\n" * 30
+    + "frame #31: clone + 0x44 (0x7f12 in /lib/x86_64-linux-gnu/libc.so.6)\n"
+)
+
+
+@pytest.mark.parametrize(("text", "said"), [(HOOK, LOST), (CXX, STORE)])
+def test_a_broken_connection_is_seen_above_the_frames_of_torchs_own_parts(text: str, said: str, tmp_path: Path) -> None:
+    printed = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
+    file = tmp_path / "error.json"
+    file.write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": f"Traceback\n{text}"}}}))
+    for error in (verdict.conclusion(text), verdict.conclusion(printed), verdict.read_error_file(str(file))):
+        assert error.splitlines()[-1].endswith(said)
+        assert not verdict.judge_failure(Ending(1), 1, error, 0).culprit
+
+
+def test_an_error_that_only_looks_like_such_frames_stays_whole() -> None:
+    for text in ("At:\nnoon", "ValueError: At:\n  train.py(3): x", "Exception raised from main", "  f.py(1): x"):
+        assert verdict.conclusion(text) == text
+
+
+def test_what_follows_the_frames_is_kept() -> None:
+    assert verdict.conclusion(CXX + "ValueError: another") == STORE + "\nValueError: another"
