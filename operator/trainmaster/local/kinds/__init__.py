@@ -10,6 +10,7 @@ from __future__ import annotations
 from trainmaster.local.apiserver.resources import ResourceType
 from trainmaster.local.kinds.claims import STORAGE_TYPES
 from trainmaster.local.kinds.configuration import CONFIGURATION_TYPES
+from trainmaster.local.kinds.deployments import DEPLOYMENT, REPLICA_SET
 from trainmaster.local.kinds.events import EVENT_TYPES
 from trainmaster.local.kinds.namespaces import NAMESPACE_TYPES
 from trainmaster.local.kinds.nodes import NODE_TYPES
@@ -18,7 +19,7 @@ from trainmaster.local.kinds.policies import POLICY_TYPES
 from trainmaster.local.kinds.rbac import RBAC_TYPES
 from trainmaster.local.kinds.reviews import REVIEW_TYPES
 from trainmaster.local.kinds.services import SERVICE_TYPES
-from trainmaster.local.kinds.workloads import WORKLOAD_TYPES
+from trainmaster.local.kinds.stateful_sets import CONTROLLER_REVISION, STATEFUL_SET
 
 __all__ = ["BUILTIN_TYPES"]
 
@@ -30,7 +31,10 @@ BUILTIN_TYPES: tuple[ResourceType, ...] = (
     *CONFIGURATION_TYPES,
     *EVENT_TYPES,
     *STORAGE_TYPES,
-    *WORKLOAD_TYPES,
+    STATEFUL_SET,
+    DEPLOYMENT,
+    REPLICA_SET,
+    CONTROLLER_REVISION,
     *POLICY_TYPES,
     *RBAC_TYPES,
     *REVIEW_TYPES,
