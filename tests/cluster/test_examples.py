@@ -106,15 +106,6 @@ def room(shared_cluster: SharedCluster, tmp_path_factory: pytest.TempPathFactory
     embedded.call(embedded.cluster.remove_node(machine.name))
 
 
-def claim(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
-    }
-
-
 def mounted(folder: Path, path: str) -> dict[str, Any]:
     """A podTemplate that shows the workers a folder of this machine."""
     return {
@@ -127,6 +118,23 @@ def mounted(folder: Path, path: str) -> dict[str, Any]:
 
 def test_every_example_is_run() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.yaml")} == RUN_HERE | RUN_BY_THE_DEMO
+
+
+def test_an_example_needs_nothing_that_its_file_does_not_make() -> None:
+    """A claim or ConfigMap that nobody makes leaves the pods Pending without a word from the job."""
+    for path in EXAMPLES.glob("*.yaml"):
+        objects = list(yaml.safe_load_all(path.read_text()))
+        made = {(item["kind"], item["metadata"]["name"]) for item in objects}
+        for item in objects:
+            spec = item.get("spec", {})
+            volumes = spec.get("podTemplate", {}).get("spec", {}).get("volumes", [])
+            sources = [
+                spec.get("checkpoint", {}).get("volume", {}),
+                *(v.get("persistentVolumeClaim", {}) for v in volumes),
+            ]
+            needed = {("PersistentVolumeClaim", source["claimName"]) for source in sources if "claimName" in source}
+            needed |= {("ConfigMap", v["configMap"]["name"]) for v in volumes if "configMap" in v}
+            assert needed <= made, path.name
 
 
 def test_plain_script(room: Room) -> None:
@@ -170,7 +178,7 @@ def test_bert_mrpc(room: Room) -> None:
         "data": {"workers": 1},
         "evaluation": {"every_steps": 40},
     }
-    room.apply("bert-mrpc", {"training": shorter, "podTemplate": mounted(local, "/local")}, claim("bert-mrpc"))
+    room.apply("bert-mrpc", {"training": shorter, "podTemplate": mounted(local, "/local")})
     result = room.succeeds("bert-mrpc")["progress"]["result"]
     assert result["accuracy"] > 0.9 and result["f1"] > 0.9
     assert sorted(room.logs("bert-mrpc")) == ["worker-0.log", "worker-1.log", "worker-2.log"]
@@ -199,7 +207,9 @@ def test_ascend(room: Room) -> None:
     """
     print("ascend.yaml: a stand-in run on the CPU over gloo; HCCL and torch_npu are left out, there are no NPUs here")
     cluster = room.cluster
-    cluster.apply(claim("ascend-data"), claim("ascend-checkpoints"))
+    # As the file's first lines tell a user to do it.
+    cluster.kubectl("apply", "-f", str(EXAMPLES / "ascend.yaml"), "-l", "part=storage")
+    assert "not found" in cluster.kubectl("get", "dtj", "ascend", check=False).stderr
     cluster.eventually(lambda: cluster.get("pvc", "ascend-data")["spec"].get("volumeName"), 20)
     _fill(room.claimed("ascend-data"))
     toolkit = {
@@ -220,9 +230,15 @@ def test_ascend(room: Room) -> None:
     assert first["loss"] == pytest.approx(10.82, abs=0.3), "the log of 50,257 tokens: a checkpoint that knows nothing"
 
 
+def document(example: str, kind: str) -> dict[str, Any]:
+    """The one object of a kind in an example's file."""
+    [found] = [item for item in yaml.safe_load_all((EXAMPLES / f"{example}.yaml").read_text()) if item["kind"] == kind]
+    return dict(found)
+
+
 def _on_the_cpu() -> dict[str, Any]:
     """The file's job with what a machine without NPUs can't do replaced."""
-    job = next(iter(yaml.safe_load_all((EXAMPLES / "ascend.yaml").read_text())))
+    job = document("ascend", "DistributedTrainingJob")
     template = job["spec"]["podTemplate"]["spec"]
     [worker] = template["containers"]
     # A merge patch replaces lists: the file's own entries are kept.

@@ -120,6 +120,53 @@ def test_a_tsv_is_read_as_glue_writes_it(pairs: Path) -> None:
     assert training[1][0] == training[1][1] and training[1][2] == 1
 
 
+@pytest.fixture
+def hub_format(tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The pairs as a DatasetDict of Hugging Face's own library, which brings 265 MB: `make test-torch` installs it."""
+    library = pytest.importorskip("datasets", reason="reading save_to_disk's files is left out: no package datasets")
+    monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    names = ("sentence1", "sentence2", "label")
+    splits = zip(("train", "validation"), read_pairs(str(pairs)), strict=True)
+    return library.DatasetDict(
+        {
+            split: library.Dataset.from_list([dict(zip(names, row, strict=True)) for row in rows])
+            for split, rows in splits
+        }
+    )
+
+
+@pytest.mark.torch
+def test_a_dataset_that_save_to_disk_wrote_trains_as_its_tsv_does(tmp_path: Path, pairs: Path, hub_format: Any) -> None:
+    hub_format.save_to_disk(tmp_path / "saved")
+    assert read_pairs(str(tmp_path / "saved")) == read_pairs(str(pairs))
+    found = []
+    for data in (pairs, tmp_path / "saved"):
+        options = {"model": str(pairs / "bert"), "data": str(data)}
+        found.append(run_ranks(2, results, run(tmp_path, {"name": "sentence-pairs", "options": options}, steps=4))[0])
+    assert found[0] == found[1]
+
+
+def test_a_name_on_the_hub_is_owner_name_and_subset(
+    tmp_path: Path, pairs: Path, hub_format: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """datasets takes a relative folder laid out as the hub's repositories are for such a repository."""
+    repository = tmp_path / "owner" / "name"
+    (repository / "one").mkdir(parents=True)
+    for split, rows in hub_format.items():
+        rows.to_parquet(repository / "one" / f"{split}.parquet")
+    (repository / "README.md").write_text("---\nconfigs:\n- {config_name: subset, data_dir: one}\n---\n")
+    monkeypatch.chdir(tmp_path)
+    assert read_pairs("owner/name/subset") == read_pairs(str(pairs))
+
+
+def test_a_dataset_without_the_columns_or_splits_is_a_sentence(tmp_path: Path, hub_format: Any) -> None:
+    hub_format["train"].save_to_disk(tmp_path / "one-split")
+    hub_format.remove_columns("label").save_to_disk(tmp_path / "no-label")
+    for name, words in (("one-split", "train isn't there"), ("no-label", "train has sentence1, sentence2$")):
+        with pytest.raises(ConfigError, match=rf"task\.options\.data is .*{name}': it needs the splits .*; {words}"):
+            read_pairs(str(tmp_path / name))
+
+
 @pytest.mark.torch
 def test_bert_learns_sentence_pairs_with_three_ranks(tmp_path: Path, pairs: Path) -> None:
     options = {"model": str(pairs / "bert"), "data": str(pairs)}

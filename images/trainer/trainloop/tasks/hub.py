@@ -1,7 +1,8 @@
 """Models of the transformers library: sentence pairs with BERT, and causal language models such as DeepSeek-V3.
 
-Models, tokenizers and data are given as a hub name (`bert-base-uncased`, `glue/mrpc`) or as a local directory in the
-same formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files); a name needs the network, a directory doesn't.
+Models, tokenizers and data are given as a hub name (`google-bert/bert-base-uncased`, `nyu-mll/glue/mrpc`) or as a local
+directory in the same formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files); a name needs the network, a
+directory doesn't. Names have their owner: the hub's old ones without (`glue`) are refused by datasets 5.
 """
 
 from __future__ import annotations
@@ -28,10 +29,13 @@ from trainloop.tasks.text import LanguageTask, read_text
 class PairOptions(Settings):
     """Task `sentence-pairs`: do two sentences say the same?"""
 
-    model: str = Field("bert-base-uncased", description="Hub name or directory of a sequence classifier (AutoModel).")
+    model: str = Field(
+        "google-bert/bert-base-uncased", description="Hub name or directory of a sequence classifier (AutoModel)."
+    )
     tokenizer: str | None = Field(None, description="Hub name or directory; null is the model's.")
     data: str = Field(
-        "glue/mrpc", description="Hub name/subset, a save_to_disk directory, or one with train.tsv and dev.tsv."
+        "nyu-mll/glue/mrpc",
+        description="Hub owner/name/subset or owner/name, a save_to_disk directory, or one with train.tsv and dev.tsv.",
     )
     length: int = Field(128, ge=8, description="Tokens of a pair that are read.")
 
@@ -151,13 +155,22 @@ def read_pairs(data: str) -> list[list[tuple[str, str, int]]]:
         return [_read_tsv(place / name) for name in ("train.tsv", "dev.tsv")]
     datasets = _library("datasets")
     if place.is_dir():
-        loaded = datasets.load_from_disk(data)
+        splits = _loaded(datasets.load_from_disk, data, "data")
     else:
-        name, _, subset = data.partition("/")
-        loaded = _loaded(lambda _: datasets.load_dataset(name, subset or None), data, "data")
-    return [
-        [(row["sentence1"], row["sentence2"], int(row["label"])) for row in loaded[s]] for s in ("train", "validation")
-    ]
+        *name, subset = data.split("/") if data.count("/") == 2 else (data, None)
+        splits = _loaded(lambda _: datasets.load_dataset("/".join(name), subset), data, "data")
+    return [_rows(splits, split, data) for split in ("train", "validation")]
+
+
+def _rows(splits: Any, split: str, data: str) -> list[tuple[str, str, int]]:
+    """One split of a DatasetDict."""
+    found = splits[split].column_names if isinstance(splits, dict) and split in splits else []
+    if not {"sentence1", "sentence2", "label"} <= set(found):
+        raise ConfigError(
+            f"task.options.data is {data!r}: it needs the splits train and validation with the columns sentence1, "
+            f"sentence2 and label; {split} " + (f"has {', '.join(found)}" if found else "isn't there")
+        )
+    return [(row["sentence1"], row["sentence2"], int(row["label"])) for row in splits[split]]
 
 
 def _read_tsv(file: Path) -> list[tuple[str, str, int]]:
