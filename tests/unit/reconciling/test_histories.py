@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.reconciling.world import Operator, Room, World
+from tests.unit.reconciling.world import World
+from tests.unit.reconciling.world_operator import Operator
+from tests.unit.reconciling.world_pods import Room
 from trainmaster.api.v1alpha1 import JobStatus
 
 WORKERS = st.integers(0, 2)
@@ -61,7 +63,7 @@ class History(RuleBasedStateMachine):
 
     @rule(dies_after=st.one_of(st.none(), st.integers(0, 6)))
     def operator_passes(self, dies_after: int | None) -> None:
-        if not self.world.run_pass(self.world.operator, dies_after):
+        if not self.world.operator.run_pass(self.world, dies_after):
             self.world.restart_operator(self.world.operator.clock)
 
     @rule(worker=WORKERS)
@@ -90,7 +92,7 @@ class History(RuleBasedStateMachine):
 
     @rule(worker=WORKERS)
     def agent_steps(self, worker: int) -> None:
-        self.world.step_agent(f"bert-{worker}")
+        self.world.agents.step(f"bert-{worker}")
 
     @rule(rounds=st.integers(1, 6), seconds=st.sampled_from([0.1, 0.5]))
     def all_goes_well_for_a_while(self, rounds: int, seconds: float) -> None:
@@ -162,7 +164,7 @@ class History(RuleBasedStateMachine):
     def the_second_operator_passes(self, worker: int, stays: bool) -> None:
         assert self.rival is not None
         self.world.show(self.rival, f"bert-{worker}")
-        self.world.run_pass(self.rival)
+        self.rival.run_pass(self.world)
         if not stays:
             self.rival = None
 
@@ -323,7 +325,7 @@ def test_two_half_started_jobs_never_block_each_other(pair: int) -> None:
         for world in worlds:
             world.now += 0.5
             world.step_controller()
-            world.run_pass(world.operator)
+            world.operator.run_pass(world)
     for name in worlds[0].names[:3]:
         for world in worlds:
             world.step_kubelet(name)

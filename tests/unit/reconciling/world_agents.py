@@ -1,0 +1,148 @@
+"""The agents of the simulated world and the ranks that they run: what docs/protocol.md says, made small.
+
+Agents take the highest attempt that they see, at the same attempt Hold wins, a mark outlives the container, and a
+report that nobody follows is made by exiting. What must never be is asserted where it would happen: an attempt trained
+twice by a worker, or by two groups.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.unit.reconciling.world_pods import Pod
+from trainmaster.api.protocol import Assignment
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster.reconciling.situation import ENDED_STATES
+
+if TYPE_CHECKING:
+    from tests.unit.reconciling.world import World
+
+STEPS = 3
+ACKED_SILENCE = 30.0
+
+
+class Agents:
+    """All agents of a world, each with its state in its `Pod`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # Facts to check against: (uid, attempt) of each start, and the groups that each attempt was joined by.
+        self.started: set[tuple[str, int]] = set()
+        self.groups: dict[int, set[tuple[str, ...]]] = {}
+
+    def _everybody(self) -> list[Pod]:
+        return [*self._world.pods.values(), *self._world.zombies]
+
+    def step(self, name: str) -> None:
+        """The agent looks at its file, its ranks and its links."""
+        pod = self._world.pods.get(name)
+        if pod is None or not pod.running:
+            return
+        if pod.file is not None:
+            self.see(pod, pod.file)
+        if pod.running:
+            self._train(pod)
+        if pod.running:
+            self._report_by_exit(pod)
+
+    def see(self, pod: Pod, assignment: Assignment) -> None:
+        known = pod.assignment
+        newer = known is None or assignment.attempt > known.attempt
+        held = known is not None and assignment.attempt == known.attempt and assignment.state == "Hold"
+        if not newer and not (held and known is not None and known.state == "Run"):
+            return
+        pod.assignment = assignment
+        self._follow(pod, assignment)
+
+    def _follow(self, pod: Pod, assignment: Assignment) -> None:
+        """Bring the ranks to the assignment."""
+        attempt = assignment.attempt
+        if pod.ranks is not None and (pod.ranks < attempt or assignment.state == "Hold"):
+            pod.say(self._world.now, pod.ranks, "Stopped", reason="Stopped", culprit=False)
+        if assignment.state == "Hold":
+            return
+        if pod.worker not in assignment.workers:
+            return
+        position = assignment.workers.index(pod.worker)
+        if assignment.uids is not None and assignment.uids[position] != pod.uid:
+            return
+        if pod.mark is not None and pod.mark.attempt >= attempt:
+            if pod.mark.attempt == attempt and pod.ranks != attempt:
+                if pod.mark.state not in ENDED_STATES:
+                    pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
+                else:
+                    pod.reports[attempt] = pod.mark
+            return
+        assert (pod.uid, attempt) not in self.started, "an attempt was trained twice by the same worker"
+        self.started.add((pod.uid, attempt))
+        pod.told_by_exit = False
+        pod.say(self._world.now, attempt, "Starting")
+        pod.ranks, pod.joined, pod.steps = attempt, None, 0
+
+    def _train(self, pod: Pod) -> None:
+        """Ranks join, step, finish, fail, or notice that a peer has gone."""
+        attempt = pod.ranks
+        if attempt is None:
+            return
+        if pod.fault is not None:
+            fault = pod.fault
+            pod.say(self._world.now, attempt, "Failed", reason=fault.reason, exit_code=fault.exit_code, culprit=True)
+            return
+        if pod.joined is None:
+            self._join(attempt, set(pod.assignment.workers if pod.assignment else ()))
+            return
+        peers = [peer for peer in self._everybody() if peer.uid in pod.joined]
+        gone = [
+            uid
+            for uid in pod.joined
+            if not any(peer.uid == uid and (peer.joined == pod.joined or peer.has_finished(attempt)) for peer in peers)
+        ]
+        if gone:
+            pod.say(
+                self._world.now, attempt, "Failed", reason="Error", exit_code=1, culprit=False, error="Connection reset"
+            )
+            return
+        pod.steps += 1
+        if pod.steps >= STEPS and not self._world.endless:
+            pod.say(self._world.now, attempt, "Finished", exit_code=0)
+        elif pod.mark is not None and pod.mark.state == "Starting":
+            pod.say(self._world.now, attempt, "Running")
+
+    def _join(self, attempt: int, workers: set[int]) -> None:
+        """All ranks of an attempt that are up and have joined nobody yet form a group."""
+        ready = {pod.worker: pod for pod in self._everybody() if pod.ranks == attempt and not pod.joined}
+        if not workers or ready.keys() < workers:
+            return
+        group = tuple(ready[worker].uid for worker in sorted(ready))
+        self.groups.setdefault(attempt, set()).add(group)
+        others = {uid for other in self.groups[attempt] - {group} for uid in other}
+        # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced while
+        # the operator is away, the new ones begin it again. Later attempts name their members.
+        left = {pod.uid for pod in self._everybody()}
+        assert not others or (attempt == 1 and not others & left), f"attempt {attempt} was trained by two groups"
+        training = [pod.ranks for pod in self._world.pods.values() if pod.joined and pod.ranks != attempt]
+        assert len(training) == 0 or len(training) < len(workers), "two attempts train at a time"
+        assert self._world.status.phase not in TERMINAL_PHASES or self._world.status.attempt == attempt, (
+            "a finished job trains"
+        )
+        for pod in ready.values():
+            pod.joined = group
+
+    def _report_by_exit(self, pod: Pod) -> None:
+        """The sure way, where nobody follows.
+
+        Ranks that only suffered wait for a newer attempt for 3 s. Who was acknowledged waits longer: the operator that
+        knew may have died before it could write it down.
+        """
+        if self._world.followed or pod.mark is None or pod.mark.state not in ("Failed", "Finished") or pod.told_by_exit:
+            return
+        if pod.mark.attempt not in pod.reports:
+            return
+        silence = self._world.now + pod.skew - pod.mark.at
+        if pod.acked >= pod.mark.attempt and silence < ACKED_SILENCE:
+            return
+        if not pod.mark.culprit and silence < 3.0:
+            return
+        pod.told_by_exit = True
+        code = pod.mark.exit_code or 0
+        pod.end_container(self._world.now, code, "Completed" if code == 0 else "Error", pod.mark)

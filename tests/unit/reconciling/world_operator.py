@@ -1,0 +1,122 @@
+"""An operator in the simulated world: a view that may be behind, its own clock, and passes that can be cut short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.unit.reconciling.builders import SETTINGS
+from tests.unit.reconciling.world_agents import STEPS
+from trainmaster.api.protocol import RankProgress, Report
+from trainmaster.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster.reconciling import decide
+from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
+from trainmaster.reconciling.situation import ENDED_STATES
+from trainmaster.reconciling.snapshot import ChildView, Job, MemberView, Observed, PodView, StreamView
+
+if TYPE_CHECKING:
+    from tests.unit.reconciling.world import World
+
+
+START = 1_795_233_600.0
+
+
+class Killed(Exception):
+    """The operator's process is gone in the middle of a pass."""
+
+
+class Outdated(Exception):
+    """A precondition failed: 409 Conflict."""
+
+
+@dataclass
+class Operator:
+    """One operator's process: what it has seen, and its clock."""
+
+    clock: float = 0.0
+    version: int = 0
+    status: JobStatus = field(default_factory=JobStatus)
+    spec: JobSpec | None = None
+    pods: dict[str, PodView] = field(default_factory=dict)
+    child: ChildView | None = None
+    service: ChildView | None = None
+    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+
+    def take(self, report: Report) -> None:
+        """As the store does: an end isn't taken back by what was said before it."""
+        key = (report.attempt, report.worker)
+        known = self.reports.get(key)
+        if known is None or known.uid != report.uid or known.state not in ENDED_STATES:
+            self.reports[key] = report
+
+    def run_pass(self, world: World, dies_after: int | None = None) -> bool:
+        """Decide and carry out, killed before write number `dies_after`; True if the operator survived."""
+        left = [math.inf if dies_after is None else dies_after]
+
+        def writes(what: str) -> None:
+            if left[0] <= 0:
+                raise Killed
+            left[0] -= 1
+            world.writes.append(what)
+
+        try:
+            self._pass(world, writes)
+        except Killed:
+            return False
+        except Outdated:
+            world.show_job(self)
+        return True
+
+    def _pass(self, world: World, writes: Callable[[str], None]) -> None:
+        job = Job("ml", "bert", world.uid, world.generation, START, self.spec, self.status)
+        decision = decide(job, self.observed(world), world.now + self.clock, SETTINGS)
+        if decision.status != self.status:
+            writes("status")
+            if self.version != world.version:
+                raise Outdated
+            world.write_status(decision.status)
+            world.show_job(self)
+        for action in decision.actions:
+            match action:
+                case Apply(manifest=manifest):
+                    writes(f"apply {manifest['kind']}")
+                    world.apply(self, manifest)
+                case Assign(assignment=assignment, pods=pods):
+                    writes("push")
+                    world.push(assignment)
+                    for told in pods:
+                        writes("annotate")
+                        world.annotate(self, told.name, told.uid, assignment)
+                case Touch(pods=pods):
+                    for told in pods:
+                        writes("touch")
+                        world.touch(self, told.name, told.uid)
+                case DeletePod(pod=pod):
+                    writes("delete pod")
+                    world.delete_pod(pod.name)
+                case DeleteJob():
+                    world.deleted = True
+
+    def observed(self, world: World) -> Observed:
+        connected = world.followed and any(pod.running for pod in world.pods.values())
+        members = tuple(
+            MemberView(pod.worker, pod.uid, pod.assignment.attempt if pod.assignment else 0, connected=True)
+            for pod in world.pods.values()
+            if pod.running and connected
+        )
+        progress = {
+            pod.worker: {pod.worker: RankProgress(step=pod.steps, total_steps=STEPS)}
+            for pod in world.pods.values()
+            if connected and pod.ranks == self.status.attempt and pod.joined
+        }
+        return Observed(
+            children=tuple(child for child in (self.service, self.child) if child is not None),
+            pods=tuple(self.pods.values()),
+            reports=tuple(self.reports.values()),
+            progress=progress,
+            progress_attempt=self.status.attempt if progress else 0,
+            progress_at=world.now if progress else None,
+            stream=StreamView(connected=connected, lead=0, since=START, members=members),
+        )

@@ -1,0 +1,126 @@
+"""A pod of the simulated world: its object, its container, and what the agent in it remembers and runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trainmaster.api.protocol import Assignment, Report
+from trainmaster.reconciling.situation import ENDED_STATES
+from trainmaster.reconciling.snapshot import ContainerEnd, ContainerView, PodView
+
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 16.0
+
+
+@dataclass
+class Pod:
+    """A pod on the server, its container on a node, and the agent in it."""
+
+    name: str
+    uid: str
+    worker: int
+    annotation: Assignment
+    created_at: float
+    # Of the node's clock to the world's.
+    skew: float
+    deleting: bool = False
+    evicted: bool = False
+    touched_at: float | None = None
+    node: str | None = None
+    no_room: bool = False
+    # The container.
+    running: bool = False
+    restarts: int = 0
+    started_at: float | None = None
+    end: ContainerEnd | None = None
+    last_end: ContainerEnd | None = None
+    start_again_at: float = 0.0
+    # The downward-API file; `late`: it doesn't follow the annotation until the pod is touched.
+    file: Assignment | None = None
+    late: bool = False
+    # The agent. `mark` and `told_by_exit` are on disk, the rest dies with the process.
+    mark: Report | None = None
+    told_by_exit: bool = False
+    assignment: Assignment | None = None
+    reports: dict[int, Report] = field(default_factory=dict)
+    acked: int = 0
+    # The ranks: the attempt they run, who they have joined with (uids), steps done, and how they shall fail.
+    ranks: int | None = None
+    joined: tuple[str, ...] | None = None
+    steps: int = 0
+    fault: Report | None = None
+
+    @property
+    def alive(self) -> bool:
+        return not self.deleting and not self.evicted
+
+    def view(self) -> PodView:
+        state: Literal["running", "terminated", "waiting"] = (
+            "running" if self.running else "terminated" if self.end else "waiting"
+        )
+        container = ContainerView(
+            name="worker",
+            state=state,
+            ready=self.running,
+            restarts=self.restarts,
+            reason="" if state != "waiting" else "CrashLoopBackOff" if self.last_end else "ContainerCreating",
+            started_at=self.started_at if self.running else None,
+            end=self.end,
+            last_end=self.last_end,
+        )
+        return PodView(
+            name=self.name,
+            uid=self.uid,
+            worker=self.worker,
+            set_name="bert",
+            phase="Failed" if self.evicted else "Running" if self.node else "Pending",
+            created_at=self.created_at,
+            node=self.node,
+            unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu." if self.no_room else None,
+            deleting=self.deleting,
+            reason="Evicted" if self.evicted else "",
+            message="The node was low on resource: memory." if self.evicted else "",
+            assignment=self.annotation,
+            touched_at=self.touched_at,
+            worker_container=container if self.node else None,
+        )
+
+    def end_container(self, now: float, code: int, reason: str, report: Report | None) -> None:
+        """The agent's process ends; the ranks end with it."""
+        self.stop_process()
+        at = math.floor(now + self.skew)
+        self.end = ContainerEnd(code, reason, "" if report is None else "{}", self.started_at, at, report)
+        self.started_at = None
+        wait = 0.0 if self.restarts == 0 else min(FIRST_BACK_OFF * 2.0**self.restarts, LONGEST_BACK_OFF)
+        self.start_again_at = now + wait
+
+    def stop_process(self) -> None:
+        self.running = False
+        self.ranks = self.joined = self.fault = self.assignment = None
+        self.reports = {}
+
+    def say(self, now: float, attempt: int, state: Any, **fields: Any) -> None:
+        """The agent makes a report, and its mark of it."""
+        if state in ENDED_STATES:
+            self.ranks = self.joined = self.fault = None
+        report = Report(attempt, self.worker, self.uid, state, at=now + self.skew, **fields)
+        if self.mark is None or self.mark.attempt <= attempt:
+            self.mark = report
+        self.reports[attempt] = report
+
+    def has_finished(self, attempt: int) -> bool:
+        return self.mark is not None and self.mark.attempt == attempt and self.mark.state == "Finished"
+
+
+@dataclass
+class Room:
+    """Nodes for one pod each, first come, first served."""
+
+    free: int
+
+    def take(self) -> bool:
+        if self.free <= 0:
+            return False
+        self.free -= 1
+        return True
