@@ -54,8 +54,9 @@ def test_a_missing_section_is_named() -> None:
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "training.yaml"
     file.write_text(yaml.safe_dump(GOOD))
-    config = load_config(file, ["optimizer.lr=3e-4", "batch.size=16", "task.options={samples: 5}"])
-    assert (config.optimizer.lr, config.batch.size, config.task.options) == (3e-4, 16, {"samples": 5})
+    config = load_config(file, ["optimizer.lr=3e-4", "batch.size=16", "task.options={samples: 5, rate: 1e5}"])
+    assert (config.optimizer.lr, config.batch.size) == (3e-4, 16)
+    assert config.task.options == {"samples": 5, "rate": 100_000.0}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from trainloop.anomaly import AnomalyDetector, AnomalySettings, z_score
 from trainloop.distributed import joined
 from trainloop.errors import OutOfMemory, PreflightMismatch, TrainingError
 from trainloop.gradients import checksums, compare_parameters, ghosts, recording
-from trainloop.preflight import PreflightSettings, checker, differences
+from trainloop.preflight import PreflightSettings, check, differences
 from trainloop.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -78,9 +79,9 @@ def test_a_difference_that_is_not_fatal_is_a_warning() -> None:
 
 def _with_driver_of_its_own(fatal: list[str]) -> float:
     mine = {"torch": "2.13", "driver": str(1 + int(os.environ["RANK"]))}
-    check = checker(PreflightSettings.model_validate({"fatal": fatal}), mine)
+    compare = partial(check, PreflightSettings.model_validate({"fatal": fatal}), mine)
     try:
-        with joined(config().distributed, check) as world:
+        with joined(config().distributed, compare) as world:
             return world.sum([1.0])[0]
     except PreflightMismatch as error:
         raise AssertionError(str(error)) from error

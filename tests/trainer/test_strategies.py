@@ -15,7 +15,7 @@ from torch import nn
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, config, largest_difference, train
 from trainloop import storage
-from trainloop.compression import OneBit, PowerSGD, Uncompressed, carried_over, compressor_for
+from trainloop.compression import Compressor, OneBit, PowerSGD, carried_over, compressor_for
 from trainloop.config import Config, parse_config
 from trainloop.distributed import joined
 from trainloop.errors import ConfigError
@@ -144,7 +144,7 @@ def _compressed(method: str) -> tuple[float, float, int]:
     with joined(config().distributed) as world:
         generator = torch.Generator().manual_seed(world.rank)
         own = [torch.randn(64, 32, generator=generator), torch.randn(32, generator=generator)]
-        true = torch.cat([g.flatten() for g in _reduced(Uncompressed(), own)[0]])
+        true = torch.cat([g.flatten() for g in _reduced(Compressor(), own)[0]])
         compressor = compressor_for(method, 4)  # type: ignore[arg-type]
         steps = [torch.cat([g.flatten() for g in _reduced(compressor, own)[0]]) for _ in range(60)]
         sent = _reduced(compressor, own)[1]
@@ -212,6 +212,8 @@ def test_memory_is_carried_over_to_another_number_of_ranks() -> None:
             {"communication": {"local_steps": 4}, "parallel": {"strategy": "zero1"}},
             "strategy other than ddp",
         ),
+        ({"delayed": {"pattern": "x"}, "parallel": {"strategy": "zero1"}}, "delayed.pattern with parallel.strategy"),
+        ({"delayed": {"pattern": "x"}, "checkpoint": {"format": "sharded"}}, "delayed.pattern with checkpoint.format"),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(changes: dict[str, Any], words: str) -> None:

@@ -17,6 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.trainer.ranks import environment, free_port, run_ranks
 from tests.trainer.test_health import python_m_trainloop
 from tests.trainer.toy import config, train
+from trainloop.config import Config
+from trainloop.distributed import joined
 from trainloop.metrics import read_metrics, write_prometheus
 from trainloop.progress import Progress, heartbeat
 from trainloop.trainer import Trainer
@@ -72,6 +74,34 @@ def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pyt
     heartbeat(1)
     Progress.from_environment(0, 1).enter("train")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.torch
+def test_each_rank_tells_its_own_samples_a_second_so_that_their_sum_is_the_jobs(tmp_path: Path) -> None:
+    runs = run_ranks(2, _told_and_logged, config(tmp_path), tmp_path)
+    *_, line = [line for line in read_metrics(tmp_path / "report" / "metrics.jsonl") if line["kind"] == "step"]
+    assert line["samplesPerSecond"] == runs[0][1]
+    # Each rank measures the time by its own clock, so what all told together is compared rank by rank.
+    for told, logged in runs:
+        assert 2 * told == pytest.approx(logged)
+
+
+def _told_and_logged(settings: Config, folder: Path) -> tuple[float, float]:
+    """Samples a second in the rank's progress at the end, and in the last line as this rank has it."""
+    file, lines = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
+    # Set here, because ranks don't have the environment of the test.
+    os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        log = trainer.log.step
+
+        def noted(step: int, total: int, line: dict[str, Any]) -> None:
+            lines.append(line)
+            log(step, total, line)
+
+        trainer.log.step = noted  # type: ignore[method-assign]
+        trainer.run()
+    return json.loads(file.read_text())["samplesPerSecond"], lines[-1]["samplesPerSecond"]
 
 
 @pytest.mark.torch

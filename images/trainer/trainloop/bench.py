@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.spawn import start_processes
 
-from trainloop.averaging import ring_bytes
 from trainloop.config import parse_config
-from trainloop.distributed import joined
+from trainloop.distributed import joined, ring_bytes
 from trainloop.metrics import read_metrics
 from trainloop.tasks.reviews import ReviewModel, ReviewOptions
 from trainloop.trainer import Trainer

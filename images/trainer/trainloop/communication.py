@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from trainloop.compression import Method, Uncompressed, compressor_for
+from trainloop.compression import Compressor, Method, compressor_for
 from trainloop.settings import Settings
 
 
@@ -42,9 +42,14 @@ class StepTimes:
     """One step's communication on this rank, in seconds and bytes."""
 
     began: float = 0.0
-    computed: float | None = None
+    ready: float = 0.0  # when this rank's own gradients were
     exposed: float = 0.0
     sent: int = 0
+
+    @property
+    def computed(self) -> float:
+        """How long this rank itself computed."""
+        return self.ready - self.began
 
 
 class GradientExchange:
@@ -54,7 +59,7 @@ class GradientExchange:
         self.settings = settings
         self.compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self.times = StepTimes()
-        self._plain = Uncompressed()
+        self._plain = Compressor()
         self._step = 0
 
     def begin(self, step: int) -> None:
@@ -65,19 +70,13 @@ class GradientExchange:
     def end(self) -> None:
         """The step's last backward has returned: all gradients are reduced."""
         now = time.perf_counter()
-        if self.times.computed is None:
-            self.times.computed = now
-        self.times.exposed = now - self.times.computed
-
-    @property
-    def local_seconds(self) -> float:
-        """What this rank itself computed for in the last step."""
-        return (self.times.computed or self.times.began) - self.times.began
+        self.times.ready = self.times.ready or now
+        self.times.exposed = now - self.times.ready
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """DDP's hook: the bucket's mean over ranks."""
         if bucket.is_last():
-            self.times.computed = time.perf_counter()
+            self.times.ready = time.perf_counter()
         compressor = self._plain if self._step < self.settings.start_step else self.compressor
         future, sent = compressor.reduce(bucket)
         self.times.sent += sent

@@ -12,37 +12,28 @@ Bytes are those that a rank sends (n numbers, W ranks), with all-reduce as a rin
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 
-from trainloop.averaging import average, ring_bytes
+from trainloop.distributed import average, ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
 #: What a compressor remembers, by bucket: plain tensors, so that they can be saved.
 Memory = dict[str, torch.Tensor]
 
 
-class Compressor(Protocol):
-    """Reduces buckets; `memory` is its error feedback."""
-
-    memory: Memory
-
-    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        """The bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
-        ...
-
-
-class Uncompressed:
-    """All-reduce in the gradient's own type."""
+class Compressor:
+    """All-reduce in the gradient's own type, or in a shorter one."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self.memory: Memory = {}
         self._dtype = dtype
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        """The bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
         buffer, size = bucket.buffer(), dist.get_world_size()
         # Divided before it is summed, so that fp16 doesn't overflow.
         sent = buffer.div_(size) if self._dtype is None else (buffer / size).to(self._dtype)
@@ -56,15 +47,12 @@ class Uncompressed:
         return work.get_future().then(received), ring_bytes(sent.numel(), size, sent.element_size())
 
 
-class OneBit:
+class OneBit(Compressor):
     """Signs with one scale a chunk, and error feedback on both ways (Seide et al. 2014; Tang et al. 2021, section 4).
 
     Each rank averages one chunk: signs go there by all-to-all, and the average comes back as signs by all-gather.
     All-gathering everybody's signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
     """
-
-    def __init__(self) -> None:
-        self.memory: Memory = {}
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
         buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
@@ -107,11 +95,11 @@ def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return torch.where(positive, scales.unsqueeze(1), -scales.unsqueeze(1))
 
 
-class PowerSGD:
+class PowerSGD(Compressor):
     """Matrices as a product of two thin ones, by one power iteration a step (Vogels, Karimireddy and Jaggi 2019)."""
 
     def __init__(self, rank: int) -> None:
-        self.memory: Memory = {}
+        super().__init__()
         self._rank = rank
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
@@ -171,7 +159,7 @@ def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
         return OneBit()
     if method == "powersgd":
         return PowerSGD(powersgd_rank)
-    return Uncompressed({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])
+    return Compressor({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])
 
 
 def carried_over(memories: list[Memory]) -> Memory:

@@ -8,6 +8,7 @@ Every mistake is reported at once, each in a sentence that names field, value an
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -74,21 +75,25 @@ class Config(Settings):
     @model_validator(mode="after")
     def _together(self) -> Config:
         """What can't be combined, said before anything starts."""
-        fp16, fsdp = self.precision.compute == "fp16", self.parallel.strategy == "fsdp"
-        local = self.communication.local_steps > 1
-        wrong = {
-            "precision.compute fp16 with parallel.strategy fsdp: use bf16": fp16 and fsdp,
-            "precision.compute fp16 with communication.local_steps: use bf16": fp16 and local,
-            "precision.compute fp16 with delayed.pattern: use bf16": fp16 and self.delayed.pattern is not None,
-            "communication.local_steps with parallel.strategy other than ddp": local
-            and self.parallel.strategy != "ddp",
-            "communication.local_steps with delayed.pattern": local and self.delayed.pattern is not None,
-            "communication.compression with parallel.strategy fsdp: its gradients don't pass DDP's hook": fsdp
-            and self.communication.compression != "none",
-            "delayed.pattern with parallel.strategy fsdp": fsdp and self.delayed.pattern is not None,
-            "balance.enabled with parallel.strategy fsdp: its ranks run in step": fsdp and self.balance.enabled,
-        }
-        for sentence in (text for text, found in wrong.items() if found):
+        fp16, ddp = self.precision.compute == "fp16", self.parallel.strategy == "ddp"
+        fsdp, sharded = self.parallel.strategy == "fsdp", self.checkpoint.format == "sharded"
+        local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None
+        compressed = self.communication.compression != "none"
+        wrong = [
+            (fp16 and fsdp, "precision.compute fp16 with parallel.strategy fsdp: use bf16"),
+            (fp16 and local, "precision.compute fp16 with communication.local_steps: use bf16"),
+            (fp16 and delayed, "precision.compute fp16 with delayed.pattern: use bf16"),
+            (local and not ddp, "communication.local_steps with parallel.strategy other than ddp"),
+            (local and delayed, "communication.local_steps with delayed.pattern"),
+            (
+                compressed and fsdp,
+                "communication.compression with parallel.strategy fsdp: its gradients don't pass DDP's hook",
+            ),
+            (delayed and not ddp, "delayed.pattern with parallel.strategy other than ddp"),
+            (delayed and sharded, "delayed.pattern with checkpoint.format sharded"),
+            (self.balance.enabled and fsdp, "balance.enabled with parallel.strategy fsdp: its ranks run in step"),
+        ]
+        for sentence in (sentence for found, sentence in wrong if found):
             raise ValueError(f"these don't go together: {sentence}")
         return self
 
@@ -124,7 +129,7 @@ def dump_config(config: Config) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(file.read_text())
+        document = yaml.load(file.read_text(), _Yaml)
     except OSError as error:
         raise ConfigError(f"--config {file} can't be read: {error.strerror}") from error
     except yaml.YAMLError as error:
@@ -146,14 +151,11 @@ def _override(document: dict[str, Any], override: str) -> None:
         target = target.setdefault(parent, {})
         if not isinstance(target, dict):
             raise ConfigError(f"--set {override!r}: {parent} is a value, it has no fields")
-    target[last] = _number(yaml.safe_load(text))
+    target[last] = yaml.load(text, _Yaml)
 
 
-def _number(value: Any) -> Any:
+class _Yaml(yaml.SafeLoader):
     """YAML 1.1 reads 3e-4 (no dot) as text; people mean the number."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
+
+
+_Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))

@@ -8,6 +8,8 @@ accumulating k steps of that group is.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,17 +17,9 @@ from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.averaging import average
-from trainloop.distributed import World
+from trainloop.distributed import average
 from trainloop.errors import ConfigError
-from trainloop.optimizer import (
-    OptimizerSettings,
-    build_optimizer,
-    clip_gradients,
-    load_named_state,
-    named_state,
-    set_rate,
-)
+from trainloop.optimizer import clip_gradients
 from trainloop.settings import Settings
 
 
@@ -37,11 +31,10 @@ class DelayedSettings(Settings):
 
 
 class DelayedGroup:
-    """The group's parameters and its own optimizer. With no pattern it is empty and does nothing."""
+    """The group's parameters, stepped by the optimizer of all. With no pattern it is empty and does nothing."""
 
-    def __init__(self, settings: DelayedSettings, optimizer: OptimizerSettings, model: nn.Module, world: World) -> None:
-        self.settings, self._world = settings, world
-        self.max_norm = optimizer.max_norm
+    def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
+        self.settings = settings
         self.named = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -52,7 +45,6 @@ class DelayedGroup:
                 f"delayed.pattern is {settings.pattern!r}: no trainable parameter's name matches; the model has "
                 f"{', '.join(name for name, _ in list(model.named_parameters())[:6])} and more"
             )
-        self.optimizer = build_optimizer(optimizer, self.named.values()) if self.named else None
         # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, list(self.named))
@@ -61,49 +53,38 @@ class DelayedGroup:
         """The parameters that are stepped every step."""
         return [parameter for name, parameter in model.named_parameters() if name not in self.named]
 
-    def step(self, step: int, rate: float) -> int:
-        """After the optimizer's step number `step` (from 1): every k-th time synchronise, clip, and step the group.
+    @contextmanager
+    def stepping(self, step: int, max_norm: float | None) -> Iterator[int]:
+        """Around the optimizer's step number `step` (from 1); the bytes that it sent.
 
-        The bytes that it sent.
+        Every k-th time the group's gradients are synchronised and clipped, else the optimizer doesn't see them.
         """
-        if self.optimizer is None or step % self.settings.every:
-            return 0
         gradients = self._gradients()
-        sent = average(gradients) if self._world.size > 1 else 0
-        for gradient in gradients:
-            gradient /= self.settings.every
-        clip_gradients(self.named.values(), self.max_norm)
-        set_rate(self.optimizer, rate)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return sent
+        if step % self.settings.every == 0:
+            sent = average(gradients)
+            for gradient in gradients:
+                gradient /= self.settings.every
+            clip_gradients(self.named.values(), max_norm)
+            yield sent
+            return
+        for parameter in self.named.values():
+            parameter.grad = None
+        yield 0
+        for parameter, gradient in zip(self.named.values(), gradients, strict=True):
+            parameter.grad = gradient
 
-    def drop_gradients(self) -> None:
-        """Forget what has been gathered since the group's last update."""
-        if self.optimizer is not None:
-            self.optimizer.zero_grad(set_to_none=True)
+    def state(self) -> dict[str, torch.Tensor]:
+        """The gradients so far, averaged over ranks: loading the mean keeps the mean."""
+        gradients = [gradient.clone() for gradient in self._gradients()]
+        average(gradients)
+        return dict(zip(self.named, gradients, strict=True))
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        for name, parameter in self.named.items():
+            parameter.grad = state[name].to(parameter.device) if name in state else None
 
     def _gradients(self) -> list[torch.Tensor]:
         for parameter in self.named.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         return [parameter.grad for parameter in self.named.values() if parameter.grad is not None]
-
-    def state(self) -> dict[str, Any]:
-        """The optimizer's state and the gradients so far, averaged over ranks: loading the mean keeps the mean."""
-        if self.optimizer is None:
-            return {}
-        gradients = [gradient.clone() for gradient in self._gradients()]
-        if self._world.size > 1:
-            average(gradients)
-        return {
-            "optimizer": named_state(self.optimizer, self.named),
-            "gradients": dict(zip(self.named, gradients, strict=True)),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        if self.optimizer is None or not state:
-            return
-        load_named_state(self.optimizer, self.named, state["optimizer"])
-        for name, gradient in state["gradients"].items():
-            self.named[name].grad = gradient.to(self.named[name].device)

@@ -1,15 +1,15 @@
-"""The group of ranks: who am I, which device and backend, and the few small collectives that decisions need.
+"""The group of ranks: who am I, which device and backend, and the few collectives that others build on.
 
-Ranks come from the environment that torchrun, the Trainmaster agent, or nobody (one process) sets. Collectives of
-this module are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
-backend, so that they never queue behind gradients on the device's stream.
+Ranks come from the environment that torchrun, the Trainmaster agent, or nobody (one process) sets. `World`'s
+collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
+backend, so that they never queue behind gradients on the device's stream. `average` is for tensors, where they are.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -95,6 +95,27 @@ class World:
         return box[0]
 
 
+def ring_bytes(numbers: int, size: int, element: int) -> int:
+    """Bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size` ranks."""
+    return 2 * numbers * element * (size - 1) // size
+
+
+def average(tensors: Iterable[torch.Tensor]) -> int:
+    """Replace floating-point `tensors` by their mean over ranks, one all-reduce a type; the bytes sent."""
+    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in tensors if dist.is_initialized() else []:
+        if tensor.is_floating_point() and tensor.numel():
+            by_type.setdefault(tensor.dtype, []).append(tensor)
+    sent = 0
+    for group in by_type.values():
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group]).div_(dist.get_world_size())
+        dist.all_reduce(flat)
+        sent += ring_bytes(flat.numel(), dist.get_world_size(), flat.element_size())
+        for tensor, mean in zip(group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True):
+            tensor.detach().copy_(mean.view_as(tensor))
+    return sent
+
+
 def environment() -> tuple[int, int, int, int]:
     """Rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1) alone.
 
@@ -141,10 +162,8 @@ def choose_backend(name: str, device: torch.device) -> str:
         name = os.environ.get("TRAINMASTER_BACKEND", "auto")
     if name == "auto":
         name = dist.get_default_backend_for_device(device)
-    if name.upper() not in (known.upper() for known in dist.Backend.backend_list) or not dist.is_backend_available(
-        name
-    ):
-        known = [backend for backend in dist.Backend.backend_list if dist.is_backend_available(backend)]
+    known = [backend for backend in dist.Backend.backend_list if dist.is_backend_available(backend)]
+    if name.lower() not in known:
         raise ConfigError(
             f"distributed.backend is {name!r}: this torch build has {', '.join(known)}; use one of them or auto"
         )

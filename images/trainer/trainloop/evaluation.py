@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from trainloop.distributed import World
-from trainloop.parallel import Replica
 from trainloop.precision import Precision
 from trainloop.settings import Settings
 from trainloop.tasks import Task
@@ -27,42 +27,40 @@ class EvaluationSettings(Settings):
     seconds: float = Field(1800, gt=0, description="How long an evaluation may take before it counts as a hang.")
 
 
-def evaluate(
-    settings: EvaluationSettings,
-    task: Task,
-    replica: Replica,
-    world: World,
-    precision: Precision,
-    stop: Callable[[], bool],
-) -> dict[str, float] | None:
-    """The task's results over its evaluation set, the same numbers on every rank; None once any rank says `stop`."""
-    data = task.evaluation or []
-    length = min(len(data), settings.samples or len(data))
-    mine = range(world.rank, length, world.size)
-    totals: dict[str, float] = {}
-    # As many passes on every rank, because FSDP's forward is collective; the spare ones don't count.
-    for start in range(0, math.ceil(length / world.size), settings.batch):
-        if world.sum([float(stop())])[0] > 0:
-            return None
-        samples = mine[start : start + settings.batch]
-        sums = _sums(task, [data[sample] for sample in samples or range(1)], replica, world, precision)
-        totals = {name: totals.get(name, 0.0) + (value if samples else 0.0) for name, value in sums.items()}
-    totals = dict(zip(totals, world.sum(list(totals.values())), strict=True))
-    return {"loss": totals["loss"] / max(1.0, totals["count"]), **task.results(totals)}
+class Evaluator:
+    """Measures the model as it is; every rank gets the same numbers."""
 
+    def __init__(
+        self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
+    ) -> None:
+        self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
 
-def sample_loss(task: Task, replica: Replica, world: World, precision: Precision, samples: int = 8) -> float:
-    """Mean loss of the first few training samples, in evaluation mode: what a checkpoint is recognised by."""
-    first = [task.train[index] for index in range(min(samples, len(task.train)))]
-    sums = _sums(task, first, replica, world, precision)
-    return sums["loss"] / max(1.0, sums["count"])
+    def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
+        """The task's results over its evaluation set; None once any rank says `stop`."""
+        data = self.task.evaluation or []
+        length = min(len(data), self.settings.samples or len(data))
+        mine = range(self.world.rank, length, self.world.size)
+        totals: dict[str, float] = {}
+        # As many passes on every rank, because FSDP's forward is collective; the spare ones don't count.
+        for start in range(0, math.ceil(length / self.world.size), self.settings.batch):
+            if self.world.sum([float(stop())])[0] > 0:
+                return None
+            samples = mine[start : start + self.settings.batch]
+            sums = self._sums([data[sample] for sample in samples or range(1)])
+            totals = {name: totals.get(name, 0.0) + (value if samples else 0.0) for name, value in sums.items()}
+        totals = dict(zip(totals, self.world.sum(list(totals.values())), strict=True))
+        return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}
 
+    def sample_loss(self) -> float:
+        """Mean loss of the first few training samples: what a checkpoint is recognised by."""
+        sums = self._sums([self.task.train[index] for index in range(min(8, len(self.task.train)))])
+        return sums["loss"] / max(1.0, sums["count"])
 
-def _sums(task: Task, samples: list[Any], replica: Replica, world: World, precision: Precision) -> dict[str, float]:
-    """Over `samples`: the loss, what it is a mean over, and what the task measures."""
-    batch = {name: tensor.to(world.device) for name, tensor in task.collate(samples).items()}
-    replica.model.eval()
-    with torch.no_grad(), precision.autocast():
-        sums = {"loss": task.loss(replica.model, batch), **task.measure(replica.model, batch)}
-    replica.model.train()
-    return {"count": float(task.count(batch)), **{name: float(value) for name, value in sums.items()}}
+    def _sums(self, samples: list[Any]) -> dict[str, float]:
+        """Over `samples`: the loss, what it is a mean over, and what the task measures."""
+        batch = {name: tensor.to(self.world.device) for name, tensor in self.task.collate(samples).items()}
+        self.model.eval()
+        with torch.no_grad(), self.precision.autocast():
+            sums = {"loss": self.task.loss(self.model, batch), **self.task.measure(self.model, batch)}
+        self.model.train()
+        return {"count": float(self.task.count(batch)), **{name: float(value) for name, value in sums.items()}}

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import torch
 from pydantic import Field
 
 from trainloop.communication import StepTimes
-from trainloop.data import Fetched
 from trainloop.distributed import World
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
@@ -55,61 +55,41 @@ class StepNumbers:
     rate: float
     seconds: float
     terms: float  # what the global loss is a mean over: samples or tokens
+    samples: int  # of all ranks
+    waited: float  # for data, in seconds
+    times: StepTimes
 
 
-@dataclass
 class Window:
     """The steps since the last line."""
 
-    began: float = field(default_factory=time.perf_counter)
-    samples: int = 0
-    terms: float = 0.0
-    waited: float = 0.0
-    stalled: float = 0.0
-    exposed: float = 0.0
-    computed: float = 0.0
-    sent: int = 0
-    losses: list[torch.Tensor] = field(default_factory=list)
-    newest: StepNumbers | None = None
-
-    def add(self, numbers: StepNumbers, fetched: Fetched, times: StepTimes) -> None:
-        self.samples += fetched.step.all_samples
-        self.terms += numbers.terms
-        self.waited += fetched.waited
-        self.exposed += times.exposed
-        self.computed += (times.computed or times.began) - times.began
-        self.sent += times.sent
-        self.losses.append(numbers.loss)
-        self.newest = numbers
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.stalled = 0.0  # for checkpoints, in seconds
+        self.steps: list[StepNumbers] = []
 
     def close(self, world: World, state: TrainState, length: int) -> dict[str, Any]:
         """The window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
         seconds.
         """
-        assert self.newest is not None
-        seconds, steps = time.perf_counter() - self.began, len(self.losses)
-        own = {
-            "loss": float(torch.stack(self.losses).sum()),
-            "stepSeconds": self.newest.seconds,
-            "computeSeconds": self.computed / steps,
-            "dataWait": self.waited / seconds,
-            "communication": self.exposed / seconds,
-        }
-        ranks = world.gather(own)
+        seconds, count, newest = time.perf_counter() - self.began, len(self.steps), self.steps[-1]
+        loss = float(torch.stack([step.loss for step in self.steps]).sum())
+        waited, exposed = sum(step.waited for step in self.steps), sum(step.times.exposed for step in self.steps)
+        losses, waits, exposures = world.sum([loss, waited, exposed])
         return {
             "epoch": state.position / length,
-            "loss": sum(rank["loss"] for rank in ranks) / steps,
-            "lr": self.newest.rate,
-            "gradNorm": float(self.newest.norm),
-            "samplesPerSecond": self.samples / seconds,
-            "termsPerSecond": self.terms / seconds,
-            "stepSeconds": seconds / steps,
-            "dataWait": sum(rank["dataWait"] for rank in ranks) / world.size,
-            "communication": sum(rank["communication"] for rank in ranks) / world.size,
+            "loss": losses / count,
+            "lr": newest.rate,
+            "gradNorm": float(newest.norm),
+            "samplesPerSecond": sum(step.samples for step in self.steps) / seconds,
+            "termsPerSecond": sum(step.terms for step in self.steps) / seconds,
+            "stepSeconds": seconds / count,
+            "dataWait": waits / seconds / world.size,
+            "communication": exposures / seconds / world.size,
             "checkpointStall": self.stalled / seconds,
-            "bytesSent": self.sent / steps,
-            "etaSeconds": (state.total - state.step) * seconds / steps,
-            "rankComputeSeconds": [rank["computeSeconds"] for rank in ranks],
+            "bytesSent": sum(step.times.sent for step in self.steps) / count,
+            "etaSeconds": (state.total - state.step) * seconds / count,
+            "rankComputeSeconds": world.gather(sum(step.times.computed for step in self.steps) / count),
         }
 
 
@@ -152,10 +132,11 @@ class MetricsLog:
 
     def step(self, step: int, total: int, line: dict[str, Any]) -> None:
         """A step's numbers everywhere."""
-        self.write("step", {"step": step, "totalSteps": total, **line})
-        self.say(step_line(step, total, line))
+        numbers = {"step": step, "totalSteps": total, **line}
+        self.write("step", numbers)
+        self.say(step_line(numbers))
         if self._main and self.settings.prometheus_file:
-            write_prometheus(Path(self.settings.prometheus_file), {"step": step, "totalSteps": total, **line})
+            write_prometheus(Path(self.settings.prometheus_file), numbers)
 
     def say(self, text: str) -> None:
         """One line on the console."""
@@ -197,20 +178,15 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def step_line(step: int, total: int, line: dict[str, Any]) -> str:
+def step_line(line: dict[str, Any]) -> str:
     """The console's line for a step."""
     return (
-        f"step {step}/{total}  epoch {line['epoch']:.2f}  loss {line['loss']:.4f}  lr {line['lr']:.3g}  "
-        f"norm {line['gradNorm']:.3g}  {line['samplesPerSecond']:,.0f} samples/s  data {line['dataWait']:.0%}  "
-        f"communication {line['communication']:.0%}  eta {duration(line['etaSeconds'])}"
+        f"step {line['step']}/{line['totalSteps']}  epoch {line['epoch']:.2f}  loss {line['loss']:.4f}  "
+        f"lr {line['lr']:.3g}  norm {line['gradNorm']:.3g}  {line['samplesPerSecond']:,.0f} samples/s  "
+        f"data {line['dataWait']:.0%}  communication {line['communication']:.0%}  eta {duration(line['etaSeconds'])}"
     )
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: 42s, 3m05s, 2h10m."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    """Seconds as people write them: 0:00:42, 2:10:05."""
+    return str(timedelta(seconds=int(seconds)))

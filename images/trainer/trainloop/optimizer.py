@@ -6,7 +6,7 @@ the step, as some recipes have it, does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -14,9 +14,6 @@ from pydantic import Field
 from torch import nn
 
 from trainloop.settings import Settings
-
-#: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
-NamedState = dict[str, dict[str, Any]]
 
 
 class OptimizerSettings(Settings):
@@ -34,46 +31,28 @@ class OptimizerSettings(Settings):
     )
 
 
-def parameter_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices decay, vectors and scalars don't."""
+#: Class, and the settings that it takes.
+_ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
+    "adamw": (torch.optim.AdamW, {"lr", "betas", "eps"}),
+    "adam": (torch.optim.Adam, {"lr", "betas", "eps"}),
+    "sgd": (torch.optim.SGD, {"lr", "momentum", "nesterov"}),
+}
+
+
+def optimizer_parts(
+    settings: OptimizerSettings, parameters: Iterable[nn.Parameter]
+) -> tuple[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]]:
+    """The optimizer's class, parameter groups and keyword arguments; ZeroRedundancyOptimizer needs them apart.
+
+    Only matrices decay, vectors and scalars don't.
+    """
+    kind, names = _ALGORITHMS[settings.name]
     trainable = [parameter for parameter in parameters if parameter.requires_grad]
     groups = [
-        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return [group for group in groups if group["params"]]
-
-
-def optimizer_factory(settings: OptimizerSettings) -> tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]:
-    """The optimizer's class and keyword arguments; ZeroRedundancyOptimizer needs them apart."""
-    if settings.name == "sgd":
-        return torch.optim.SGD, {"lr": settings.lr, "momentum": settings.momentum, "nesterov": settings.nesterov}
-    kind = torch.optim.AdamW if settings.name == "adamw" else torch.optim.Adam
-    return kind, {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
-
-
-def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """An optimizer over `parameters` with weight decay on matrices only."""
-    kind, arguments = optimizer_factory(settings)
-    return kind(parameter_groups(parameters, settings.weight_decay), **arguments)
-
-
-def named_state(optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter]) -> NamedState:
-    """The optimizer's state by parameter name."""
-    return {name: dict(optimizer.state[parameter]) for name, parameter in named.items() if parameter in optimizer.state}
-
-
-def load_named_state(optimizer: torch.optim.Optimizer, named: Mapping[str, nn.Parameter], state: NamedState) -> None:
-    """Load state by parameter name, leaving the groups' settings as the configuration has them."""
-    names = {parameter: name for name, parameter in named.items()}
-    groups: list[dict[str, Any]] = []
-    ordered: list[str] = []
-    for group in optimizer.param_groups:
-        numbers = list(range(len(ordered), len(ordered) + len(group["params"])))
-        groups.append({**{key: value for key, value in group.items() if key != "params"}, "params": numbers})
-        ordered += [names[parameter] for parameter in group["params"]]
-    numbered = {number: state[name] for number, name in enumerate(ordered) if name in state}
-    optimizer.load_state_dict({"state": numbered, "param_groups": groups})
+    return kind, [group for group in groups if group["params"]], settings.model_dump(include=names)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -10,7 +10,8 @@ ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -19,17 +20,13 @@ from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.averaging import average
 from trainloop.communication import GradientExchange
-from trainloop.distributed import World
-from trainloop.optimizer import (
-    NamedState,
-    OptimizerSettings,
-    build_optimizer,
-    load_named_state,
-    named_state,
-)
+from trainloop.distributed import World, average
+from trainloop.optimizer import OptimizerSettings, optimizer_parts
 from trainloop.settings import Settings
+
+#: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
+NamedState = dict[str, dict[str, Any]]
 
 
 class ParallelSettings(Settings):
@@ -80,8 +77,9 @@ class Replica:
         # no_sync has to be around the forward too: DDP decides there whether the coming backward reduces.
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
-    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return build_optimizer(settings, parameters)
+    def optimizer(self, settings: OptimizerSettings) -> torch.optim.Optimizer:
+        kind, groups, arguments = optimizer_parts(settings, self.model.parameters())
+        return kind(groups, **arguments)
 
     def after_step(self, step: int) -> int:
         """What the strategy does after the optimizer's step number `step`, counted from 1; the bytes that it sent."""
@@ -99,10 +97,17 @@ class Replica:
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
         """The whole optimizer's state by parameter name."""
-        return named_state(optimizer, dict(self.model.named_parameters()))
+        named = self.model.named_parameters()
+        return {name: dict(optimizer.state[parameter]) for name, parameter in named if parameter in optimizer.state}
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
-        load_named_state(optimizer, dict(self.model.named_parameters()), state)
+        """Load state by parameter name, leaving the groups' settings as the configuration has them."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        ordered = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+        numbered = {number: state[name] for number, name in enumerate(ordered) if name in state}
+        numbers = itertools.count()
+        groups = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in optimizer.param_groups]
+        optimizer.load_state_dict({"state": numbered, "param_groups": groups})
 
 
 class LocalSteps(Replica):

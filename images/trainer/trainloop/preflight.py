@@ -11,7 +11,6 @@ import importlib.util
 import json
 import platform
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -88,27 +87,21 @@ def _ranks(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
-def checker(settings: PreflightSettings, mine: dict[str, str]) -> Callable[[Store, int, int], None]:
-    """What `joined` calls between rendezvous and the first collective. Raises PreflightMismatch on every rank alike."""
-
-    def check(store: Store, rank: int, size: int) -> None:
-        if not settings.enabled:
-            return
-        store.set(f"preflight/{rank}", json.dumps(mine))
-        if rank == 0:
-            everybody = [json.loads(store.get(f"preflight/{other}")) for other in range(size)]
-            store.set("preflight/verdict", json.dumps(differences(everybody)))
-        verdict: dict[str, str] = json.loads(store.get("preflight/verdict"))
-        fatal = [line for field, line in verdict.items() if field in settings.fatal]
-        if rank == 0:
-            for field, line in verdict.items():
-                if field not in settings.fatal:
-                    print(f"warning: ranks differ in {line}", flush=True)
-        # The store is rank 0's: it may only leave when everybody has read the verdict.
-        store.set(f"preflight/read/{rank}", "")
-        if rank == 0:
-            store.wait([f"preflight/read/{other}" for other in range(size)])
-        if fatal:
-            raise PreflightMismatch("ranks differ, so they can't train together:\n" + "\n".join(fatal))
-
-    return check
+def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank: int, size: int) -> None:
+    """Compare between rendezvous and the first collective. Raises PreflightMismatch on every rank alike."""
+    if not settings.enabled:
+        return
+    store.set(f"preflight/{rank}", json.dumps(mine))
+    if rank == 0:
+        everybody = [json.loads(store.get(f"preflight/{other}")) for other in range(size)]
+        store.set("preflight/verdict", json.dumps(differences(everybody)))
+    verdict: dict[str, str] = json.loads(store.get("preflight/verdict"))
+    # The store is rank 0's: it may only leave when everybody has read the verdict.
+    store.set(f"preflight/read/{rank}", "")
+    if rank == 0:
+        store.wait([f"preflight/read/{other}" for other in range(size)])
+        for line in (line for field, line in verdict.items() if field not in settings.fatal):
+            print(f"warning: ranks differ in {line}", flush=True)
+    fatal = [line for field, line in verdict.items() if field in settings.fatal]
+    if fatal:
+        raise PreflightMismatch("ranks differ, so they can't train together:\n" + "\n".join(fatal))

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 Section = Literal["setup", "data", "train", "evaluate", "checkpoint", "finish"]
 
@@ -25,9 +25,8 @@ class Progress:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._fields: dict[str, object] = {"section": "setup"}
-        # What training has waited in this attempt, by the protocol's names, and since when the section goes on.
-        self._waited = dict.fromkeys(("dataSeconds", "checkpointSeconds", "evaluateSeconds"), 0.0)
+        #: By the protocol's names; what is None or not finite isn't written.
+        self._fields: dict[str, Any] = {"section": "setup"}
         self._entered = time.monotonic()
         self._written = -math.inf
 
@@ -41,30 +40,28 @@ class Progress:
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
         """Say which section begins, and how many `seconds` it may take where the step's limit is too short."""
-        now = time.monotonic()
-        waited = f"{self._fields['section']}Seconds"
-        if waited in self._waited and "startStep" in self._fields:
-            self._waited[waited] += now - self._entered
+        now, waited = time.monotonic(), f"{self._fields['section']}Seconds"
+        if waited in self._fields:
+            self._fields[waited] += now - self._entered
         self._entered = now
-        self._fields["section"] = section
-        self._set("sectionSeconds", seconds)
-        self._set("message", message[:MAXIMUM_MESSAGE] if message else None)
+        message = message[:MAXIMUM_MESSAGE] if message else None
+        self._fields |= {"section": section, "sectionSeconds": seconds, "message": message}
         self._write()
 
     def begin(self, step: int) -> None:
-        """Training begins after `step`: 0, or the checkpoint's. From here on waits are counted."""
+        """Training begins after `step`: 0, or the checkpoint's. From here on what it waits is counted."""
         self._fields |= {"section": "setup", "startStep": step}
+        self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}
         self.enter("train")
 
     def wait_for_data(self, seconds: float) -> None:
         """A step has waited for its data."""
-        self._waited["dataSeconds"] += seconds
+        if "dataSeconds" in self._fields:
+            self._fields["dataSeconds"] += seconds
 
     def step(self, step: int, **numbers: float | None) -> None:
         """Say that `step` is done; `numbers` are the protocol's other fields, by name."""
-        self._fields["step"] = step
-        for name, value in numbers.items():
-            self._set(name, value)
+        self._fields |= {"step": step, **numbers}
         if time.monotonic() - self._written >= MINIMUM_INTERVAL:
             self._write()
 
@@ -74,21 +71,18 @@ class Progress:
         self._fields["result"] = dict(list(finite.items())[:MAXIMUM_RESULTS])
         self._write()
 
-    def _set(self, name: str, value: float | str | None) -> None:
-        if value is None or (isinstance(value, float) and not math.isfinite(value)):
-            self._fields.pop(name, None)
-        else:
-            self._fields[name] = value
-
     def _write(self) -> None:
         if self.path is None:
             return
-        counted = self._waited if "startStep" in self._fields else {}
-        waited = {name: round(seconds, 3) for name, seconds in counted.items()}
+        told = {name: value for name, value in self._fields.items() if _has_a_value(value)}
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps({**self._fields, **waited}) + "\n")
+        temporary.write_text(json.dumps(told) + "\n")
         temporary.replace(self.path)
         self._written = time.monotonic()
+
+
+def _has_a_value(value: object) -> bool:
+    return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def heartbeat(step: int, total: int | None = None, loss: float | None = None) -> None:

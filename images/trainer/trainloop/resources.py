@@ -21,20 +21,22 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
     """Cores by `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
+    numbers = _numbers(cgroup / "cpu.max")
+    return numbers[0] / numbers[1] if numbers else None
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int | None:
     """Bytes by `memory.max`; None without a limit."""
+    numbers = _numbers(cgroup / "memory.max")
+    return numbers[0] if numbers else None
+
+
+def _numbers(file: Path) -> list[int] | None:
+    """What a cgroup's file says; None where there is none, or no limit ("max")."""
     try:
-        text = (cgroup / "memory.max").read_text().strip()
-    except OSError:
+        return [int(word) for word in file.read_text().split()]
+    except (OSError, ValueError):
         return None
-    return None if text == "max" else int(text)
 
 
 def cores(cgroup: Path = CGROUP) -> float:

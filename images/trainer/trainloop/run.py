@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 
 from trainloop.config import Config, dump_config
 from trainloop.distributed import environment, joined
 from trainloop.inquiries import answer_inquiries
-from trainloop.preflight import checker, fingerprint
+from trainloop.preflight import check, fingerprint
 from trainloop.report import write_report
 from trainloop.resources import memory, memory_limit
 from trainloop.tasks import task_module
@@ -22,7 +23,7 @@ def train(config: Config) -> bool:
     modules = [task_module(config.task), *(hook.partition(":")[0] for hook in config.hooks)]
     mine = fingerprint(dump_config(config), modules)
     answer_inquiries(environment()[0])
-    with joined(config.distributed, checker(config.preflight, mine)) as world:
+    with joined(config.distributed, partial(check, config.preflight, mine)) as world:
         trainer = Trainer(config, world)
         outcome = trainer.run()
         if world.is_main and not outcome.stopped:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,17 +13,15 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainloop.distributed import World
-from trainloop.optimizer import NamedState, OptimizerSettings, optimizer_factory, parameter_groups
-from trainloop.parallel import Replica
+from trainloop.optimizer import OptimizerSettings, optimizer_parts
+from trainloop.parallel import NamedState, Replica
 
 
 class ZeroRedundancy(Replica):
     """DDP whose optimizer's state is spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
 
-    def optimizer(self, settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        kind, arguments = optimizer_factory(settings)
-        assert isinstance(kind, type)
-        groups = parameter_groups(parameters, settings.weight_decay)
+    def optimizer(self, settings: OptimizerSettings) -> torch.optim.Optimizer:
+        kind, groups, arguments = optimizer_parts(settings, self.model.parameters())
         return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **arguments)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
@@ -56,9 +53,7 @@ class FullySharded(Replica):
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
         own = self.model.state_dict()
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(like(state[name], tensor))
+        super().load_model({name: like(tensor, own[name]) for name, tensor in state.items()})
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
         named = super().optimizer_state(optimizer)

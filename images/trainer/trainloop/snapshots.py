@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from trainloop import seeding, storage
 from trainloop.compression import carried_over
 from trainloop.errors import ConfigError
-from trainloop.evaluation import sample_loss
 from trainloop.storage import Checkpoint, CheckpointError
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "scaler": trainer.precision.scaler.state_dict(),
         "anomaly": trainer.detector.state(),
         "ranks": trainer.world.gather(own),
-        "sampleLoss": _sample_loss(trainer) if trainer.config.checkpoint.verify_loss else None,
+        "sampleLoss": trainer.evaluator.sample_loss() if trainer.config.checkpoint.verify_loss else None,
     }
 
 
@@ -149,15 +148,11 @@ def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
     set_state_dict(trainer.replica.model, trainer.optimizer, model_state_dict=model, optim_state_dict=optimizer)
 
 
-def _sample_loss(trainer: Trainer) -> float:
-    return sample_loss(trainer.task, trainer.replica, trainer.world, trainer.precision)
-
-
 def _computes_the_same(trainer: Trainer, expected: float | None) -> bool:
     if expected is None:
         return True
     tolerance = 1e-4 if trainer.config.precision.compute in ("fp32", "fp64") else 2e-2
-    loss = _sample_loss(trainer)
+    loss = trainer.evaluator.sample_loss()
     both_nan = math.isnan(loss) and math.isnan(expected)
     agrees = both_nan or math.isclose(loss, expected, rel_tol=tolerance, abs_tol=tolerance)
     return trainer.world.sum([float(not agrees)])[0] == 0
@@ -176,4 +171,3 @@ def _warm_up(trainer: Trainer) -> None:
             loss = trainer.task.loss(trainer.replica.forward, batch)
         loss.backward()  # type: ignore[no-untyped-call]
     trainer.optimizer.zero_grad(set_to_none=True)
-    trainer.delayed.drop_gradients()

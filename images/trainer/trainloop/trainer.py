@@ -8,8 +8,7 @@ import math
 import platform
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -26,7 +25,7 @@ from trainloop.data import Fetched, Loader, Sampler
 from trainloop.delayed import DelayedGroup
 from trainloop.distributed import World
 from trainloop.errors import Diverged, TrainingError
-from trainloop.evaluation import evaluate
+from trainloop.evaluation import Evaluator
 from trainloop.gradients import compare_parameters, ghosts, recording
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
 from trainloop.optimizer import clip_gradients, set_rate
@@ -71,10 +70,11 @@ class Trainer:
             seeding.make_deterministic()
         model = self.task.model().to(world.device, self.precision.parameters)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.delayed = DelayedGroup(config.delayed, config.optimizer, model, world)
+        self.delayed = DelayedGroup(config.delayed, model)
         self.exchange = GradientExchange(config.communication)
         self.replica = build_replica(config.parallel, model, world, self.exchange)
-        self.optimizer = self.replica.optimizer(config.optimizer, self.delayed.immediate(self.replica.model))
+        self.optimizer = self.replica.optimizer(config.optimizer)
+        self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
         self.detector = AnomalyDetector(config.anomaly)
         self.balancer = Balancer(config.balance, world)
@@ -87,18 +87,18 @@ class Trainer:
         self._stop_asked = False
 
     def run(self) -> Outcome:
-        """Train to the end, or until SIGTERM has asked any rank to stop."""
-        with self._stopping_on_sigterm(), self._telling_errors(), self.watchdog:
-            self.prepare()
-            self.progress.begin(self.state.step)
-            while self.state.step < self.state.total:
-                stop = self.train_step()
-                if stop or (self._evaluation_due() and self.evaluate() is None):
-                    return self._stopped()
-                if self._checkpoint_due():
-                    self.save()
-            results = self.evaluate()
-            return self._stopped() if results is None else self._finish(results)
+        """Train to the end, or until SIGTERM has asked any rank to stop; all ranks agree on that."""
+        before = signal.signal(signal.SIGTERM, self._ask_to_stop)
+        try:
+            with self.watchdog:
+                self.prepare()
+                return self._train()
+        except TrainingError as error:
+            # In the progress report too, so that the operator can show it.
+            self._warn(str(error))
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def prepare(self) -> None:
         """Everything between construction and the first step: the newest checkpoint, sizes, data."""
@@ -120,6 +120,17 @@ class Trainer:
             f"{self.state.batch}, step {self.state.step} of {self.state.total}"
         )
 
+    def _train(self) -> Outcome:
+        self.progress.begin(self.state.step)
+        while self.state.step < self.state.total:
+            stop = self.train_step()
+            if stop or (self._due(self.config.evaluation.every_steps) and self.evaluate() is None):
+                return self._stopped()
+            if self._due(self.config.checkpoint.every_steps):
+                self.save()
+        results = self.evaluate()
+        return self._stopped() if results is None else self._finish(results)
+
     def train_step(self) -> bool:
         """One optimizer step on the next global batch; whether the run is asked to stop after it."""
         began = time.perf_counter()
@@ -132,7 +143,8 @@ class Trainer:
         rate = self.config.optimizer.lr * self.schedule.factor(self.state.updates)
         updated = self._step(rate) if verdict == "step" else self._skip(norm)
         self._advance(fetched, updated)
-        self._report(fetched, StepNumbers(loss, norm, rate, time.perf_counter() - began, count))
+        seconds, times = time.perf_counter() - began, self.exchange.times
+        self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step.all_samples, fetched.waited, times))
         self._look_after_ranks(fetched)
         if verdict == "rollback":
             self._roll_back()
@@ -146,9 +158,7 @@ class Trainer:
             return {}
         self._enter("evaluate", self.config.evaluation.seconds)
         self.replica.settle(self.optimizer)
-        results = evaluate(
-            self.config.evaluation, self.task, self.replica, self.world, self.precision, lambda: self._stop_asked
-        )
+        results = self.evaluator.evaluate(lambda: self._stop_asked)
         if results is None:
             return None
         self.state.results = results
@@ -231,17 +241,16 @@ class Trainer:
     def _step(self, rate: float) -> bool:
         """Step the optimizer; False when the gradient scaler left it out."""
         set_rate(self.optimizer, rate)
-        updated = self.precision.step(self.optimizer)
-        self.optimizer.zero_grad(set_to_none=True)
-        self.exchange.times.sent += self.delayed.step(self.state.step + 1, rate)
-        self.exchange.times.sent += self.replica.after_step(self.state.step + 1)
+        with self.delayed.stepping(self.state.step + 1, self.config.optimizer.max_norm) as sent:
+            updated = self.precision.step(self.optimizer)
+            self.optimizer.zero_grad(set_to_none=True)
+        self.exchange.times.sent += sent + self.replica.after_step(self.state.step + 1)
         return updated
 
     def _skip(self, norm: torch.Tensor) -> bool:
         """Drop all that an odd step's gradients have got into."""
         self.precision.skip()
         self.optimizer.zero_grad(set_to_none=True)
-        self.delayed.drop_gradients()
         self.exchange.compressor.memory.clear()
         self._warn(f"step {self.state.step + 1} left out: gradient norm {float(norm):.4g} stands out")
         return False
@@ -282,21 +291,21 @@ class Trainer:
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)
-        weights = self.balancer.add(self.exchange.local_seconds, fetched.step.samples)
+        weights = self.balancer.add(self.exchange.times.computed, fetched.step.samples)
         if weights is not None:
             self.loader.start(self.state.position, weights)
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
 
-    def _report(self, fetched: Fetched, numbers: StepNumbers) -> None:
+    def _report(self, numbers: StepNumbers) -> None:
         """Numbers for people and programs; the loss leaves the device only when a line is due."""
-        state, window = self.state, self._window
-        window.add(numbers, fetched, self.exchange.times)
-        self.progress.wait_for_data(fetched.waited)
+        state = self.state
+        self._window.steps.append(numbers)
+        self.progress.wait_for_data(numbers.waited)
         first, last = state.step == self._started_at + 1, state.step == state.total
         if state.step % self.config.metrics.every_steps and not first and not last:
             self.progress.step(state.step, stepSeconds=numbers.seconds)
             return
-        line = window.close(self.world, state, len(self.task.train))
+        line = self._window.close(self.world, state, len(self.task.train))
         line.update(memory(self.world.device))
         if peak := self.config.metrics.peak_tflops:
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
@@ -307,12 +316,9 @@ class Trainer:
         self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **told)
         self._window = Window()
 
-    def _evaluation_due(self) -> bool:
-        every = self.config.evaluation.every_steps
+    def _due(self, every: int | None) -> bool:
+        """Whether it is time for what is done every so many steps, and at the end anyway."""
         return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
-
-    def _checkpoint_due(self) -> bool:
-        return self.state.step % self.config.checkpoint.every_steps == 0 and self.state.step < self.state.total
 
     def _finish(self, results: dict[str, float]) -> Outcome:
         self.save()
@@ -353,24 +359,6 @@ class Trainer:
         self.log.write("event", {"event": "warning", "step": self.state.step, "text": text})
         self.progress.enter("train", message=text)
 
-    @contextmanager
-    def _telling_errors(self) -> Iterator[None]:
-        """What ends the run is in the progress report too, so that the operator can show it."""
-        try:
-            yield
-        except TrainingError as error:
-            self._warn(str(error))
-            raise
-
-    @contextmanager
-    def _stopping_on_sigterm(self) -> Iterator[None]:
-        """SIGTERM asks for a stop after this step, or in the midst of an evaluation; agreed on by all ranks."""
-
-        def ask(number: int, frame: FrameType | None) -> None:
-            self._stop_asked = True
-
-        before = signal.signal(signal.SIGTERM, ask)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        """SIGTERM: stop after this step, or in the midst of an evaluation."""
+        self._stop_asked = True

@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from types import TracebackType
 
 from pydantic import Field
 
@@ -65,9 +64,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
