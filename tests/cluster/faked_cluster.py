@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.faked_workers import FakedWorkers, Script, Timings
+from tests.cluster.faked_agents import Script, Timings
+from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
 from trainmaster.api.crd import crd_yaml
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL

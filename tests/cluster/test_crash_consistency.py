@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.cluster.faked_agents import Fail, Script
 from tests.cluster.faked_cluster import JOBS, WRITES, FakedCluster, faked_cluster
-from tests.cluster.faked_workers import Fail, Script
 from trainmaster.local.apiserver.faults import Fault
 
 Write = tuple[str, str, int]

@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.faked_agents import Agent, Script, Timings
 from tests.cluster.faked_cluster import FakedCluster, faked_cluster
-from tests.cluster.faked_workers import Agent, Script, Timings
 from trainmaster.local.apiserver.api import DeleteOptions
 from trainmaster.local.apiserver.faults import Fault
 from trainmaster.local.kubelet.runtime import Exit

@@ -1,0 +1,237 @@
+"""One faked worker's agent and ranks: see `faked_workers`, which is their home."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainmaster.agent.errors import EXIT_BY_REASON
+from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, Assignment
+from trainmaster.api.protocol import POD_INDEX_LABEL as INDEX_LABEL
+from trainmaster.local.kubelet.fake import FakeRuntime
+from trainmaster.local.kubelet.runtime import Container, Exit
+
+if TYPE_CHECKING:
+    from tests.cluster.faked_workers import FakedWorkers
+
+STOP_SECONDS = 0.01
+ENDED = ("Finished", "Failed", "Stopped")
+
+
+@dataclass(frozen=True)
+class Fail:
+    """A rank that fails, `after` seconds of training."""
+
+    attempt: int
+    worker: int
+    after: float = 0.05
+    code: int = 1
+    reason: str = "Error"
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a job's ranks do: train for `seconds` (the first attempt: `first_seconds`), or fail before."""
+
+    seconds: float = 0.2
+    first_seconds: float | None = None
+    faults: Sequence[Fail] = ()
+
+
+@dataclass
+class Run:
+    """A rank's go at an attempt, on the monotonic clock."""
+
+    job: str
+    attempt: int
+    worker: int
+    pod: str
+    started: float
+    members: int
+    joined: float | None = None
+    stopped: float | None = None
+    state: str = "Starting"
+
+
+@dataclass
+class Timings:
+    """Seconds, as in docs/protocol.md, "The sure way"; tests without streams shrink them."""
+
+    unacknowledged: float = 3.0
+    bystander: float = 3.0
+    forgotten: float = 30.0
+    rendezvous: float = 10.0
+
+
+class Agent:
+    """One container's agent."""
+
+    def __init__(self, home: FakedWorkers, pod: dict[str, Any], runtime: FakeRuntime, container: Container) -> None:
+        self.home, self.runtime, self.container = home, runtime, container
+        metadata = pod["metadata"]
+        self.uid, self.pod, self.namespace = metadata["uid"], metadata["name"], metadata["namespace"]
+        labels = metadata["labels"]
+        self.job, self.job_uid = f"{self.namespace}/{labels[JOB_NAME_LABEL]}", labels[JOB_UID_LABEL]
+        self.worker = int(labels[INDEX_LABEL])
+        self.node = pod["spec"].get("nodeName", "")
+        self.assignment: Assignment | None = None
+        self.run: Run | None = None
+        self.report: dict[str, Any] | None = None
+        self.acknowledged = 0
+        self.streams: set[asyncio.Queue[bytes]] = set()
+        self.sequence = 0
+        self.kept: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+        self.alive = True
+
+    @property
+    def mark(self) -> dict[str, Any]:
+        return self.home.marks.setdefault(self.uid, {})
+
+    @property
+    def ip(self) -> str:
+        pod = self.home.pods.get(self.uid) or {}
+        return str((pod.get("status") or {}).get("podIP") or "")
+
+    def peers(self) -> list[Agent]:
+        return [agent for agent in self.home.agents.values() if agent.job_uid == self.job_uid and agent.alive]
+
+    def take(self, assignment: Assignment) -> None:
+        """The highest attempt wins, and Hold over Run."""
+        if not self.alive or (self.assignment is not None and _order(assignment) <= _order(self.assignment)):
+            return
+        self.assignment = assignment
+        self.home.tell_member(self)
+        self._bring()
+
+    def _bring(self) -> None:
+        assignment = self.assignment
+        if assignment is None or not self.alive:
+            return
+        held = assignment.state == "Hold"
+        if self.run is not None:
+            if self.run.attempt < assignment.attempt or held:
+                self.home.later(STOP_SECONDS, self._stop, self.run)
+            return
+        mark = self.mark.get("report")
+        if mark is not None and mark["attempt"] == assignment.attempt:
+            if mark["state"] not in ENDED:
+                mark = self.mark["report"] = self._words("Failed", attempt=mark["attempt"], reason="AgentLost")
+            self._tell(mark)
+            return
+        listed = assignment.uids is None or self.uid in assignment.uids
+        if held or self.worker not in assignment.workers or not listed:
+            return
+        if mark is not None and mark["attempt"] > assignment.attempt:
+            return
+        self.run = Run(
+            self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), members=len(assignment.workers)
+        )
+        self.home.record.append(self.run)
+        self._tell(self._words("Starting"))
+        self.home.later(self.home.timings.rendezvous, self._give_up, self.run)
+        self.home.rendezvous(self, assignment)
+
+    def _give_up(self, run: Run) -> None:
+        if self.run is run and run.joined is None:
+            self.end("Failed", reason="MasterUnreachable", error="no connection to the master", culprit=False)
+
+    def _stop(self, run: Run) -> None:
+        if self.run is run:
+            self.end("Stopped", reason="Stopped", culprit=False)
+            self._bring()
+
+    def end(self, state: str, **words: Any) -> None:
+        """The ranks have ended."""
+        run = self.run
+        if run is None:
+            return
+        report = self._words(state, **words)
+        self.run = None
+        run.stopped, run.state = time.monotonic(), state
+        self._tell(report)
+        if state == "Failed" and words.get("culprit", True):
+            # The lead tells all others to stop; those that nobody tells see a broken connection.
+            for peer in self.peers():
+                if peer.run is not None and peer.run.attempt == run.attempt:
+                    self.home.later(STOP_SECONDS, peer._stop, peer.run)
+
+    def join(self, run: Run) -> None:
+        """All ranks of the attempt are up."""
+        run.joined = time.monotonic()
+        self._tell(self._words("Running"))
+
+    def lose_peer(self, run: Run) -> None:
+        if self.run is run:
+            self.end("Failed", reason="Error", exitCode=1, error="Connection reset by peer", culprit=False)
+
+    def _words(self, state: str, **words: Any) -> dict[str, Any]:
+        attempt = self.run.attempt if self.run is not None else 0
+        code = {"Finished": 0, "Failed": 1}.get(state)
+        said = {"attempt": attempt, "worker": self.worker, "uid": self.uid, "state": state, "exitCode": code}
+        return {**said, "rank": None, "node": self.node, "at": round(time.time(), 3), "culprit": True, **words}
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        self.report = self.mark["report"] = report
+        self.home.deliver(self, report)
+        if report["state"] in ("Finished", "Failed") and self.mark.get("exited") != report["attempt"]:
+            timings = self.home.timings
+            bystander = not report["culprit"] or report.get("reason") == "AgentLost"
+            wait = timings.unacknowledged if self.home.is_followed(self) else 0.05
+            self.home.later(max(wait, timings.bystander if bystander else 0.0), self._exit_unless_heard, report)
+
+    def _exit_unless_heard(self, report: dict[str, Any]) -> None:
+        newer = self.assignment is not None and (
+            self.assignment.attempt > report["attempt"] or self.assignment.state == "Hold"
+        )
+        if not self.alive or self.report is not report or newer:
+            return
+        if self.acknowledged >= report["attempt"]:
+            if not self.home.is_followed(self, within=self.home.timings.forgotten):
+                self._exit(report)
+            elif report["state"] == "Failed":
+                self.home.later(1.0, self._exit_unless_heard, report)
+            return
+        if self.home.is_followed(self, within=self.home.timings.unacknowledged):
+            self.home.deliver(self, report)
+            self.home.later(0.5, self._exit_unless_heard, report)
+        else:
+            self._exit(report)
+
+    def _exit(self, report: dict[str, Any]) -> None:
+        self.mark["exited"] = report["attempt"]
+        code = EXIT_BY_REASON.get(report.get("reason") or "") or report["exitCode"] or 0
+        message = json.dumps(report, separators=(",", ":"))
+        self.runtime.end(self.container, Exit(code, time.time(), message=message))
+
+    def die(self) -> None:
+        """The container has ended, and the ranks with it."""
+        self.alive = False
+        run, self.run = self.run, None
+        for queue in list(self.streams):
+            queue.put_nowait(b"")
+        self.home.gone(self, run)
+
+    def keep(self, report: dict[str, Any]) -> None:
+        """As lead: keep a worker's report and tell the operator."""
+        key = (report["attempt"], report["worker"])
+        if key in self.kept and self.kept[key][1] is report:
+            return
+        self.sequence += 1
+        self.kept[key] = (self.sequence, report)
+        self.say({"type": "report", "seq": self.sequence, "report": report})
+
+    def say(self, line: dict[str, Any]) -> None:
+        for queue in self.streams:
+            queue.put_nowait(json.dumps(line).encode() + b"\n")
+
+    def member(self) -> dict[str, Any]:
+        seen = self.assignment.attempt if self.assignment is not None else 0
+        return {"worker": self.worker, "uid": self.uid, "seen": seen, "connected": self.alive}
+
+
+def _order(assignment: Assignment) -> tuple[int, bool]:
+    return assignment.attempt, assignment.state == "Hold"
