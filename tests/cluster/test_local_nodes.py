@@ -175,6 +175,36 @@ def test_a_liveness_probe_restarts_its_container(cluster: Cluster) -> None:
     assert "Container c failed liveness probe, will be restarted" in messages
 
 
+def test_hooks_run_after_a_start_and_before_a_stop(cluster: Cluster) -> None:
+    """preStop has the pod's whole grace period, also where it isn't a deletion that stops it."""
+    tell = (
+        "import signal, sys, time, os\n"
+        "def end(*_):\n"
+        "    print('seen:', *sorted(os.listdir('/work')), flush=True)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(15, end)\n"
+        "time.sleep(600)\n"
+    )
+    cluster.apply(
+        pod(
+            "hooked",
+            tell,
+            container={
+                "volumeMounts": [{"name": "work", "mountPath": "/work"}],
+                "lifecycle": {
+                    "postStart": {"exec": {"command": ["sh", "-c", "touch /work/after-start"]}},
+                    "preStop": {"exec": {"command": ["sh", "-c", "sleep 2.5; touch /work/before-stop"]}},
+                },
+            },
+            volumes=[{"name": "work", "emptyDir": {}}],
+            terminationGracePeriodSeconds=30,
+            activeDeadlineSeconds=2,
+        )
+    )
+    cluster.eventually(lambda: cluster.get("pod", "hooked")["status"]["phase"] == "Failed", 60)
+    assert "seen: after-start before-stop" in logs(cluster, "hooked")
+
+
 def test_pods_of_a_lost_node_are_replaced_once_it_is_known_to_be_gone(cluster: Cluster) -> None:
     """`tainteviction`, `podgc`: Terminating after the toleration; the removal of the node frees the name."""
     embedded = cluster.embedded

@@ -214,16 +214,24 @@ class ContainerRun:
         if self.running is not None:
             self._runtime.signal(self.running, number)
 
-    def kill(self, grace: float) -> None:
-        """Begins to end it, within `grace` seconds; whether it starts again is for the pod's restart policy to say."""
-        self.killing = asyncio.create_task(self._kill(grace))
+    async def ask_to_stop(self, pod: Object, seconds: float) -> None:
+        """The preStop hook, which may take that long, and then SIGTERM."""
+        await self.run_hook(pod, "preStop", seconds)
+        self.signal(SIGTERM)
 
-    async def _kill(self, grace: float) -> None:
+    def kill(self, pod: Object, grace: float) -> None:
+        """Begins to end it, within `grace` seconds; whether it starts again is for the pod's restart policy to say."""
+        self.killing = asyncio.create_task(self._kill(pod, grace))
+
+    async def _kill(self, pod: Object, grace: float) -> None:
         container = self.running
         if container is None:
             return
-        self._runtime.signal(container, SIGTERM)
-        await asyncio.wait([container.exited], timeout=grace)
+        began = time.monotonic()
+        await self.ask_to_stop(pod, grace)
+        # However long the hook took, something is left for SIGTERM to be obeyed.
+        remaining = max(began + grace - time.monotonic(), self._host.timings.minimum_grace_seconds)
+        await asyncio.wait([container.exited], timeout=remaining)
         if not container.exited.done():
             self._runtime.signal(container, SIGKILL)
 
@@ -262,7 +270,7 @@ class ContainerRun:
         if not hook or self.launch is None:
             return True
         if "sleep" in hook:
-            await asyncio.sleep(float(hook["sleep"]["seconds"]))
+            await asyncio.sleep(min(float(hook["sleep"]["seconds"]), seconds))
             return True
         if "exec" not in hook:
             return True

@@ -308,7 +308,7 @@ class PodWorker:
             word = kind.lower()
             message = f"Container {run.view.name} failed {word} probe, will be restarted"
             self._host.event(self.pod, "Normal", "Killing", message, run.view.name, run.view.init)
-            run.kill(float(probe.get("terminationGracePeriodSeconds") or self._grace_period()))
+            run.kill(self.pod, float(probe.get("terminationGracePeriodSeconds") or self._grace_period()))
 
         def event(message: str) -> None:
             self._host.event(self.pod, "Warning", "Unhealthy", message, run.view.name, run.view.init)
@@ -319,7 +319,7 @@ class PodWorker:
 
     async def _post_start(self, run: ContainerRun) -> None:
         if not await run.run_hook(self.pod, "postStart", POST_START_SECONDS):
-            run.kill(self._grace_period())
+            run.kill(self.pod, self._grace_period())
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
@@ -371,7 +371,7 @@ class PodWorker:
             await self._host.delete(self.pod)
 
     async def _stop_containers(self, grace: Callable[[], float]) -> None:
-        await stop_containers(self._runs, lambda: self.pod, grace, self._deletion_grace, self._wake)
+        await stop_containers(self._runs, lambda: self.pod, grace, self._wake)
 
     def _deletion_grace(self) -> float:
         """What the deletion asks for, in seconds; a later deletion may shorten it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainmaster.local.kubelet.container import ContainerRun
-from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM
+from trainmaster.local.kubelet.runtime import SIGKILL
 
 Object = Mapping[str, Any]
 
@@ -19,13 +19,12 @@ async def stop_containers(
     runs: Sequence[ContainerRun],
     pod: Callable[[], Object],
     grace: Callable[[], float],
-    hook_seconds: Callable[[], float],
     wake: asyncio.Event,
 ) -> None:
     """Ends what runs, and returns when nothing does any more.
 
     `pod` and `grace` (seconds) are asked again whenever `wake` is set, because a later deletion may shorten the grace
-    period. `hook_seconds` is how long a preStop hook may take.
+    period.
     """
     running = [run for run in runs if run.running is not None]
     if not running:
@@ -33,7 +32,7 @@ async def stop_containers(
     for run in running:
         run.announce_stop(pod())
     began = time.monotonic()
-    politely = [asyncio.create_task(_stop_politely(run, pod(), hook_seconds())) for run in running]
+    politely = [asyncio.create_task(run.ask_to_stop(pod(), grace())) for run in running]
     try:
         while True:
             wake.clear()
@@ -52,8 +51,3 @@ async def stop_containers(
     finally:
         for task in politely:
             task.cancel()
-
-
-async def _stop_politely(run: ContainerRun, pod: Object, hook_seconds: float) -> None:
-    await run.run_hook(pod, "preStop", hook_seconds)
-    run.signal(SIGTERM)
