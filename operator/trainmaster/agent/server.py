@@ -28,7 +28,6 @@ REQUEST_SECONDS = 10.0
 """A request that isn't complete by then is given up, and so is a connection that stays idle between two."""
 MAX_WAITING = 256
 """Connections that have not yet shown the token; more are closed at once."""
-BIND_SECONDS = 3.0
 
 
 class Handlers(NamedTuple):

@@ -47,10 +47,6 @@ class Quantity:
             return f"{amount}e{exponent}" if exponent else str(amount)
         return f"{amount}{_DECIMAL_SUFFIX[exponent]}"
 
-    def rounded_up(self) -> int:
-        """The amount as an integer, as Go's `Value()`: 500m is 1."""
-        return ceil(self.value)
-
     @property
     def is_integer(self) -> bool:
         return self.value.denominator == 1
