@@ -103,6 +103,29 @@ def test_a_stopped_rank_is_found_and_named_among_those_that_wait_for_it(scenario
     assert kept.workers[1]["reason"] == "Hung"
 
 
+def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(scenario: Scenario) -> None:
+    """Agent and rank of worker 1 are stopped: the pod looks well, and only its peers can tell."""
+    if scenario.cluster.shared.embedded is None:
+        pytest.skip("a container can't stop its own first process (pid_namespaces(7))")
+    limits = {"hang": {"progressSeconds": 2}, "nodes": {"lostAfterSeconds": 1}}
+    scenario.apply(workers=3, failurePolicy=limits, podTemplate={"spec": {"terminationGracePeriodSeconds": 1}})
+    started = scenario.until_training(workers=3)
+    before = scenario.uids()
+    for pid in (started[1].parent, started[1].pid):
+        scenario.send(1, pid, signal.SIGSTOP)
+    scenario.succeeds(attempt=2, restarts=1)
+    failure = scenario.failures[0]
+    assert (failure["reason"], failure["worker"], failure["pod"]) == ("AgentLost", 1, f"{scenario.name}-1"), failure
+    assert "its agent doesn't answer: no answer from worker 1 | rank " in failure["message"]
+    assert "the limit is failurePolicy.hang.progressSeconds 2 s" in failure["message"]
+    after = scenario.uids()
+    assert all(after[name] == uid for name, uid in before.items() if name in after and not name.endswith("-1"))
+    scenario.until(lambda: not scenario.pods(), "pods gone")
+    (kept,) = scenario.client.evidence(scenario.name)
+    assert kept.ranks.keys() == {0, 2}, "how those stood that answered"
+    assert not Path("/proc", str(started[1].pid)).exists()
+
+
 def test_a_container_over_its_memory_limit_is_oom_killed_by_its_status(scenario: Scenario) -> None:
     """The kubelet ends the whole container with its agent; the container's status is all that speaks."""
     scenario.apply(train(first=EAT), resources={"memory": "96Mi"})

@@ -1,4 +1,4 @@
-"""A rank that never enters a collective is found by torch's flight recorder, with real agents and ranks on gloo."""
+"""What is found of ranks that stand still, by real agents: with torch's flight recorder, below a user's launcher."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,15 +58,7 @@ def test_the_rank_that_never_entered_the_collective_is_named(job: Job) -> None:
     agents = [job.agent(worker).start(sys.executable, str(path), **variables) for worker in range(2)]
     job.annotate(job.assignment(1, range(2)))
     stream = Stream(agents[0])
-    texts = {}
-    while True:
-        line = stream.until(
-            lambda line: line["type"] == "evidence" or (line.get("report") or {}).get("state") == "Failed"
-        )
-        if line["type"] == "report":
-            break
-        texts |= {int(rank): data for rank, data in line["ranks"].items()}
-    failed = line["report"]
+    texts, failed = evidence_and_report(stream)
     assert (failed["reason"], failed["rank"]) == ("Hung", 0), failed
     entered = texts[1]["collective"]
     assert texts[0]["collective"] == entered - 1
@@ -74,3 +67,58 @@ def test_the_rank_that_never_entered_the_collective_is_named(job: Job) -> None:
     assert f"waits in collective {entered}: gloo:all_reduce of [[3]]" in texts[1]["text"]
     assert texts[1]["waits"] is True
     stream.close()
+
+
+# Rank 0 tells its stacks when it is asked; rank 1 is a program that knows of nothing.
+LAUNCHED = """
+import faulthandler, json, os, pathlib, signal, sys, time
+rank = int(os.environ["RANK"])
+if rank == 0:
+    faulthandler.register(signal.SIGUSR2, file=open(os.environ["TRAINMASTER_STACKS_FILE"] + ".0", "w"), chain=False)
+
+def wait_for_the_other():
+    time.sleep(300)
+
+def read_a_batch_for_ever():
+    time.sleep(300)
+
+for step in range(1, 4 - rank):
+    pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"] + f".{rank}").write_text(json.dumps({"step": step}))
+    time.sleep(0.1)
+print("rank", rank, "is", os.getpid(), flush=True)
+read_a_batch_for_ever() if rank == 1 else wait_for_the_other()
+"""
+
+
+def test_the_ranks_below_a_torchrun_of_the_users_own_are_looked_into(job: Job) -> None:
+    """It hangs off a shell, as a user's script has it; the manifest's RANK is inherited by all of them."""
+    path = job.folder / "train.py"
+    path.write_text(LAUNCHED)
+    torchrun = f"{sys.executable} -m torch.distributed.run --nproc-per-node=2 {path}; exit $?"
+    variables = {"NPROC_PER_NODE": "2", "OMP_NUM_THREADS": "1", "TRAINMASTER_PROGRESS_TIMEOUT": "1.5"}
+    agent = job.agent(0).start("/bin/sh", "-c", torchrun, **variables)
+    job.annotate(job.assignment(1, range(1)))
+    stream = Stream(agent)
+    texts, failed = evidence_and_report(stream)
+    assert (failed["reason"], failed["rank"]) == ("Hung", 1), failed
+    assert "in read_a_batch_for_ever" in failed["error"], "it was ended so that it tells where it is"
+    assert "torch/distributed" not in failed["error"], "not where its launcher is"
+    assert failed["error"].endswith("; all other ranks have done step 3")
+    assert sorted(texts) == [0, 1]
+    assert "in wait_for_the_other" in texts[0]["text"]
+    assert "in read_a_batch_for_ever" in texts[1]["text"]
+    pids = dict(line.split()[-3::2] for line in agent.output().splitlines() if " is " in line)
+    assert all(f"pid {pids[str(rank)]} " in texts[rank]["text"] for rank in (0, 1))
+    stream.close()
+
+
+def evidence_and_report(stream: Stream) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
+    """Each rank's newest evidence, and the report of the failure."""
+    found: dict[int, dict[str, Any]] = {}
+    while True:
+        line = stream.until(
+            lambda line: line["type"] == "evidence" or (line.get("report") or {}).get("state") == "Failed"
+        )
+        if line["type"] == "report":
+            return found, line["report"]
+        found |= {int(rank): data for rank, data in line["ranks"].items()}

@@ -18,6 +18,12 @@ from trainmaster.agent.errors import LaunchError
 _RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
+# What launchers set for each rank: torchrun and accelerate, which uses it (torch.distributed.elastic.agent.server
+# .local_elastic_agent), and deepspeed (deepspeed.launcher.launch).
+_SET_BY_LAUNCHERS = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
+    *("LOCAL_SIZE", "CROSS_RANK"),
+)
 
 
 class Ending(NamedTuple):
@@ -154,6 +160,28 @@ def descendants(root: int) -> list[int]:
             found.append(pid)
         queue.extend(below.get(pid, []))
     return found
+
+
+def rank_processes(root: int) -> dict[int, int]:
+    """The ranks that a launcher of the user's own has started, `root` or a process below it: pids by local rank.
+
+    A rank's environment says which one it is, and differs in that from the launcher's, which may have inherited a rank
+    from the manifest. Of a rank and its own children (loaders) the rank comes first. Empty where there are none.
+    """
+    outside = _launchers_words(root)
+    found: dict[int, int] = {}
+    for pid in descendants(root):
+        words = _launchers_words(pid)
+        local_rank = words.get("LOCAL_RANK", "")
+        if words != outside and "RANK" in words and local_rank.isascii() and local_rank.isdigit():
+            found.setdefault(int(local_rank), pid)
+    return found
+
+
+def _launchers_words(pid: int) -> dict[str, str]:
+    """What a launcher has said in a process's environment, as it was when its program began (proc(5))."""
+    pairs = (variable.partition("=") for variable in _read(f"/proc/{pid}/environ").split("\0"))
+    return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
 
 
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:

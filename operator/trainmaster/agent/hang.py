@@ -91,6 +91,16 @@ def is_over(standing: Standing) -> bool:
     return standing.silent is not None and 0 < standing.limit < standing.silent
 
 
+def is_stopped(standing: Standing) -> bool:
+    """Whether somebody has stopped its process."""
+    return standing.state in ("T", "t")
+
+
+def steps_of(standing: Standing) -> int:
+    """Steps done; less than none of a rank that hasn't written any progress."""
+    return -1 if standing.step is None else standing.step
+
+
 def judge(ranks: Sequence[Standing]) -> Verdict | None:
     """Which rank stopped first, of all that are known; None where no rank is over its limit.
 
@@ -101,18 +111,18 @@ def judge(ranks: Sequence[Standing]) -> Verdict | None:
     late = [standing for standing in ranks if is_over(standing)]
     if not late:
         return None
-    stopped = [standing for standing in ranks if standing.state in ("T", "t")]
+    stopped = [standing for standing in ranks if is_stopped(standing)]
     if stopped:
         first = max(stopped, key=lambda standing: standing.silent or 0.0)
         return Verdict(first.rank, f"{_describe(first)}\nrank {first.rank} is stopped by a signal (state T)")
-    steps = min(_steps(standing) for standing in late)
+    steps = min(steps_of(standing) for standing in late)
     busy = [
         standing.limit - standing.silent
         for standing in ranks
         if standing.patient
         and standing.silent is not None
         and standing.silent <= standing.limit
-        and _steps(standing) <= steps
+        and steps_of(standing) <= steps
     ]
     if busy:
         return Verdict(-1, "", patience=max(busy))
@@ -121,7 +131,7 @@ def judge(ranks: Sequence[Standing]) -> Verdict | None:
     first = min(
         watched,
         key=lambda standing: (
-            _steps(standing),
+            steps_of(standing),
             (standing.collective or 0) if counted else 0,
             standing.state != "D",
             standing.waits,
@@ -182,10 +192,6 @@ def _limit(settings: Settings, progress: Mapping[str, Any]) -> tuple[float, str,
     return settings.progress_timeout, "failurePolicy.hang.progressSeconds", False
 
 
-def _steps(standing: Standing) -> int:
-    return -1 if standing.step is None else standing.step
-
-
 def _describe(standing: Standing) -> str:
     where = f"step {standing.step}" if standing.step is not None else "its first step"
     section = f", section {standing.section}" if standing.section else ""
@@ -199,8 +205,8 @@ def _compare(first: Standing, ranks: Sequence[Standing], counted: bool) -> str:
     others = [standing for standing in ranks if standing.rank != first.rank]
     if not others:
         return ""
-    if all(_steps(standing) > _steps(first) for standing in others):
-        return f"; all other ranks have done step {min(_steps(standing) for standing in others)}"
+    if all(steps_of(standing) > steps_of(first) for standing in others):
+        return f"; all other ranks have done step {min(steps_of(standing) for standing in others)}"
     if counted and all((standing.collective or 0) > (first.collective or 0) for standing in others):
         entered = min(standing.collective or 0 for standing in others)
         return f"; it never entered collective {entered}, in which all other ranks wait"

@@ -2,7 +2,9 @@
 
 A worker whose rank is over its limit says `stalled`; the lead asks all (`look`), gathers their evidence for
 ANSWER_SECONDS at most, and tells all the verdict: `hung`, and the worker with that rank reports it, or `patience`.
-Where no verdict comes (no lead, or it is what hangs), the worker that stalled reports by itself.
+A worker that gives no answer at all, and isn't known to have come further than the others, is the first to be named
+instead: its lead reports it as lost, because it can't. Where no verdict comes (no lead, or it is what hangs), the
+worker that stalled reports by itself.
 """
 
 from __future__ import annotations
@@ -26,14 +28,23 @@ STANDING_BYTES = 250
 
 
 class Inquest:
-    """`tell` sends a line to all workers, the lead's own included; `awaited` are those that can be asked."""
+    """`tell` sends a line to all workers, the lead's own included; `awaited` are the attempt's workers; `steps` is how
+    far one was by its last progress; `lose` takes an attempt, workers that don't answer, and a sentence."""
 
     def __init__(
-        self, loop: Loop, tell: Callable[[dict[str, Any]], None], awaited: Callable[[], frozenset[int]]
+        self,
+        loop: Loop,
+        tell: Callable[[dict[str, Any]], None],
+        awaited: Callable[[], frozenset[int]],
+        steps: Callable[[int], int],
+        lose: Callable[[int, list[int], str], None],
     ) -> None:
         self._loop = loop
         self._tell = tell
         self._awaited = awaited
+        self._steps = steps
+        self._lose = lose
+        self._question: dict[str, Any] = {}
         self._attempt = 0
         self._answers: dict[int, list[hang.Standing]] = {}
         self._timer: Timer | None = None
@@ -47,7 +58,13 @@ class Inquest:
         self._answers = {}
         self._timer = self._loop.call_later(ANSWER_SECONDS, self._decide)
         size = min(MAX_WORKER_BYTES, MAX_EVIDENCE_BYTES // max(workers, 1))
-        self._tell({"type": "look", "attempt": attempt, "bytes": size})
+        self._question = {"type": "look", "attempt": attempt, "bytes": size}
+        self._tell(self._question)
+
+    @property
+    def question(self) -> dict[str, Any] | None:
+        """What a worker that joins is asked at once; None where nobody is asked anything."""
+        return self._question if self._timer is not None else None
 
     def take(self, worker: int, line: Mapping[str, Any]) -> None:
         """A worker's evidence."""
@@ -65,7 +82,8 @@ class Inquest:
 
     def _decide(self) -> None:
         self.close()
-        verdict = hang.judge([standing for standings in self._answers.values() for standing in standings])
+        ranks = [standing for standings in self._answers.values() for standing in standings]
+        verdict = hang.judge(ranks)
         if verdict is None:
             return
         if verdict.patience:
@@ -75,6 +93,11 @@ class Inquest:
         sentence = verdict.sentence
         if silent:
             sentence = f"no answer from worker {', '.join(map(str, silent[:8]))}\n{sentence}"
+            reached = next(hang.steps_of(standing) for standing in ranks if standing.rank == verdict.rank)
+            first = [worker for worker in silent if self._steps(worker) <= reached]
+            if first and not any(hang.is_stopped(standing) for standing in ranks):
+                self._lose(self._attempt, first, sentence)
+                return
         self._tell({"type": "hung", "attempt": self._attempt, "rank": verdict.rank, "sentence": sentence})
 
 

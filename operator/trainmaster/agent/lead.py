@@ -93,7 +93,7 @@ class Lead:
         self._kept: dict[tuple[int, int], Kept] = {}
         self._progress: dict[int, dict[str, Any]] = {}
         self._evidence: dict[int, dict[str, Any]] = {}
-        self._inquest = Inquest(loop, self._tell_inquest, self._reachable)
+        self._inquest = Inquest(loop, self._tell_inquest, self._taking_part, self._steps, self._lose)
         self._streams: list[Connection] = []
         self._assignment: Assignment | None = None
         self._followed_until = time.monotonic() + FIRST_STREAM_SECONDS
@@ -163,8 +163,9 @@ class Lead:
 
     def take_evidence(self, worker: int, line: dict[str, Any]) -> None:
         """Keep a worker's evidence of a stall, pass it on, and judge when all have answered."""
-        self._evidence[worker] = line
-        self._emit(line)
+        if line["ranks"]:
+            self._evidence[worker] = line
+            self._emit(line)
         self._inquest.take(worker, line)
 
     def acknowledge(self, seq: int) -> None:
@@ -246,6 +247,8 @@ class Lead:
         if self._assignment is not None:
             connection.send_line({"type": "assignment", **self._assignment.to_wire()})
         connection.send_line({"type": "followed", "value": self.followed, "uid": self._settings.pod_uid})
+        if self._inquest.question is not None:
+            connection.send_line(self._inquest.question)
         failed = self._failed_report()
         if failed is not None:
             connection.send_line(_stop_line(failed))
@@ -283,11 +286,33 @@ class Lead:
                 member.seen = seen
                 self._emit({"type": "member", **member.to_wire(False)})
 
-    def _reachable(self) -> frozenset[int]:
-        """The workers of the attempt that are joined, this one included."""
-        workers = self._assignment.workers if self._assignment is not None else ()
-        members = ((worker, self._members.get(worker)) for worker in workers)
-        return frozenset(w for w, member in members if member is not None and (member is self._own or member.connected))
+    def _taking_part(self) -> frozenset[int]:
+        return frozenset(self._assignment.workers if self._assignment is not None else ())
+
+    def _steps(self, worker: int) -> int:
+        """How far a worker was by its last progress, its slowest rank; -1 where it never said."""
+        line = self._progress.get(worker)
+        if line is None or self._assignment is None or line["attempt"] != self._assignment.attempt:
+            return -1
+        return min((rank.get("step", -1) for rank in line["ranks"].values()), default=-1)
+
+    def _lose(self, attempt: int, workers: list[int], sentence: str) -> None:
+        """Report workers whose agents don't answer. One that comes back joins again and is told what became of it."""
+        for worker in workers:
+            member = self._members.get(worker)
+            if member is not None and member.connection is not None and not member.connection.closed:
+                member.connection.close()
+                member.connection.on_close()
+            uid = member.uid if member is not None else self._expected_uid(worker)
+            lost = Report(attempt, worker, uid, "Failed", reason="AgentLost", error=sentence, at=time.time())
+            self.take_report(lost)
+
+    def _expected_uid(self, worker: int) -> str:
+        """The pod that the assignment names for a worker; empty in the first attempt, which names none."""
+        assignment = self._assignment
+        if assignment is None or assignment.uids is None or worker not in assignment.workers:
+            return ""
+        return assignment.uids[assignment.workers.index(worker)]
 
     def _tell_inquest(self, line: dict[str, Any]) -> None:
         data = json_line(line)

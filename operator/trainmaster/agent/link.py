@@ -94,6 +94,13 @@ class Link:
         if self._retry is not None:
             self._begin_round()
 
+    def leave_lead(self) -> bool:
+        """Look for another lead, because the present one doesn't answer. False where none is joined."""
+        if self._connection is None:
+            return False
+        self._lost()
+        return True
+
     def send(self, line: dict[str, Any]) -> None:
         """Tell the lead, where it is another worker and joined; after each joining it hears everything again."""
         if self._connection is not None:

@@ -182,12 +182,25 @@ class Run:
     def questionable(self) -> list[Rank]:
         """The ranks that live, and where they may print their stacks."""
         found = []
-        for local_rank, pid in sorted(self.ranks.items()):
+        for local_rank, pid in sorted(self._rank_pids().items()):
             if local_rank not in self._endings:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self._folder, f"stacks.{rank}")
-                found.append(Rank(rank, pid, (stacks, self._log_path(f"rank-{local_rank}.err")), self._environ))
+                # Ranks of a launcher of the user's own print where that prints.
+                printed = self._log_path(f"rank-{local_rank if self._wraps_ranks else 0}.err")
+                found.append(Rank(rank, pid, (stacks, printed), self._environ))
         return found
+
+    def pid_of(self, local_rank: int) -> int:
+        """A rank's process; 0 where it isn't known."""
+        return self._rank_pids().get(local_rank, 0)
+
+    def _rank_pids(self) -> dict[int, int]:
+        """Pids by local rank; the launcher's, where it is all that there is."""
+        if self._wraps_ranks or self._launcher_ending is not None:
+            return self.ranks
+        below = children.rank_processes(self._launcher_pid).items()
+        return {rank: pid for rank, pid in below if rank < self._settings.processes} or self.ranks
 
     def provoke(self, local_rank: int, verdict: Callable[[], Outcome]) -> bool:
         """End a rank in the way that makes Python print its stacks, and fail with the verdict when it has.
@@ -195,7 +208,7 @@ class Run:
         For a rank that is about to be ended anyway and had no other way of telling; how the ranks then end isn't
         judged. A core file is kept from being written: it could be as large as the rank. False where it wouldn't print.
         """
-        pid = children.signal_target(self.ranks.get(local_rank, 0), signal.SIGABRT)
+        pid = children.signal_target(self.pid_of(local_rank), signal.SIGABRT)
         if local_rank in self._endings or not children.catches(pid, signal.SIGABRT):
             return False
         self._provoked = True

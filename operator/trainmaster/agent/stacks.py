@@ -62,11 +62,18 @@ def threads_of(text: str) -> list[str]:
     faulthandler goes from the newest thread to the oldest, which is the main one; py-spy names it.
     """
     starts = [match.start() for match in _THREAD.finditer(text)]
-    blocks = [text[start:end].strip("\n") for start, end in zip(starts, [*starts[1:], len(text)])]
+    blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
     if not blocks:
         return []
     main = next((block for block in blocks if "MainThread" in block.partition("\n")[0]), blocks[-1])
     return [main, *(block for block in blocks if block is not main)]
+
+
+def _thread(text: str) -> str:
+    """A thread's head and its frames, without what was printed after them (a launcher's words on a rank's end, say)."""
+    head, *lines = text.splitlines()
+    end = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    return "\n".join((head, *lines[:end])).strip("\n")
 
 
 def main_thread_first(text: str) -> str:

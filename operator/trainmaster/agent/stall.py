@@ -1,7 +1,8 @@
 """What a worker does about a stall: asks its ranks, tells the lead, and reports Hung when its rank is the one.
 
-The verdict is the lead's, over all workers (agent/inquest.py). Without one in ALONE_SECONDS this worker judges by what
-it sees itself: better a hang that names the wrong rank than one that nobody reports.
+The verdict is the lead's, over all workers (agent/inquest.py). A lead that doesn't answer is left, and the next one
+asked. Without a verdict in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the wrong
+rank than one that nobody reports.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from trainmaster.agent.stacks import main_thread_first
 from trainmaster.agent.verdict import Outcome
 
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
+REJOIN_SECONDS = 2.0
+"""Until all have found the next lead: a host that doesn't answer is tried for a second (agent/joining.py)."""
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
 
 
 class StallWatch:
-    """One attempt's stalls on one worker. `tell` brings a line to whoever leads; False where nobody does."""
+    """One attempt's stalls on one worker. `tell` brings a line to whoever leads; False where nobody does. `leave` looks
+    for another lead; False where it is this worker."""
 
     def __init__(
         self,
@@ -36,12 +40,16 @@ class StallWatch:
         run: Run,
         observation: Observation,
         tell: Callable[[dict[str, Any]], bool],
+        leave: Callable[[], bool],
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._run = run
         self._observation = observation
         self._tell = tell
+        self._leave = leave
+        self._answered = False
+        self._asked_again = False
         self._inquiry: Inquiry | None = None
         self._size = MAX_WORKER_BYTES
         self._timer: Timer | None = None
@@ -49,15 +57,22 @@ class StallWatch:
 
     def begin(self) -> None:
         """A rank of this worker is over its limit."""
+        if self.over:
+            return
+        self._answered = False
         self._led = self._tell({"type": "stalled", "attempt": self._run.attempt})
         self._look(fresh=False)
         self._cancel()
         self._timer = self._loop.call_later(ALONE_SECONDS, self._alone)
 
+    @property
+    def over(self) -> bool:
+        """Whether the ranks have ended, or are about to: nothing can hang any more."""
+        return self._run.stopping or self._run.outcome is not None
+
     def told(self, line: Mapping[str, Any]) -> None:
         """A line of the lead: `look`, `hung` or `patience`."""
-        if self._run.stopping or self._run.outcome is not None:
-            return
+        self._answered = True
         kind = line.get("type")
         if kind == "look":
             size = line.get("bytes")
@@ -89,7 +104,11 @@ class StallWatch:
 
     def _alone(self) -> None:
         self._cancel()
-        if self._inquiry is None or self._run.stopping or self._run.outcome is not None:
+        if self._inquiry is None or self.over:
+            return
+        if self._led and not self._answered and not self._asked_again and self._leave():
+            self._asked_again = True
+            self._timer = self._loop.call_later(REJOIN_SECONDS, self.begin)
             return
         verdict = hang.judge(self._inquiry.standings)
         if verdict is not None and verdict.patience:
@@ -106,7 +125,7 @@ class StallWatch:
         inquiry, local_rank = self._inquiry, rank - self._run.first_rank()
         if inquiry is None or not 0 <= local_rank < self._settings.processes:
             return
-        silent = not inquiry.stacks(rank) and hang.state_of(self._run.ranks.get(local_rank, 0)) not in "TtXZ"
+        silent = not inquiry.stacks(rank) and hang.state_of(self._run.pid_of(local_rank)) not in "TtXZ"
 
         def outcome() -> Outcome:
             if silent and inquiry.read(rank):

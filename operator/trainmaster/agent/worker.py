@@ -15,6 +15,7 @@ from typing import Any
 from trainmaster.agent import children, environment, marks
 from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer
 from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment, LaunchError
+from trainmaster.agent.inquest import evidence_line
 from trainmaster.agent.lead import Lead
 from trainmaster.agent.leaving import Leaving, Standing
 from trainmaster.agent.link import Link
@@ -193,7 +194,7 @@ class Worker:
             observation = Observation(
                 self._loop, self._settings, run, self._ranks_are_up, self._send_progress, lambda: stall.begin()
             )
-            stall = StallWatch(self._loop, self._settings, run, observation, self._tell_lead)
+            stall = StallWatch(self._loop, self._settings, run, observation, self._tell_lead, self._link.leave_lead)
             self._observation, self._stall = observation, stall
             self._describe_environment(environ)
 
@@ -341,8 +342,12 @@ class Worker:
         elif kind == "stop":
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
         elif kind in ("look", "hung", "patience"):
-            if self._stall is not None and self._run is not None and attempt == self._run.attempt:
-                self._stall.told(line)
+            stall = self._stall if self._run is not None and attempt == self._run.attempt else None
+            if stall is not None and not stall.over:
+                stall.told(line)
+            elif kind == "look":
+                # No rank of this worker can hang. Without an answer its agent would count as lost.
+                self._tell_lead(evidence_line(attempt, self._settings.worker, {}))
         elif kind == "mismatch" and isinstance(line.get("lines"), list):
             self._mismatched(attempt, [str(text)[:500] for text in line["lines"][:32]])
 

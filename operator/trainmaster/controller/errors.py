@@ -2,6 +2,7 @@
 
     ClusterError            any answer but success, or none at all
     |-- Unreachable         no connection, or no answer in time; says nothing about the cluster's state
+    |   `-- Silent          ... because nothing came over it for too long
     |-- Unauthorized        401: the credentials aren't known
     |-- NotFound            404
     |-- Conflict            409: somebody else wrote first (resourceVersion, uid, or a field's owner)
@@ -43,6 +44,10 @@ class ClusterError(Exception):
 
 class Unreachable(ClusterError):
     """No connection, or no answer in time."""
+
+
+class Silent(Unreachable):
+    """The other side took the connection and then said nothing for too long."""
 
 
 class Unauthorized(ClusterError):

@@ -19,7 +19,7 @@ from kubernetes.aio.client import ApiClient
 from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.errors import NotFound, Unreachable, from_response, is_unserved
+from trainmaster.controller.errors import NotFound, Silent, Unreachable, from_response, is_unserved
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 # Objects in one page of a list. A pod of 10 kB is ten times that as Python objects: client-go's 500 would cost 50 MB.
@@ -291,7 +291,7 @@ class ResponseStream:
             async for chunk in self._response.content.iter_any():
                 yield chunk
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unreachable(self._request, describe(error)) from error
+            raise unreachable(self._request, error) from error
 
 
 def quote_path(url: str) -> str:
@@ -305,8 +305,14 @@ def describe(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
+def unreachable(request: str, error: BaseException) -> Unreachable:
+    """A connection's error as ours."""
+    kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
+    return kind(request, describe(error))
+
+
 def _unreachable(method: str, url: str, error: BaseException) -> Unreachable:
-    return Unreachable(f"{method} {url.partition('?')[0]}", describe(error))
+    return unreachable(f"{method} {url.partition('?')[0]}", error)
 
 
 def _ignore(verb: str, kind: str) -> None:

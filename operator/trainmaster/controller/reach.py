@@ -15,7 +15,7 @@ import aiohttp
 from trainmaster.api.protocol import TOKEN_HEADER
 from trainmaster.controller.cluster import Cluster, PodStream
 from trainmaster.controller.errors import Unreachable, from_response
-from trainmaster.controller.kubernetes_cluster import ResponseStream, describe
+from trainmaster.controller.kubernetes_cluster import ResponseStream, unreachable
 
 # Seconds for a TCP connection to an agent in the same network, and for silence between two pings (one in 5 s).
 CONNECT_SECONDS = 1.0
@@ -85,7 +85,7 @@ class DirectReach:
                 method, f"http://{host}:{self._port}{path}", headers=headers, data=body, timeout=timeout
             )
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unreachable(request, describe(error)) from error
+            raise unreachable(request, error) from error
         try:
             if response.status >= 300:
                 raise from_response(request, response.status, response.headers, await response.content.read(4_096))

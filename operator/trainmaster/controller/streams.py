@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from trainmaster.api.protocol import Assignment, ProtocolError, job_token
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.cluster import PodStream
-from trainmaster.controller.errors import ClusterError, Conflict
+from trainmaster.controller.errors import ClusterError, Conflict, Silent
 from trainmaster.controller.reach import AgentAddress, Reach
 from trainmaster.controller.store import JobKey, Snapshot, Store
 from trainmaster.controller.stream_lines import (
@@ -266,6 +266,9 @@ class _Follower:
             self._failures = max(self._failures, TRIES)
             logger.warning("%s: %s says what doesn't fit the protocol: %s", key, agent.pod, error)
         except ClusterError as error:
+            if isinstance(error, Silent):
+                # It took the connection and stands still: its peers have left it by now, for the next one.
+                self._failures = (self._failures // TRIES + 1) * TRIES - 1
             logger.log(logging.INFO if self.connected_to else logging.DEBUG, "%s: stream: %s", key, error)
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:

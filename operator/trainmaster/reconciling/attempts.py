@@ -20,7 +20,7 @@ from trainmaster.reconciling.attribution import Cause, cause_of
 from trainmaster.reconciling.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
 from trainmaster.reconciling.quarantine import blame, unblame
 from trainmaster.reconciling.reasons import Strength, known_reason
-from trainmaster.reconciling.situation import ENDED_STATES, Situation, count_ends, is_alive
+from trainmaster.reconciling.situation import ENDED_STATES, Situation, count_ends, is_alive, is_silence
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.transition import Transition
@@ -80,6 +80,8 @@ def settle(situation: Situation) -> Transition | None:
         return None
     cause = cause_of(situation, failure.attempt)
     if cause is None or cause.strength <= known_reason(failure.reason).strength:
+        return None
+    if held and _is_our_doing(situation, failure, cause):
         return None
     before = _without(situation, failure)
     if held:
@@ -187,6 +189,8 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
     }
     told = f"attempt {cause.attempt} ended: {cause.message}"
     moving = cause.node is not None and cause.node in changes.get("avoided_nodes", ())
+    if situation.silent:
+        told += "; its pod is replaced if it stays silent"
     if moving:
         told += f"; node {cause.node} is avoided from now on"
     if wait <= 0 and situation.complete and not moving:
@@ -283,6 +287,15 @@ def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
     strength = known_reason(failure.reason).strength
     same = strength is Strength.PEER or (strength is Strength.DISRUPTION and failure.pod == cause.pod)
     return _without(situation, failure) if same else situation
+
+
+def _is_our_doing(situation: Situation, failure: Failure, cause: Cause) -> bool:
+    """Whether a pod is gone because its worker is moved from an avoided node, or was silent: no cause of anything."""
+    if cause.reason != "PodDeleted":
+        return False
+    if is_silence(failure.reason, failure.exit_code) and cause.worker == failure.worker:
+        return True
+    return failure.node in situation.status.avoided_nodes and cause.node in (failure.node, None)
 
 
 def _recorded(failure: Failure) -> Cause:

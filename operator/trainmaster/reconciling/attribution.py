@@ -171,6 +171,8 @@ def _how(report: Report, reason: str) -> str:
             return f"was killed by signal {report.signal}" if report.signal is not None else f"was killed{code}"
         case "Hung":
             return "made no progress (Hung)"
+        case "AgentLost" if report.exit_code is None:
+            return "was lost: its agent doesn't answer"
         case "AgentLost":
             return f"was lost: its agent or container ended{code}"
         case "PeerLost":

@@ -20,7 +20,7 @@ from trainmaster.reconciling.queueing import queued, workload_actions
 from trainmaster.reconciling.report import rejected, report
 from trainmaster.reconciling.situation import Situation, survey
 from trainmaster.reconciling.snapshot import Job, Observed
-from trainmaster.reconciling.stuck_pods import delete_stuck_pods
+from trainmaster.reconciling.stuck_pods import delete_silent_pods, delete_stuck_pods
 from trainmaster.reconciling.success import success
 from trainmaster.reconciling.suspension import resume, suspend
 from trainmaster.reconciling.timers import requeue_after
@@ -84,6 +84,7 @@ def _actions(situation: Situation) -> Iterator[Action]:
     if situation.status.attempt == 0:
         return
     yield from delete_stuck_pods(situation)
+    yield from delete_silent_pods(situation)
     yield from move_workers(situation)
     assignment = desired_assignment(situation)
     if not scaled_to_zero(situation):

@@ -53,6 +53,9 @@ def shrink(situation: Situation) -> Transition | None:
     if failure is not None and failure.settling and failure.attempt == situation.status.attempt:
         # Whether the job goes on at all is still being found out.
         return None
+    if situation.silent:
+        # Its pod is deleted in a moment: then it isn't able.
+        return None
     able = able_workers(situation)
     if situation.running and set(able) == set(situation.workers):
         return None

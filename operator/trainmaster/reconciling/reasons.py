@@ -62,7 +62,7 @@ _ALL = (
     ),
     Reason(
         "AgentLost",
-        "The agent, or the whole container, was killed in the middle of an attempt.",
+        "The agent, or the whole container, was killed amid an attempt, or doesn't answer while others wait.",
         "Restart",
         exit_code=69,
     ),

@@ -145,7 +145,10 @@ class Situation:
         pods = [self.pods.get(worker) for worker in self.everybody]
         needs_node = self.spec.elastic is not None or self.spec.scheduling.topology is not None
         return all(
-            pod is not None and is_alive(pod) and pod.uid not in self.to_move and (pod.node or not needs_node)
+            pod is not None
+            and is_alive(pod)
+            and pod.uid not in self.to_move | self.silent
+            and (pod.node or not needs_node)
             for pod in pods
         )
 
@@ -159,6 +162,28 @@ class Situation:
             return frozenset()
         members = frozenset(self.members.values())
         return frozenset(pod.uid for pod in self.pods.values() if pod.node == failure.node and pod.uid in members)
+
+    @cached_property
+    def silent(self) -> frozenset[str]:
+        """Uids of members whose agents don't answer: by the word of those who asked them (agent/inquest.py), while
+        their containers are the same as before and nobody has heard them again."""
+        failure = self.last_failure
+        lost = {worker for worker, report in self.reports.items() if is_silence(report.reason, report.exit_code)}
+        if failure is not None and failure.worker is not None and failure.attempt == self.status.attempt:
+            lost |= {failure.worker} if is_silence(failure.reason, failure.exit_code) else set()
+        return frozenset(self.pods[worker].uid for worker in lost if self.is_silent(worker))
+
+    def is_silent(self, worker: int) -> bool:
+        """Whether a member's pod lives on, its container hasn't ended since, and its agent isn't heard."""
+        pod = self.pods.get(worker)
+        container = pod.worker_container if pod is not None else None
+        if pod is None or container is None or not is_alive(pod) or self.members.get(worker) != pod.uid:
+            return False
+        if container.state != "running" or count_ends(container) > self.ends_before.get(worker, 0):
+            return False
+        stream = self.observed.stream
+        heard = any(member.uid == pod.uid and member.connected for member in stream.members)
+        return not (stream.connected and (heard or stream.lead == worker))
 
     def with_status(self, status: JobStatus) -> Situation:
         """The same observations under a new status."""
@@ -220,6 +245,11 @@ class Situation:
             at=end.finished_at or self.now,
             node=pod.node or "",
         )
+
+
+def is_silence(reason: str, exit_code: int | None) -> bool:
+    """Whether a worker counts as lost because its agent doesn't answer; whoever ends has an exit code."""
+    return reason == "AgentLost" and exit_code is None
 
 
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:

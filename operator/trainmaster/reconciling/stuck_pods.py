@@ -1,8 +1,13 @@
-"""Pods that can't go because their node doesn't answer: Kubernetes keeps them, and their names, for ever.
+"""Pods that stand in the way: their node doesn't end them, or their agent doesn't answer.
+
+Pods that can't go because their node doesn't answer: Kubernetes keeps them, and their names, for ever.
 
 A StatefulSet's pod is only replaced when the old one is gone, and a kubelet that doesn't answer never says so. So a pod
 whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live look at its node shows that
 it is lost. What may still run there can't hurt: its uid isn't in any later assignment.
+
+A worker that stands still as a whole, or whose network is gone, looks well to Kubernetes. Where its peers have found it
+silent, the next attempt waits for it, and after `nodes.lostAfterSeconds` its pod is replaced.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 from trainmaster.reconciling.decision import DeletePod, PodRef
 from trainmaster.reconciling.situation import Situation
 from trainmaster.reconciling.snapshot import PodView
+from trainmaster.reconciling.times import to_seconds
 
 # Between two looks at the nodes of pods that stay stuck.
 LOOK_AGAIN = 10.0
@@ -29,10 +35,27 @@ def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
     )
 
 
+def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
+    """Members whose agents have been silent for too long."""
+    if situation.status.phase != "Restarting" or situation.now < _silent_until(situation):
+        return ()
+    pods = [pod for pod in situation.pods.values() if pod.uid in situation.silent]
+    return tuple(DeletePod(PodRef(pod.name, pod.uid), "its agent doesn't answer") for pod in pods)
+
+
 def next_look_at(situation: Situation) -> float | None:
     """When a pod that is on its way out counts as stuck, or is looked at again."""
     times = [_overdue_at(situation, pod) for pod in situation.pods.values() if pod.deleting and pod.node]
+    times += [_silent_until(situation)] if situation.silent else []
     return min((at if at > situation.now else situation.now + LOOK_AGAIN for at in times), default=None)
+
+
+def _silent_until(situation: Situation) -> float:
+    failure = situation.last_failure
+    lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
+    # A time in the future is of a clock that was set back.
+    at = to_seconds(failure.at) if failure is not None else None
+    return min(at or situation.now, situation.now) + lost_after
 
 
 def _overdue_at(situation: Situation, pod: PodView) -> float:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from .agents import Agent, Job, Stream
+from trainmaster.agent import children
+
+from .agents import Agent, Job, Stream, until
 
 HEAD = """
 import faulthandler, json, os, pathlib, signal, sys, threading, time
 rank = int(os.environ["RANK"])
 path = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
+folder = pathlib.Path(__file__).parent
 def say(**progress):
     temporary = path.with_name(path.name + ".new")
     temporary.write_text(json.dumps(progress))
@@ -91,6 +95,51 @@ def test_a_rank_that_can_not_print_its_stacks_is_ended_so_that_it_does(job: Job)
     assert "Name" not in found[0], "a bystander isn't ended for it"
     assert "sleep" in found[0]["text"], "but the kernel tells where it waits"
     assert stream.until_report("Stopped")["report"]["worker"] == 0
+    stream.close()
+
+
+TRAIN = "kept = register()\nfor step in range(1, 10000):\n    say(step=step); time.sleep(0.1)\n"
+TRAIN += "    (folder / f'step-{step}-{rank}').touch()\n    if (folder / 'stop').exists(): wait_for_peers()\n"
+
+
+def processes(agent: Agent) -> list[int]:
+    """The agent, and every process below it."""
+    assert agent.process is not None
+    return [agent.process.pid, *children.descendants(agent.process.pid)]
+
+
+def test_a_lead_that_stands_still_as_a_whole_is_named_by_the_next_one(job: Job) -> None:
+    silent = 0
+    agents = start(job, 3, TRAIN, TRAINMASTER_PROGRESS_TIMEOUT="1.5")
+    stream = Stream(agents[1])
+    until(lambda: len(list(job.folder.glob("step-3-*"))) == 3, what="steps")
+    children.send(processes(agents[silent]), signal.SIGSTOP)
+    (job.folder / "stop").touch()
+    found, failed = evidence_before_the_report(stream)
+    assert (failed["worker"], failed["reason"]) == (silent, "AgentLost")
+    assert failed["exitCode"] is None, "nobody saw it end"
+    assert f"no answer from worker {silent}\n" in failed["error"]
+    assert "the limit is failurePolicy.hang.progressSeconds 1.5 s" in failed["error"]
+    assert sorted(found) == [1, 2], "those who answer tell how they stand"
+    assert {stream.until_report("Stopped")["report"]["worker"] for _ in range(2)} == {1, 2}
+    # It wakes up, joins again, and is told what became of its attempt.
+    pid = processes(agents[silent])[0]
+    children.send(processes(agents[silent]), signal.SIGCONT)
+    until(lambda: not children.descendants(pid), what="its rank is stopped")
+    stream.close()
+
+
+def test_a_worker_whose_rank_has_ended_answers_for_none(job: Job) -> None:
+    """It can't hang, and isn't taken for one that stands still."""
+    agents = start(
+        job,
+        2,
+        "kept = register()\nsay(step=1)\nif rank == 1: sys.exit(0)\nwait_for_peers()\n",
+        TRAINMASTER_PROGRESS_TIMEOUT="1.5",
+    )
+    stream = Stream(agents[0])
+    _, failed = evidence_before_the_report(stream)
+    assert (failed["worker"], failed["reason"], failed["rank"]) == (0, "Hung", 0)
     stream.close()
 
 

@@ -16,6 +16,7 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.polling import until
 from trainmaster.api.protocol import TOKEN_HEADER, ProtocolError, job_token
 from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.controller import reach
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.reach import AgentAddress, DirectReach
 from trainmaster.controller.store import JobKey, Snapshot, Store
@@ -35,6 +36,7 @@ class Lead:
     pushed: list[dict[str, Any]] = field(default_factory=list)
     open: int = 0
     newer: bool = False
+    silent: bool = False
     _streams: list[asyncio.Queue[bytes | None]] = field(default_factory=list)
 
     def say(self, line: dict[str, Any] | bytes) -> None:
@@ -56,6 +58,8 @@ class Lead:
         }
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        if self.silent:
+            await asyncio.sleep(3600)
         if request.path == "/healthz":
             return web.Response(text="ok")
         if request.headers.get(TOKEN_HEADER) != job_token(b.JOB_UID):
@@ -191,6 +195,26 @@ async def test_when_the_lead_is_lost_the_next_worker_is_followed_and_the_lead_ag
             await until(lambda: w.connected_to() == 1)
             w.streams.follow(KEY, following(gone, address(1, "127.0.0.1")))
             await until(lambda: w.connected_to() == 0)
+
+
+async def test_a_lead_that_takes_the_connection_and_says_nothing_is_left_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a stopped process does: it isn't tried again and again, for fifteen seconds each, before the next one is."""
+    monkeypatch.setattr(reach, "SILENCE_SECONDS", 0.3)
+    tried: list[str] = []
+    first, second = Lead(0, silent=True), Lead(1)
+    async with listening(first, second) as port, world(port) as w:
+        opening = w.streams._reach.open
+
+        def noted(method: Any, agent: AgentAddress, path: str, *rest: Any) -> Any:
+            tried.append(f"{path} {agent.worker}")
+            return opening(method, agent, path, *rest)
+
+        monkeypatch.setattr(w.streams._reach, "open", noted)
+        w.streams.follow(KEY, following(address(0), address(1)))
+        await until(lambda: w.connected_to() == 1)
+        assert tried == ["/v1/stream 0", "/v1/stream 1"]
 
 
 @asynccontextmanager
