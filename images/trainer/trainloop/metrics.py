@@ -34,6 +34,11 @@ class MetricsSettings(Settings):
         "trainloop-report where there are none.",
     )
     plot: bool = Field(True, description="Write report.md, report.html and curves at the end (needs matplotlib).")
+    against: str | None = Field(
+        None,
+        description="Directory with the metrics.jsonl of a one-rank run, whose curves and speed the report compares "
+        "this run with.",
+    )
     peak_tflops: float | None = Field(
         None,
         gt=0,
@@ -130,6 +135,11 @@ class MetricsLog:
             # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
             self._board.flush()
 
+    def started(self, step: int, total: int, about: dict[str, Any]) -> None:
+        """What is trained, with what, by whom; once in each attempt."""
+        self.write("event", {"event": "started", "step": step, "totalSteps": total, **about})
+        self.say(f"training {about_line(about)}, step {step} of {total}")
+
     def step(self, step: int, total: int, line: dict[str, Any]) -> None:
         """A step's numbers everywhere."""
         numbers = {"step": step, "totalSteps": total, **line}
@@ -176,6 +186,20 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return lines
+
+
+def about_line(about: dict[str, Any]) -> str:
+    """The run in a line, from its `started` event."""
+    return (
+        f"{about['task']}: {about['samples']:,} samples, {about['parameters']:,} parameters, "
+        f"{ranks_line(about['ranks'])} on {about['device']} over {about['backend']}, {about['precision']}, "
+        f"global batch {about['batch']}, torch {about['torch']}"
+    )
+
+
+def ranks_line(number: int) -> str:
+    """`1 rank`, `2 ranks`."""
+    return f"{number} rank" + "s" * (number != 1)
 
 
 def step_line(line: dict[str, Any]) -> str:

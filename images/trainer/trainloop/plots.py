@@ -1,28 +1,24 @@
 """The report's pictures: curves of a run, and a heat map of the ranks' step times. Needs matplotlib.
 
-A dashed line stands where a new attempt begins, a grey curve is the run of one rank that is compared with.
+A dashed line stands where a new attempt begins; what is grey belongs to the run of one rank that is compared with.
 """
 
 from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 Lines = list[dict[str, Any]]
 
-#: Numbers of a step: name in the metrics file, title, factor. Drawn from zero, but for the first.
-STEP_PANELS = [
-    ("loss", "loss", 1.0),
-    ("lr", "learning rate", 1.0),
-    ("gradNorm", "gradient norm before clipping", 1.0),
-    ("samplesPerSecond", "samples a second", 1.0),
-    ("dataWait", "waiting for data, % of the time", 100.0),
-    ("communication", "communication that nothing hides, % of the time", 100.0),
-]
-#: With these the one-rank run is drawn too.
-COMPARED = ("loss", "samplesPerSecond")
-MANY = 40
+ALONE: dict[str, Any] = {"color": "0.55", "zorder": 1.5}
+# More evaluations than these are a line without marks; a loss that falls by more than this factor gets a log scale.
+MANY, STEEP = 40, 2.5
+# Shares below these are noise, and an axis that ends there would show nothing else.
+LEAST_SHARE_AXIS, LEAST_RESULT_SPAN = 10.0, 0.1
+# Of the times in the heat map, so that one interrupted step doesn't take up the whole scale.
+BRIGHTEST = 0.98
 
 
 def curve(lines: Lines, kind: str, name: str) -> tuple[list[int], list[Any]]:
@@ -35,28 +31,25 @@ def draw_curves(lines: Lines, directory: Path, alone: Lines | None = None) -> Pa
     """One panel for each number of a step, one for evaluations, one for checkpoints."""
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(4, 2, figsize=(11, 12), constrained_layout=True)
-    loss, evaluations, *others, stalls = axes.flat
-    for axis, (name, title, factor) in zip([loss, *others], STEP_PANELS, strict=True):
-        if alone and name in COMPARED:
-            _line(axis, alone, "step", name, factor, color="0.6", label="one rank")
-        _line(axis, lines, "step", name, factor, label="training")
-        axis.set_title(title)
-        if name != "loss":
-            axis.set_ylim(bottom=0)
-        if alone and name in COMPARED:
-            axis.legend()
-    _line(loss, lines, "evaluation", "loss", label="evaluation")
-    if loss.lines:
-        loss.legend()
-    _draw_evaluations(evaluations, lines)
-    _draw_stalls(stalls, lines)
+    figure, axes = pyplot.subplots(4, 2, figsize=(12, 13), constrained_layout=True)
+    draws = [_loss, _results, _rate, _norm, _throughput, _step_time, _shares, _stalls]
     last = max([1, *(line["step"] for line in [*lines, *(alone or [])] if "step" in line)])
-    for axis in axes.flat:
-        axis.set(xlabel="step", xlim=(0, 1.03 * last))
+    for axis, draw in zip(axes.flat, draws, strict=True):
+        draw(axis, lines, alone or [])
+        if axis.get_ylim()[0] == 0:
+            # Room for the legend above the curves.
+            axis.set_ylim(0, axis.get_ylim()[1] * (1 + 0.08 * len(axis.get_legend_handles_labels()[1])))
+        if not axis.lines and not axis.collections:
+            axis.text(0.5, 0.5, "nothing was written", ha="center", va="center", color="0.5", transform=axis.transAxes)
+            axis.set_yticks([])
+        axis.set(xlabel="optimizer step", xlim=(0, 1.03 * last))
         axis.grid(alpha=0.3)
-        for step in restarts(lines):
-            axis.axvline(step, color="0.4", linestyle="--", linewidth=0.8)
+        for number, step in enumerate(restarts(lines)):
+            label = "_" if number or draw is not _loss else "new attempt"
+            axis.axvline(step, color="0.4", linestyle="--", linewidth=0.8, label=label)
+        names = axis.get_legend_handles_labels()[1]
+        if len(names) > 1 or (names and draw is _results):
+            axis.legend(fontsize="small")
     return _save(figure, directory / "curves.png")
 
 
@@ -67,17 +60,22 @@ def draw_ranks(lines: Lines, directory: Path) -> Path:
     steps, seconds = curve(lines, "step", "rankComputeSeconds")
     ranks = max(map(len, seconds))
     grid = [[1000 * row[rank] if rank < len(row) else float("nan") for row in seconds] for rank in range(ranks)]
-    figure, axis = pyplot.subplots(figsize=(11, 1.7 + 0.3 * min(ranks, 24)), constrained_layout=True)
-    # Without the first line, whose steps also warm up; it would take up the whole scale.
-    shades = [value for row in grid for value in row[1:] if value == value] or [0.0]
-    image = axis.imshow(grid, aspect="auto", interpolation="nearest", vmin=min(shades), vmax=max(shades))
-    columns = range(0, len(steps), max(1, len(steps) // 8))
-    axis.set(title="computing time of each rank", xlabel="step", ylabel="rank")
+    figure, axis = pyplot.subplots(figsize=(12, 1.9 + 0.3 * min(ranks, 24)), constrained_layout=True)
+    # Without the first line, whose steps also warm up.
+    times = sorted(value for row in grid for value in row[1:] or row if value == value)
+    # From zero: two ranks that differ by a few percent must not look like night and day.
+    brightest = times[int(BRIGHTEST * (len(times) - 1))]
+    colours = pyplot.get_cmap("viridis").with_extremes(bad="0.85", over="#fff3a0")
+    image = axis.imshow(grid, aspect="auto", interpolation="nearest", cmap=colours, vmin=0.0, vmax=brightest)
+    columns = range(0, len(steps), max(1, len(steps) // 12))
+    axis.set(
+        title="Computing time of each rank, without waiting for the others", xlabel="optimizer step", ylabel="rank"
+    )
     axis.set_xticks(list(columns), [str(steps[column]) for column in columns])
     axis.set_yticks(range(0, ranks, max(1, ranks // 16)))
     for step in set(restarts(lines)) & set(steps):
-        axis.axvline(steps.index(step) - 0.5, color="white", linestyle="--", linewidth=1)
-    figure.colorbar(image, label="ms a step")
+        axis.axvline(steps.index(step) - 0.5, color="#d62728", linestyle="--", linewidth=1.5)
+    figure.colorbar(image, label="ms a step", extend="max")
     return _save(figure, directory / "ranks.png")
 
 
@@ -88,34 +86,93 @@ def restarts(lines: Lines) -> list[int]:
     return [later for earlier, later in itertools.pairwise(steps) if shown[later] != shown[earlier]]
 
 
-def _line(axis: Any, lines: Lines, kind: str, name: str, factor: float = 1.0, **style: Any) -> None:
-    steps, values = curve(lines, kind, name)
-    if steps:
-        marker = "o" if kind == "evaluation" and len(steps) < MANY else None
-        axis.plot(steps, [factor * value for value in values], linewidth=1.2, marker=marker, markersize=4, **style)
+def _loss(axis: Any, lines: Lines, alone: Lines) -> None:
+    _line(axis, alone, "step", "loss", label="training, one rank", **ALONE)
+    _line(axis, alone, "evaluation", "loss", label="evaluation, one rank", linestyle=":", **ALONE)
+    _line(axis, lines, "step", "loss", label="training")
+    _line(axis, lines, "evaluation", "loss", label="evaluation")
+    axis.set(title="Loss", ylabel="mean over samples or tokens")
+    values = [value for drawn in axis.lines for value in drawn.get_ydata()]
+    if values and min(values) > 0 and max(values) > STEEP * min(values):
+        # Or the first steps' fall is all that there is to see.
+        axis.set(yscale="log", ylabel="mean over samples or tokens, log scale")
+        for ticks in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+            ticks("{x:.3g}")
 
 
-def _draw_evaluations(axis: Any, lines: Lines) -> None:
+def _results(axis: Any, lines: Lines, alone: Lines) -> None:
     """Results that are shares (accuracy, F1) together; where there are none, the first of the others."""
     newest = next((line for line in reversed(lines) if line["kind"] == "evaluation"), {})
     names = [name for name in newest if name not in ("kind", "attempt", "time", "step", "loss")]
     shares = [name for name in names if all(0 <= value <= 1 for value in curve(lines, "evaluation", name)[1])]
     drawn = shares or names[:1]
     for name in drawn:
-        _line(axis, lines, "evaluation", name, label=name)
-    axis.set_title(f"evaluation: {', '.join(drawn)}" if drawn else "evaluation: none")
+        for run, who, style in ((alone, f"{name}, one rank", {"linestyle": ":", **ALONE}), (lines, name, {})):
+            values = curve(run, "evaluation", name)[1]
+            _line(axis, run, "evaluation", name, label=f"{who}: {values[-1]:.4g} at the end" if values else "", **style)
+    axis.set(title="Evaluation" + (f": {', '.join(drawn)}" if drawn else ""), ylabel=" / ".join(drawn))
     if shares:
-        axis.set_ylim(0, 1.02)
-    if len(drawn) > 1:
-        axis.legend()
+        low, high = axis.get_ylim()
+        more = max(0.0, LEAST_RESULT_SPAN - (high - low)) / 2
+        axis.set_ylim(max(-0.02, low - more), min(1.02, high + more))
 
 
-def _draw_stalls(axis: Any, lines: Lines) -> None:
+def _rate(axis: Any, lines: Lines, alone: Lines) -> None:
+    _line(axis, lines, "step", "lr")
+    axis.set(title="Learning rate", ylabel="lr", ylim=(0, None))
+    axis.ticklabel_format(axis="y", scilimits=(-2, 3))
+
+
+def _norm(axis: Any, lines: Lines, alone: Lines) -> None:
+    _line(axis, lines, "step", "gradNorm", label="norm")
+    limit = next((line.get("maxNorm") for line in reversed(lines) if line.get("event") == "started"), None)
+    if limit:
+        axis.axhline(limit, color="C3", linestyle=":", linewidth=1.2, label=f"clipped to {limit:g}")
+    axis.set(title="Gradient norm before clipping", ylabel="L2 norm over all parameters", ylim=(0, None))
+
+
+def _throughput(axis: Any, lines: Lines, alone: Lines) -> None:
+    _line(axis, alone, "step", "samplesPerSecond", label="one rank", **ALONE)
+    _line(axis, lines, "step", "samplesPerSecond", label="all ranks together")
+    one, ranks = curve(alone, "step", "samplesPerSecond")[1], curve(lines, "step", "rankComputeSeconds")[1]
+    if one and ranks:
+        times = len(ranks[-1])
+        axis.axhline(times * median(one), label=f"{times} times one rank's median", linestyle=":", **ALONE)
+    axis.set(title="Throughput, evaluations and checkpoints included", ylabel="samples/s", ylim=(0, None))
+
+
+def _step_time(axis: Any, lines: Lines, alone: Lines) -> None:
+    _line(axis, alone, "step", "stepSeconds", 1000.0, label="one rank", **ALONE)
+    _line(axis, lines, "step", "stepSeconds", 1000.0, label="wall clock")
+    steps, ranks = curve(lines, "step", "rankComputeSeconds")
+    if steps:
+        slowest = [1000.0 * max(row) for row in ranks]
+        axis.plot(steps, slowest, linewidth=1.0, color="C2", label="forward and backward, slowest rank")
+    axis.set(title="Time of a step", ylabel="ms", ylim=(0, None))
+
+
+def _shares(axis: Any, lines: Lines, alone: Lines) -> None:
+    _line(axis, lines, "step", "dataWait", 100.0, label="waiting for data")
+    if any(curve(lines, "step", "communication")[1]):
+        _line(axis, lines, "step", "communication", 100.0, label="communication not hidden by computing")
+    highest = max((max(drawn.get_ydata()) for drawn in axis.lines), default=0.0)
+    axis.set(title="Time that isn't computing", ylabel="% of wall time, mean of the ranks")
+    axis.set_ylim(0, max(LEAST_SHARE_AXIS, 1.1 * highest))
+
+
+def _stalls(axis: Any, lines: Lines, alone: Lines) -> None:
     steps, seconds = curve(lines, "checkpoint", "stallSeconds")
-    axis.set_title("standing still for a checkpoint, ms" if steps else "checkpoints: none")
+    axis.set(title="Standing still for a checkpoint", ylabel="ms")
     if steps:
         axis.vlines(steps, 0, [1000 * value for value in seconds], linewidth=3, color="C0")
         axis.set_ylim(bottom=0)
+
+
+def _line(axis: Any, lines: Lines, kind: str, name: str, factor: float = 1.0, **style: Any) -> None:
+    steps, values = curve(lines, kind, name)
+    if steps:
+        marker = "o" if kind == "evaluation" and len(steps) < MANY else None
+        axis.plot(steps, [factor * value for value in values], linewidth=1.2, marker=marker, markersize=4, **style)
 
 
 def _save(figure: Any, picture: Path) -> Path:

@@ -1,18 +1,28 @@
 """The report of a run: curves, a heat map of the ranks' step times, and the numbers, as Markdown and HTML.
 
 Everything comes from metrics.jsonl, so a report can be made again, also of a run that was interrupted:
-`python -m trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`.
+`python -m trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file has its pictures within,
+so it can be sent and kept alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import html
+import itertools
 import statistics
+from datetime import UTC, datetime
 from pathlib import Path
 
-from trainloop.metrics import duration, read_metrics
+from trainloop.metrics import about_line, duration, ranks_line, read_metrics
 from trainloop.plots import Lines, curve, draw_curves, draw_ranks
+
+STYLE = (
+    "body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:72em;padding:0 1em;color:#222}"
+    "table{border-collapse:collapse}th,td{text-align:left;vertical-align:top;padding:.25em 2em .25em 0;"
+    "border-bottom:1px solid #ddd}th{font-weight:600;white-space:nowrap}img{max-width:100%}"
+)
 
 
 def write_report(directory: Path, against: Path | None = None) -> Path | None:
@@ -23,60 +33,123 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
         return None
     matplotlib.use("Agg")
     lines = read_metrics(directory / "metrics.jsonl")
-    alone = read_metrics(against / "metrics.jsonl") if against else None
-    pictures = [draw_curves(lines, directory, alone)]
+    # The training is over by now: a comparison that can't be made must not be its end.
+    there = against is not None and (against / "metrics.jsonl").is_file()
+    alone = read_metrics(against / "metrics.jsonl") if against and there else None
+    pictures = {"curves over the steps": draw_curves(lines, directory, alone)}
     if any(len(line.get("rankComputeSeconds", [])) > 1 for line in lines):
-        pictures.append(draw_ranks(lines, directory))
+        pictures["computing time of each rank"] = draw_ranks(lines, directory)
+    title = f"Training report: {_about(lines)}" if _about(lines) else "Training report"
     rows = facts(lines, alone)
-    markdown = ["# Training report", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows), ""]
-    markdown += [f"![{picture.stem}]({picture.name})" for picture in pictures]
+    if against and not there:
+        rows.append(("against one rank", f"nothing to compare with: {against} has no metrics.jsonl"))
+    cells = [(name, value.replace("|", "\\|").replace("\n", " ")) for name, value in rows]
+    markdown = [f"# {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells), ""]
+    markdown += [f"![{words}]({picture.name})" for words, picture in pictures.items()]
     (directory / "report.md").write_text("\n".join(markdown) + "\n")
     table = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
-    images = "".join(f'<p><img src="{picture.name}" alt="{picture.stem}"></p>' for picture in pictures)
-    style = "body{font:15px sans-serif;margin:2em}th{text-align:left;padding-right:2em}img{max-width:100%}"
+    images = "".join(f'<p><img src="{_inline(picture)}" alt="{words}"></p>' for words, picture in pictures.items())
     page = directory / "report.html"
     page.write_text(
-        f'<!doctype html><meta charset="utf-8"><title>Training report</title><style>{style}</style>'
-        f"<h1>Training report</h1><table>{table}</table>{images}\n"
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{STYLE}</style><h1>{html.escape(title)}</h1><table>{table}</table>{images}</html>\n"
     )
     return page
 
 
 def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
     """The report's numbers, as text; `alone` is a run of one rank to compare the speed with."""
+    started = _started(lines)
+    rows = [("run", about_line(started[-1]))] if started else []
     steps, losses = curve(lines, "step", "loss")
     if not steps:
-        return [("steps", "none")]
-    attempts = sorted({line["attempt"] for line in lines})
+        return [*rows, ("steps", "none")]
     stalls = [line["stallSeconds"] for line in lines if line["kind"] == "checkpoint"]
     warnings = [line["text"] for line in lines if line["kind"] == "event" and line.get("event") == "warning"]
-    rows = [
+    lowest = min(range(len(steps)), key=lambda index: losses[index])
+    return [
+        *rows,
         ("steps", f"{steps[-1]} of {next(line['totalSteps'] for line in reversed(lines) if 'totalSteps' in line)}"),
-        ("loss", f"{losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at the end, {min(losses):.4f} at best"),
+        (
+            "training loss",
+            f"{losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at the end, "
+            f"lowest {losses[lowest]:.4f} at step {steps[lowest]}",
+        ),
         *_results(lines),
-        ("wall time", duration(lines[-1]["time"] - lines[0]["time"])),
-        ("attempts", f"{len(attempts)}, resumed {sum(line.get('event') == 'resumed' for line in lines)} times"),
-        ("samples a second, median", f"{_median(lines, 'samplesPerSecond'):,.1f}"),
+        ("time", f"{duration(lines[-1]['time'] - lines[0]['time'])}, from {_clock(lines[0]['time'])}"),
+        ("attempts", _attempts(lines)),
+        ("throughput, median", f"{_median(lines, 'samplesPerSecond'):,.1f} samples/s over all ranks"),
         ("step time, median", f"{_median(lines, 'stepSeconds') * 1000:,.1f} ms"),
-        ("waiting for data, median", f"{_median(lines, 'dataWait'):.1%}"),
-        ("communication that nothing hides, median", f"{_median(lines, 'communication'):.1%}"),
-        ("sent a step and rank", f"{_median(lines, 'bytesSent') / 2**20:,.3f} MiB"),
+        ("waiting for data, median", f"{_median(lines, 'dataWait'):.1%} of the time"),
+        ("communication not hidden by computing, median", f"{_median(lines, 'communication'):.1%} of the time"),
+        ("sent by each rank", f"{_median(lines, 'bytesSent') / 2**20:,.3f} MiB a step"),
         ("checkpoints", f"{len(stalls)}, stalls {sum(stalls):.2f} s in all, {max(stalls, default=0):.2f} s at most"),
-        ("warnings", "; ".join(warnings[:5]) or "none"),
+        ("warnings", _first(warnings)),
+        *([("against one rank", _against(lines, alone))] if alone else []),
     ]
-    if alone:
-        ranks = len(next(line["rankComputeSeconds"] for line in lines if "rankComputeSeconds" in line))
-        faster = _median(lines, "samplesPerSecond") / _median(alone, "samplesPerSecond")
-        rows.append(
-            ("against one rank", f"{faster:.2f} times as fast with {ranks} ranks ({faster / ranks:.0%} efficient)")
-        )
-    return rows
+
+
+def _started(lines: Lines) -> Lines:
+    """What each attempt said of itself at its start."""
+    return [line for line in lines if line.get("event") == "started"]
+
+
+def _about(lines: Lines) -> str:
+    """The run's title."""
+    started = _started(lines)
+    return f"{started[-1]['task']}, {ranks_line(started[-1]['ranks'])}" if started else ""
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _attempts(lines: Lines) -> str:
+    """How many, how many of them went on from a checkpoint, and by how many ranks where that has changed."""
+    number = len({line["attempt"] for line in lines})
+    resumed = [line for line in lines if line.get("event") == "resumed"]
+    text = f"{number}"
+    if number > 1 or resumed:
+        text += f", {len(resumed)} resumed from a checkpoint"
+        text += f" (step {', '.join(str(line['step']) for line in resumed)})" if resumed else ""
+    sizes = [size for size, _ in itertools.groupby(line["ranks"] for line in _started(lines))]
+    return text + (f"; {', then '.join(ranks_line(size) for size in sizes)}" if len(sizes) > 1 else "")
 
 
 def _results(lines: Lines) -> list[tuple[str, str]]:
+    """The newest evaluation."""
     newest = [line for line in lines if line["kind"] == "evaluation"][-1:]
     hidden = ("kind", "attempt", "time", "step")
-    return [(f"evaluation, {k}", f"{v:.4f}") for line in newest for k, v in line.items() if k not in hidden]
+    return [
+        (f"evaluation, {name}", f"{value:.4f} at step {line['step']}")
+        for line in newest
+        for name, value in line.items()
+        if name not in hidden
+    ]
+
+
+def _first(warnings: list[str], most: int = 5) -> str:
+    more = f"; and {len(warnings) - most} more in metrics.jsonl" if len(warnings) > most else ""
+    return ("; ".join(warnings[:most]) or "none") + more
+
+
+def _against(lines: Lines, alone: Lines) -> str:
+    ranks = len(next(line["rankComputeSeconds"] for line in reversed(lines) if "rankComputeSeconds" in line))
+    one = _median(alone, "samplesPerSecond")
+    if not one:
+        return "that run has no steps"
+    faster = _median(lines, "samplesPerSecond") / one
+    ends = [(curve(run, "evaluation", "loss")[1] or curve(run, "step", "loss")[1])[-1] for run in (lines, alone)]
+    batches = [line["batch"] for run in (lines, alone) for line in _started(run)[-1:]]
+    apart = f"; but its global batch is {batches[1]}, not {batches[0]}" if len(set(batches)) == 2 else ""
+    return (
+        f"{faster:.2f} times the samples/s ({one:,.1f} by one rank) with {ranks_line(ranks)}: {faster / ranks:.0%} "
+        f"efficient; loss at the end {ends[0]:.4f}, by one rank {ends[1]:.4f}{apart}"
+    )
+
+
+def _inline(picture: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 def _median(lines: Lines, name: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 from trainloop.config import Config, dump_config
 from trainloop.distributed import environment, joined
@@ -27,7 +28,8 @@ def train(config: Config) -> bool:
         trainer = Trainer(config, world)
         outcome = trainer.run()
         if world.is_main and not outcome.stopped:
-            if config.metrics.plot and (page := write_report(trainer.report_path)):
+            against = Path(config.metrics.against) if config.metrics.against else None
+            if config.metrics.plot and (page := write_report(trainer.report_path, against)):
                 trainer.log.say(f"report with curves: {page}")
             trainer.log.say(f"finished {outcome.step} steps; metrics: {trainer.log.file}")
     return outcome.stopped

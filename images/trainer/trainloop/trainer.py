@@ -114,11 +114,11 @@ class Trainer:
         self.loader.start(self.state.position, self.balancer.weights)
         self._window = Window()
         self._started_at = self.state.step
-        self.log.say(
-            f"training {self.config.task.name}: {len(self.task.train):,} samples, {self._parameters:,} parameters, "
-            f"{self.world.size} rank(s) on {self.world.device.type} over {self.world.backend}, global batch "
-            f"{self.state.batch}, step {self.state.step} of {self.state.total}"
-        )
+        about = {"task": self.config.task.name, "samples": len(self.task.train), "parameters": self._parameters}
+        about |= {"ranks": self.world.size, "device": self.world.device.type, "backend": self.world.backend}
+        about |= {"batch": self.state.batch, "precision": self.config.precision.compute, "torch": torch.__version__}
+        about["maxNorm"] = self.config.optimizer.max_norm
+        self.log.started(self.state.step, self.state.total, about)
 
     def _train(self) -> Outcome:
         self.progress.begin(self.state.step)
