@@ -57,20 +57,15 @@ class OneBit(Compressor):
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
         buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
         chunk = -(-buffer.numel() // (8 * size)) * 8
-        gradient = torch.nn.functional.pad(buffer, (0, chunk * size - buffer.numel()))
+        gradient = torch.nn.functional.pad(buffer, (0, chunk * size - buffer.numel())).view(size, chunk)
         # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
-        there = torch.arange(chunk * size, device=buffer.device) < buffer.numel()
-        mine = gradient + _left(self.memory, f"{bucket.index()}.sent", gradient)
-        bits, scales = _signs(mine.view(size, chunk), there.view(size, chunk))
-        self.memory[f"{bucket.index()}.sent"] = (mine - _values(bits, scales).view(-1)) * there
+        there = (torch.arange(chunk * size, device=buffer.device) < buffer.numel()).view(size, chunk)
+        bits, scales = self._signs(f"{bucket.index()}.sent", gradient, there)
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)
         dist.all_to_all_single(their_scales, scales)
-        mean = _values(received, their_scales).mean(0)
-        mean = mean + _left(self.memory, f"{bucket.index()}.averaged", mean)
-        own = there.view(size, chunk)[rank : rank + 1]
-        bits, scales = _signs(mean.view(1, chunk), own)
-        self.memory[f"{bucket.index()}.averaged"] = (mean - _values(bits, scales).view(-1)) * own.view(-1)
+        mean = _values(received, their_scales).mean(0, keepdim=True)
+        bits, scales = self._signs(f"{bucket.index()}.averaged", mean, there[rank : rank + 1])
         all_bits = [torch.empty_like(bits) for _ in range(size)]
         all_scales = [torch.empty_like(scales) for _ in range(size)]
         dist.all_gather(all_bits, bits)
@@ -79,13 +74,17 @@ class OneBit(Compressor):
         sent = (size - 1) * (2 * (chunk // 8) + 2 * scales.element_size())
         return _done(buffer), sent
 
+    def _signs(self, name: str, rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each row's signs, eight in a byte, and its mean magnitude over the numbers that are `there`.
 
-def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each row's signs, eight in a byte, and its mean magnitude over the numbers that are `there`."""
-    scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
-    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
-    bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
-    return bits, scales
+        What the same `name` left out before is added first, and what is left out now is kept.
+        """
+        rows = rows + _left(self.memory, name, rows.view(-1)).view_as(rows)
+        scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
+        weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
+        bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
+        self.memory[name] = ((rows - _values(bits, scales)) * there).view(-1)
+        return bits, scales
 
 
 def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -103,25 +102,19 @@ class PowerSGD(Compressor):
         self._rank = rank
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        gradients = bucket.gradients()
-        thin = [gradient for gradient in gradients if not self._worth_it(gradient)]
-        sent = average(thin)
-        matrices = [(index, g.view(g.shape[0], -1)) for index, g in enumerate(gradients) if self._worth_it(g)]
-        names = [f"{bucket.index()}.{index}" for index, _ in matrices]
-        full = [
-            matrix + _left(self.memory, f"{name}.error", matrix)
-            for name, (_, matrix) in zip(names, matrices, strict=True)
-        ]
-        right = [self._start(name, matrix) for name, matrix in zip(names, full, strict=True)]
-        left = [matrix @ q for matrix, q in zip(full, right, strict=True)]
-        sent += average(left)
-        left = [torch.linalg.qr(p).Q for p in left]
-        right = [matrix.T @ p for matrix, p in zip(full, left, strict=True)]
-        sent += average(right)
-        for name, (_, target), matrix, p, q in zip(names, matrices, full, left, right, strict=True):
-            target.copy_(p @ q.T)
-            self.memory[f"{name}.error"] = matrix - target
-            self.memory[f"{name}.start"] = q
+        gradients = {f"{bucket.index()}.{index}": gradient for index, gradient in enumerate(bucket.gradients())}
+        matrices = {name: g.view(g.shape[0], -1) for name, g in gradients.items() if self._worth_it(g)}
+        sent = average(gradient for name, gradient in gradients.items() if name not in matrices)
+        full = {name: matrix + _left(self.memory, f"{name}.error", matrix) for name, matrix in matrices.items()}
+        left = {name: matrix @ self._start(name, matrix) for name, matrix in full.items()}
+        sent += average(left.values())
+        left = {name: torch.linalg.qr(p).Q for name, p in left.items()}
+        right = {name: matrix.T @ left[name] for name, matrix in full.items()}
+        sent += average(right.values())
+        for name, matrix in matrices.items():
+            matrix.copy_(left[name] @ right[name].T)
+            self.memory[f"{name}.error"] = full[name] - matrix
+            self.memory[f"{name}.start"] = right[name]
         return _done(bucket.buffer()), sent
 
     def _worth_it(self, gradient: torch.Tensor) -> bool:

@@ -67,14 +67,10 @@ class Config(Settings):
     )
 
     @model_validator(mode="after")
-    def _one_length(self) -> Config:
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("the length is not clear: set exactly one of epochs and steps")
-        return self
-
-    @model_validator(mode="after")
     def _together(self) -> Config:
         """What can't be combined, said before anything starts."""
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("the length is not clear: set exactly one of epochs and steps")
         fp16, ddp = self.precision.compute == "fp16", self.parallel.strategy == "ddp"
         fsdp, sharded = self.parallel.strategy == "fsdp", self.checkpoint.format == "sharded"
         local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None

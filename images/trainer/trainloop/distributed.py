@@ -101,19 +101,15 @@ def ring_bytes(numbers: int, size: int, element: int) -> int:
 
 
 def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replace floating-point `tensors` by their mean over ranks, one all-reduce a type; the bytes sent."""
-    by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors if dist.is_initialized() else []:
-        if tensor.is_floating_point() and tensor.numel():
-            by_type.setdefault(tensor.dtype, []).append(tensor)
-    sent = 0
-    for group in by_type.values():
-        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group]).div_(dist.get_world_size())
-        dist.all_reduce(flat)
-        sent += ring_bytes(flat.numel(), dist.get_world_size(), flat.element_size())
-        for tensor, mean in zip(group, torch.split(flat, [tensor.numel() for tensor in group]), strict=True):
-            tensor.detach().copy_(mean.view_as(tensor))
-    return sent
+    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; the bytes sent."""
+    floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    if not floats or not dist.is_initialized():
+        return 0
+    flat = torch.cat([tensor.reshape(-1) for tensor in floats]).div_(dist.get_world_size())
+    dist.all_reduce(flat)
+    for tensor, mean in zip(floats, torch.split(flat, [tensor.numel() for tensor in floats]), strict=True):
+        tensor.copy_(mean.view_as(tensor))
+    return ring_bytes(flat.numel(), dist.get_world_size(), flat.element_size())
 
 
 def environment() -> tuple[int, int, int, int]:

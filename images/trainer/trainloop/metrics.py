@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -181,10 +182,8 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file; a last line that was cut off by a kill is left out."""
     lines = []
     for text in file.read_text().splitlines():
-        try:
+        with suppress(ValueError):
             lines.append(json.loads(text))
-        except ValueError:
-            continue
     return lines
 
 

@@ -75,14 +75,14 @@ class Schedule:
         return self.peak * self._after_warmup(update - self.warmup)
 
     def _after_warmup(self, update: int) -> float:
-        settings, low = self.settings, self.settings.minimum
-        if settings.kind == "constant":
+        kind, low = self.settings.kind, self.settings.minimum
+        if kind == "constant":
             return 1.0
-        if settings.kind == "cosine_restarts":
+        top, into = 1.0, min(1.0, update / max(1, self.total - self.warmup))
+        if kind == "cosine_restarts":
             top, into = self._cycle(update)
-            return low + (top - low) * _half_cosine(into) if top > low else low
-        into = min(1.0, update / max(1, self.total - self.warmup))
-        return low + (1 - low) * (_half_cosine(into) if settings.kind == "cosine" else 1 - into)
+        height = 1 - into if kind == "linear" else 0.5 * (1 + math.cos(math.pi * into))
+        return low + max(0.0, top - low) * height
 
     def _cycle(self, update: int) -> tuple[float, float]:
         """Peak of the cycle that `update` is in, and how far into it, from 0 to 1."""
@@ -93,7 +93,3 @@ class Schedule:
             length *= self.settings.period_factor
             top *= self.settings.decay
         return top, (update - start) / round(length)
-
-
-def _half_cosine(into: float) -> float:
-    return 0.5 * (1 + math.cos(math.pi * into))

@@ -126,15 +126,13 @@ def _save_shards(trainer: Trainer, directory: Path) -> Path:
 
     partial = Path(trainer.world.from_rank(0, str(storage.partial_name(directory, trainer.state.step))))
     model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
-    problem = None
     try:
         dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=partial / SHARDS)
-    except (OSError, RuntimeError, dcp.CheckpointException) as error:
-        problem = str(error).splitlines()[0]
-    problems = [text for text in trainer.world.gather(problem) if text]
-    if problems:
+    except dcp.CheckpointException as error:  # also where only another rank failed
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"checkpoint of step {trainer.state.step} can't be written to {directory}: {problems[0]}")
+        first = str(error).splitlines()[0]
+        step = trainer.state.step
+        raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {first}") from error
     return partial
 
 

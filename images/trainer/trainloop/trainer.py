@@ -321,9 +321,7 @@ class Trainer:
         return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
 
     def _finish(self, results: dict[str, float]) -> Outcome:
-        self.save()
-        self._enter("finish", self.config.checkpoint.seconds)
-        self._close_checkpoints()
+        self._save_last()
         self._export()
         self.log.write("result", {"step": self.state.step, **results})
         self.progress.result(results)
@@ -339,14 +337,15 @@ class Trainer:
             save_file(weights, self.checkpoints.path / "model.safetensors")
 
     def _stopped(self) -> Outcome:
-        self.save()
-        self._close_checkpoints()
+        self._save_last()
         saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
         self.log.say(f"stopped on SIGTERM after step {self.state.step}, {saved}")
         self.log.write("event", {"event": "stopped", "step": self.state.step})
         return Outcome(True, self.state.step, {})
 
-    def _close_checkpoints(self) -> None:
+    def _save_last(self) -> None:
+        self.save()
+        self._enter("finish", self.config.checkpoint.seconds)
         for problem in self.checkpoints.close() if self.checkpoints else []:
             self._warn(problem)
 
