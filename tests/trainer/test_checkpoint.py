@@ -131,8 +131,8 @@ def _stopped_by_sigterm(settings: Config) -> dict[str, Any]:
 
         if world.rank == 1:
             threading.Thread(target=terminate_in_training).start()
-        outcome = trainer.run()
-        return {"stopped": outcome.stopped, "step": outcome.step}
+        stopped = trainer.run()
+        return {"stopped": stopped, "step": trainer.state.step}
 
 
 @pytest.mark.torch
@@ -155,8 +155,8 @@ def _stopped_in_evaluation(settings: Config) -> dict[str, Any]:
             return {"correct": torch.zeros(())}
 
         trainer.task.measure = measure  # type: ignore[method-assign]
-        outcome = trainer.run()
-        return {"stopped": outcome.stopped, "step": outcome.step, "passes": len(passes)}
+        stopped = trainer.run()
+        return {"stopped": stopped, "step": trainer.state.step, "passes": len(passes)}
 
 
 @pytest.mark.torch

@@ -98,4 +98,6 @@ def test_a_bf16_run_comes_near_the_fp32_one() -> None:
 
 def _last_loss(settings: Any) -> float:
     with joined(settings.distributed) as world:
-        return Trainer(settings, world).run().results["loss"]
+        trainer = Trainer(settings, world)
+        trainer.run()
+        return trainer.state.results["loss"]

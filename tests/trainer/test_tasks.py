@@ -49,7 +49,9 @@ def run(path: Path, task: dict[str, Any], **changes: Any) -> Config:
 
 def results(settings: Config) -> dict[str, float]:
     with joined(settings.distributed) as world:
-        return Trainer(settings, world).run().results
+        trainer = Trainer(settings, world)
+        trainer.run()
+        return trainer.state.results
 
 
 def test_windows_predict_every_token_once() -> None:
@@ -92,11 +94,12 @@ def test_a_deepseek_model_learns_below_the_unigram_entropy_and_is_loaded_again(t
 def _trained_and_loaded_again(settings: Config, folder: Path) -> tuple[dict[str, float], float]:
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
-        first = trainer.run().results
+        trainer.run()
         trainer.replica.model.save_pretrained(folder / "saved")  # type: ignore[operator]
         options = {**settings.task.options, "checkpoint": str(folder / "saved")}
         again = Trainer(run(folder, {"name": "causal-lm", "options": options}, steps=1), world)
-        return first, again.evaluate()["loss"]
+        again.evaluate()
+        return trainer.state.results, again.state.results["loss"]
 
 
 def test_an_architecture_that_transformers_does_not_know_is_a_sentence(english: Path) -> None:

@@ -139,19 +139,18 @@ def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
         trainer = Trainer(settings, world)
         trainer.after_step.append(lambda trainer: rates.append(trainer.optimizer.param_groups[0]["lr"]))
         if steps is None:
-            outcome = trainer.run()
+            trainer.run()
         else:
             trainer.prepare()
             trainer.task.seen.clear()  # type: ignore[attr-defined]
             for _ in range(steps):
                 trainer.train_step()
             trainer.save()
-            outcome = None
         return {
             "weights": weights(trainer),
             "seen": list(trainer.task.seen),  # type: ignore[attr-defined]
             "rates": rates,
-            "results": outcome.results if outcome else {},
+            "results": trainer.state.results,
             "state": trainer.state,
         }
 

@@ -20,12 +20,11 @@ import torch
 
 from trainloop import seeding
 from trainloop.config import Config, load_config
-from trainloop.data import Position, plans, rank_step
+from trainloop.data import Sampler
 from trainloop.distributed import choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
 from trainloop.progress import Progress
 from trainloop.tasks import build_task
-from trainloop.trainer import SEED_MODEL
 
 
 def batch_sizes(document: dict[str, Any], ranks: int) -> dict[str, Any]:
@@ -59,17 +58,18 @@ def train(config: Config, document: dict[str, Any], double: bool = False) -> tor
     document = batch_sizes(document, size)
     task = build_task(config.task)
     progress = Progress.from_environment(rank, local_size)
-    seeding.seed_all(seeding.derive(config.seed.value, SEED_MODEL))
+    seeding.seed_all(config.seed.value, seeding.MODEL)
     model = task.model().to(torch.float64 if double else torch.float32)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=document)
     total, micro = document["train_batch_size"], document["train_micro_batch_size_per_gpu"]
     # Whole batches only: DeepSpeed divides by its own batch size, so a smaller last one would be weighted wrong.
     length = len(task.train) // total * total
     steps = config.total_steps(length // total)
-    order = plans(Position(), length, total, config.seed.value)
+    sampler = Sampler(length, total, micro, config.seed.value, equal_passes=True)
+    order = sampler.steps(0, rank, [1.0] * size)
     progress.enter("train")
     for step in range(1, steps + 1):
-        for indices in rank_step(next(order), rank, [1.0] * size, micro, equal_passes=True).micro:
+        for indices in next(order).micro:
             collated = task.collate([task.train[index] for index in indices])
             batch = {name: tensor.to(device) for name, tensor in collated.items()}
             loss = task.loss(engine, batch) / task.count(batch)

@@ -55,7 +55,7 @@ class Replica:
     replicated = True
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
-        self.model, self.world = model, world
+        self.model, self.world, self.exchange = model, world, exchange
         self.wrapped: DistributedDataParallel | None = None
         if world.size > 1:
             self.wrapped = DistributedDataParallel(
@@ -119,15 +119,11 @@ class LocalSteps(Replica):
 
     replicated = False
 
-    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
-        super().__init__(settings, model, world, exchange)
-        self._every = exchange.settings.local_steps
-
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
         return super().synchronising(last=False)
 
     def after_step(self, step: int) -> int:
-        return self._average_model() if step % self._every == 0 else 0
+        return self._average_model() if step % self.exchange.settings.local_steps == 0 else 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
         self._average_model()

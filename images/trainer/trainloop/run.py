@@ -26,13 +26,13 @@ def train(config: Config) -> bool:
     answer_inquiries(environment()[0])
     with joined(config.distributed, partial(check, config.preflight, mine)) as world:
         trainer = Trainer(config, world)
-        outcome = trainer.run()
-        if world.is_main and not outcome.stopped:
+        stopped = trainer.run()
+        if world.is_main and not stopped:
             against = Path(config.metrics.against) if config.metrics.against else None
             if config.metrics.plot and (page := write_report(trainer.report_path, against)):
                 trainer.log.say(f"report with curves: {page}")
-            trainer.log.say(f"finished {outcome.step} steps; metrics: {trainer.log.file}")
-    return outcome.stopped
+            trainer.log.say(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
+    return stopped
 
 
 def dry_run(config: Config) -> None:

@@ -12,6 +12,9 @@ from pydantic import Field
 
 from trainloop.settings import Settings
 
+#: Purposes of a seed: the model, the same on every rank; and a rank's own.
+MODEL, RANK = 1, 2
+
 
 class SeedSettings(Settings):
     """What is random, and whether kernels may be."""
@@ -23,13 +26,12 @@ class SeedSettings(Settings):
     )
 
 
-def derive(seed: int, *purpose: int) -> int:
-    """A seed for one purpose (and rank, or step), independent of the others'."""
-    return int(np.random.SeedSequence([seed, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+def seed_all(value: int, *purpose: int) -> None:
+    """Seed Python's, numpy's and torch's generators, the accelerator's too, for one purpose (and rank, or step).
 
-
-def seed_all(seed: int) -> None:
-    """Seed Python's, numpy's and torch's generators, the accelerator's too."""
+    What they draw is independent of other purposes'.
+    """
+    seed = int(np.random.SeedSequence([value, *purpose]).generate_state(1, np.uint64)[0] >> np.uint64(1))
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)

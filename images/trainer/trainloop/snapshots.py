@@ -21,8 +21,6 @@ from trainloop.storage import Checkpoint, CheckpointError
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
 
-#: Purpose of a rank's seed.
-SEED_RANK = 2
 #: The part of a sharded checkpoint's directory that DCP writes.
 SHARDS = "shards"
 
@@ -91,7 +89,7 @@ def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> No
     if world.rank < len(ranks):
         seeding.restore(ranks[world.rank]["random"], world.device)
     else:
-        seeding.seed_all(seeding.derive(trainer.config.seed.value, SEED_RANK, world.rank, trainer.state.step))
+        seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.rank, trainer.state.step)
 
 
 def resume(trainer: Trainer) -> bool:

@@ -9,7 +9,6 @@ import platform
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -38,18 +37,6 @@ from trainloop.snapshots import TrainState
 from trainloop.tasks import Task, build_task, imported
 from trainloop.watchdog import Watchdog
 
-#: Purpose of the model's seed.
-SEED_MODEL = 1
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended: `stopped` means by SIGTERM, saved, not finished."""
-
-    stopped: bool
-    step: int
-    results: dict[str, float]
-
 
 class Trainer:
     """A task trained by all ranks together. Every method is collective."""
@@ -65,7 +52,7 @@ class Trainer:
         self.log = MetricsLog(config.metrics, self.report_path, world.is_main)
         fit_threads(world.gather(platform.node()).count(platform.node()), config.data.workers)
         self.precision = Precision(config.precision, world.device)
-        seeding.seed_all(seeding.derive(config.seed.value, SEED_MODEL))
+        seeding.seed_all(config.seed.value, seeding.MODEL)
         if config.seed.deterministic:
             seeding.make_deterministic()
         model = self.task.model().to(world.device, self.precision.parameters)
@@ -86,8 +73,8 @@ class Trainer:
         self._saved = False  # whether there is a checkpoint to go back to
         self._stop_asked = False
 
-    def run(self) -> Outcome:
-        """Train to the end, or until SIGTERM has asked any rank to stop; all ranks agree on that."""
+    def run(self) -> bool:
+        """Train to the end, or until SIGTERM has asked any rank to stop: then True, on all ranks, and all is saved."""
         before = signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
             with self.watchdog:
@@ -105,7 +92,7 @@ class Trainer:
         self._saved = snapshots.resume(self)
         if not self._saved:
             self.state.batch = self.config.batch.global_size(self.world.size)
-            seeding.seed_all(seeding.derive(self.config.seed.value, snapshots.SEED_RANK, self.world.rank))
+            seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.rank)
         micro_size, seed = self.config.batch.micro_size(self.world.size), self.config.seed.value
         sampler = Sampler(len(self.task.train), self.state.batch, micro_size, seed, self.replica.equal_passes)
         self.loader = Loader(self.config.data, self.task.train, self.task.collate, sampler, self.world)
@@ -120,16 +107,15 @@ class Trainer:
         about["maxNorm"] = self.config.optimizer.max_norm
         self.log.started(self.state.step, self.state.total, about)
 
-    def _train(self) -> Outcome:
+    def _train(self) -> bool:
         self.progress.begin(self.state.step)
         while self.state.step < self.state.total:
             stop = self.train_step()
-            if stop or (self._due(self.config.evaluation.every_steps) and self.evaluate() is None):
-                return self._stopped()
+            if stop or (self._due(self.config.evaluation.every_steps) and self.evaluate()):
+                return self._end(stopped=True)
             if self._due(self.config.checkpoint.every_steps):
                 self.save()
-        results = self.evaluate()
-        return self._stopped() if results is None else self._finish(results)
+        return self._end(stopped=self.evaluate())
 
     def train_step(self) -> bool:
         """One optimizer step on the next global batch; whether the run is asked to stop after it."""
@@ -152,21 +138,21 @@ class Trainer:
             call(self)
         return stop
 
-    def evaluate(self) -> dict[str, float] | None:
-        """Measure on the evaluation set, if there is one; None when a stop was asked for meanwhile."""
+    def evaluate(self) -> bool:
+        """Measure on the evaluation set, if there is one; whether a stop was asked for meanwhile."""
         if self.task.evaluation is None or not len(self.task.evaluation):
-            return {}
+            return False
         self._enter("evaluate", self.config.evaluation.seconds)
         self.replica.settle(self.optimizer)
         results = self.evaluator.evaluate(lambda: self._stop_asked)
         if results is None:
-            return None
+            return True
         self.state.results = results
         self.log.write("evaluation", {"step": self.state.step, **results})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         self.log.say(f"evaluation at step {self.state.step}  {shown}")
         self._enter("train")
-        return results
+        return False
 
     def save(self) -> None:
         """Save a checkpoint, where there is a place for them; a failure is reported and training goes on."""
@@ -320,12 +306,20 @@ class Trainer:
         """Whether it is time for what is done every so many steps, and at the end anyway."""
         return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
 
-    def _finish(self, results: dict[str, float]) -> Outcome:
-        self._save_last()
-        self._export()
-        self.log.write("result", {"step": self.state.step, **results})
-        self.progress.result(results)
-        return Outcome(False, self.state.step, results)
+    def _end(self, stopped: bool) -> bool:
+        self.save()
+        self._enter("finish", self.config.checkpoint.seconds)
+        for problem in self.checkpoints.close() if self.checkpoints else []:
+            self._warn(problem)
+        if stopped:
+            saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
+            self.log.say(f"stopped on SIGTERM after step {self.state.step}, {saved}")
+            self.log.write("event", {"event": "stopped", "step": self.state.step})
+        else:
+            self._export()
+            self.log.write("result", {"step": self.state.step, **self.state.results})
+            self.progress.result(self.state.results)
+        return stopped
 
     def _export(self) -> None:
         """Leave the trained weights alone, in a form that other programs read."""
@@ -335,19 +329,6 @@ class Trainer:
         weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.model_state().items()}
         if self.checkpoints.is_writer:
             save_file(weights, self.checkpoints.path / "model.safetensors")
-
-    def _stopped(self) -> Outcome:
-        self._save_last()
-        saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
-        self.log.say(f"stopped on SIGTERM after step {self.state.step}, {saved}")
-        self.log.write("event", {"event": "stopped", "step": self.state.step})
-        return Outcome(True, self.state.step, {})
-
-    def _save_last(self) -> None:
-        self.save()
-        self._enter("finish", self.config.checkpoint.seconds)
-        for problem in self.checkpoints.close() if self.checkpoints else []:
-            self._warn(problem)
 
     def _enter(self, section: Section, seconds: float | None = None) -> None:
         self.watchdog.at(section, self.state.step, limit=seconds, waits=True)
