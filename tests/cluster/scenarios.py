@@ -138,8 +138,13 @@ class Scenario:
 
     def until_training(self, attempt: int = 1, workers: int = 2) -> dict[int, Start]:
         """Waits until all ranks of an attempt have started and the status says so."""
-        started: dict[int, Start] = self.until(lambda: self._all_started(attempt, workers), f"ranks of {attempt}")
+        started = self.until_started(attempt, workers)
         self.until_phase("Running", attempt)
+        return started
+
+    def until_started(self, attempt: int = 1, workers: int = 2) -> dict[int, Start]:
+        """Waits until all ranks of an attempt have started, by their own words."""
+        started: dict[int, Start] = self.until(lambda: self._all_started(attempt, workers), f"ranks of {attempt}")
         return started
 
     def _all_started(self, attempt: int, workers: int) -> dict[int, Start] | None:

@@ -23,7 +23,7 @@ with a report exit before anybody could have followed, into the kubelet's back-o
 PATIENCE_SECONDS = 3.0
 """How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
 FORGOTTEN_SECONDS = 30.0
-"""Without any operator for this long, one that had acknowledged a report may have died before it wrote it down."""
+"""Without any operator for this long, one that had acknowledged a report, or had said Hold, may have died."""
 
 
 class Standing(NamedTuple):
@@ -128,7 +128,8 @@ class Leaving:
             return max(self._unfollowed_at - self._ended_at, 0.0) + FORGOTTEN_SECONDS
         if report.state == "Failed" and (not report.culprit or report.reason == "AgentLost"):
             # The kubelet has already told of a lost agent's container, and the operator is on its way back to this one.
-            return PATIENCE_SECONDS
+            # Whoever says Hold knows that the attempt is over, and may be waiting for another worker's pod.
+            return FORGOTTEN_SECONDS if assignment.state == "Hold" else PATIENCE_SECONDS
         awaited = standing.followed or time.monotonic() < self._new_lead_until
         return PATIENCE_SECONDS if awaited else 0.0
 

@@ -1,10 +1,10 @@
 """Keeps the evidence of every attempt that ended badly: who said what, stacks, the end of the culprit's log.
 
-It is in the ConfigMap `<job>-evidence` (api/evidence.py), owned by the job: it outlives the pods and goes with the job.
-It is written in the background, SETTLE_SECONDS after an attempt's end, when all workers have spoken; nothing ever waits
-for it, but the end of the job: then it is written before the pods go. Bounded: ATTEMPT_BYTES an attempt, TOTAL_BYTES a
-job; the first attempt and the newest ones are kept. Evidence of stalls comes on the lead's stream before the report of
-the hang, and is held here until then.
+It is in the ConfigMap `<job>-evidence` (api/evidence.py), owned by the job: it outlives the pods and goes with the
+job. It is written in the background, SETTLE_SECONDS after an attempt's end, when all workers have spoken; nothing
+ever waits for it, but what lets pods go: the end of the job, and the operator's own replacing of a pod. Bounded:
+ATTEMPT_BYTES an attempt, TOTAL_BYTES a job; the first attempt and the newest ones are kept. Evidence of stalls comes
+on the lead's stream before the report of the hang, and is held here until then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 # All workers' reports and a settled cause are there by then.
 SETTLE_SECONDS = 3.0
-# At the job's end: the pods hold GPUs while it is written.
+# At the job's end the pods hold GPUs while it is written, and a restart waits for a pod that is to be replaced.
 LAST_WRITE_SECONDS = 3.0
 ATTEMPT_BYTES = 64 * 1024
 TOTAL_BYTES = 448 * 1024
@@ -63,6 +63,8 @@ class _Kept:
     # (attempt, reason, time) of the failure that was written last, or is about to be.
     told: tuple[int, str, str] | None = None
     task: asyncio.Task[None] | None = None
+    # (attempt, whether its culprit's pod was among them) of what was written because pods were about to be deleted.
+    secured: set[tuple[int, bool]] = field(default_factory=set)
 
 
 class EvidenceKeeper:
@@ -127,6 +129,26 @@ class EvidenceKeeper:
         except (ClusterError, TimeoutError) as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
 
+    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
+        """The operator is about to delete a pod: write what is only known as long as it is there.
+
+        Never in the way of that for long, and once for all pods of an attempt but its culprit's.
+        """
+        failure = snapshot.job.status.failures[0] if snapshot.job.status.failures else None
+        if failure is None or snapshot.job.deleting:
+            return
+        culprits = any(pod.uid == pod_uid and pod.name == failure.pod for pod in snapshot.observed.pods)
+        kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
+        if (failure.attempt, culprits) in kept.secured:
+            return
+        kept.secured = {known for known in kept.secured if known[0] == failure.attempt} | {(failure.attempt, culprits)}
+        try:
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
+                logs = await self._log(key, snapshot, failure) if culprits else {}
+                await self._write(snapshot.job, self._gather(snapshot, failure, logs))
+        except (ClusterError, TimeoutError) as error:
+            logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
+
     def forget(self, uid: str) -> None:
         """The job is gone."""
         kept = self._jobs.pop(uid, None)
@@ -156,7 +178,9 @@ class EvidenceKeeper:
             now = snapshot
         logs = await self._log(key, now, failure)
         gathered = self._gather(now, failure, logs)
-        gathered = replace(gathered, workers={**early.workers, **gathered.workers})
+        # What was known of a pod that has been replaced since.
+        workers = {worker: {**early.workers.get(worker, {}), **told} for worker, told in gathered.workers.items()}
+        gathered = replace(gathered, workers={**early.workers, **workers})
         try:
             await self._write(snapshot.job, gathered)
             self._written(snapshot.job.uid, failure.attempt)

@@ -7,7 +7,8 @@ write finds in it what was meant. Each pass makes at most one status write and s
   the job is read anew and decided again). A patch that tells only progress carries none, and waits its turn.
 - An assignment goes all ways at once: pushed to the lead, annotated on each pod, and with the applies of the pass.
 - A child that isn't known is read before it is first applied: a stranger's object of the same name is never adopted.
-- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions.
+- A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
+  can tell of a failure is saved first.
 - What the API server refuses for good (quota, webhook, permission) becomes a `Problem` in the next snapshot and is
   tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
 """
@@ -72,6 +73,8 @@ class Evidence(Protocol):
     def note(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
+
+    async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -311,6 +314,9 @@ class Executor:
         if action.force and not await self._is_stranded(live, action):
             logger.debug("%s: pod %s isn't deleted by force: its node isn't lost.", key, action.pod.name)
             return
+        snapshot = self._store.snapshot(key)
+        if self._evidence is not None and snapshot is not None and not action.force:
+            await self._evidence.before_deletion(key, snapshot, action.pod.uid)
         logger.info("%s: deleting pod %s: %s", key, action.pod.name, action.reason)
         try:
             await self._cluster.delete(

@@ -83,7 +83,12 @@ class KeptLogs:
         # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut here.
         container = pod.worker_container
         restarted = container is not None and container.restarts > 0
-        text = await self._settled(namespace, pod.name, may_be_empty=restarted)
+        if container is not None and container.state != "running":
+            # Nothing comes any more. While the container waits for its next start, this is the one before already.
+            text = await self._read(namespace, pod.name)
+            restarted = restarted and container.state == "terminated"
+        else:
+            text = await self._settled(namespace, pod.name, may_be_empty=restarted)
         if restarted or not text:
             # An agent that reported by exiting left what its ranks printed in the log of the container before; an empty
             # log is one of a container that was started again since the pod was last seen.

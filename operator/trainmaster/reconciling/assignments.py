@@ -50,11 +50,17 @@ def desired_assignment(situation: Situation) -> Assignment:
 
 
 def assign(situation: Situation, assignment: Assignment) -> Assign | None:
-    """Tell every living pod whose annotation says something else."""
+    """Tell every living pod whose annotation says something else.
+
+    Not one that is about to be replaced: nobody reads it, and the kubelet's answer would get in the deletion's way.
+    """
     pods = [
         pod
         for pod in situation.pods.values()
-        if is_alive(pod) and pod.assignment != assignment and not is_ahead(pod.assignment, assignment)
+        if is_alive(pod)
+        and pod.uid not in situation.backing_off
+        and pod.assignment != assignment
+        and not is_ahead(pod.assignment, assignment)
     ]
     return Assign(assignment, _references(pods)) if pods else None
 
@@ -140,7 +146,9 @@ def _is_planned(situation: Situation) -> bool:
         and failure.attempt == situation.status.attempt
         and known_reason(failure.reason).strength is not Strength.DISRUPTION
     )
-    return not broken
+    # An attempt that opened with a pod that has to be replaced never met.
+    unmet = failure is not None and failure.attempt < situation.status.attempt and bool(situation.status.replacing)
+    return not broken and not unmet
 
 
 def _references(pods: list[PodView]) -> tuple[PodRef, ...]:

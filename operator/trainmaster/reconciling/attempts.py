@@ -11,16 +11,18 @@ A lost pod opens nothing: the group is held, and exactly one attempt opens when 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from trainmaster.api.v1alpha1 import Failure
+from trainmaster.reconciling import back_off
 from trainmaster.reconciling.attribution import Cause, cause_of
 from trainmaster.reconciling.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
 from trainmaster.reconciling.quarantine import blame, unblame
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.situation import ENDED_STATES, Situation, count_ends, is_alive, is_silence
+from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.transition import Transition
@@ -81,7 +83,7 @@ def settle(situation: Situation) -> Transition | None:
     cause = cause_of(situation, failure.attempt)
     if cause is None or cause.strength <= known_reason(failure.reason).strength:
         return None
-    if held and _is_our_doing(situation, failure, cause):
+    if held and _is_our_doing(failure, cause):
         return None
     before = _without(situation, failure)
     if held:
@@ -158,7 +160,7 @@ def advance(situation: Situation) -> Transition:
 def fail(situation: Situation, reason: str, message: str, changes: Mapping[str, Any] | None = None) -> Transition:
     """The job is over and has failed."""
     ended = {"completion_time": to_text(situation.now), "restart_time": None, "resizing": None, "given_back": None}
-    return Transition("Failed", reason, message, {**(changes or {}), **ended})
+    return Transition("Failed", reason, message, {**(changes or {}), **ended, "replacing": []})
 
 
 def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transition:
@@ -188,17 +190,32 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
         **blame(situation, cause),
     }
     told = f"attempt {cause.attempt} ended: {cause.message}"
-    moving = cause.node is not None and cause.node in changes.get("avoided_nodes", ())
+    moving = cause.node is not None and cause.node in changes["avoided_nodes"]
     if situation.silent:
         told += "; its pod is replaced if it stays silent"
     if moving:
         told += f"; node {cause.node} is avoided from now on"
-    if wait <= 0 and situation.complete and not moving:
+    waiting: tuple[PodView, ...] = ()
+    if back_off.is_limited(cause.reason, counted=counted):
+        waiting = back_off.outlasting(situation, situation.everybody, cause.attempt, situation.now + wait)
+    if waiting:
+        told += f"; {back_off.sentence(waiting)}"
+    changes["replacing"] = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    if wait <= 0 and situation.complete and not moving and not waiting:
         opening = _opening(situation, situation.everybody)
         return Transition("Starting", "AttemptOpened", told, {**changes, **opening})
     if wait > 0:
         return Transition("Restarting", "BackOff", f"{told}; the next attempt waits {wait:g} s", changes)
+    if waiting:
+        return Transition("Restarting", "ReplacingPods", told, changes)
     return Transition("Restarting", "WaitingForPods", f"{told}; waiting for the pods of all workers", changes)
+
+
+def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
+    """Uids of the pods that go by our own doing; those that have gone already stay known."""
+    members = frozenset(situation.members.values())
+    moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in members]
+    return list(dict.fromkeys([*situation.status.replacing, *moved, *(pod.uid for pod in waiting)]))
 
 
 def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
@@ -289,13 +306,10 @@ def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
     return _without(situation, failure) if same else situation
 
 
-def _is_our_doing(situation: Situation, failure: Failure, cause: Cause) -> bool:
-    """Whether a pod is gone because its worker is moved from an avoided node, or was silent: no cause of anything."""
-    if cause.reason != "PodDeleted":
-        return False
-    if is_silence(failure.reason, failure.exit_code) and cause.worker == failure.worker:
-        return True
-    return failure.node in situation.status.avoided_nodes and cause.node in (failure.node, None)
+def _is_our_doing(failure: Failure, cause: Cause) -> bool:
+    """Whether a pod is gone because its worker was silent: no cause of anything."""
+    silent = is_silence(failure.reason, failure.exit_code) and cause.worker == failure.worker
+    return silent and cause.reason == "PodDeleted"
 
 
 def _recorded(failure: Failure) -> Cause:
@@ -337,6 +351,7 @@ def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
         "attempt_start_time": to_text(situation.now),
         "restart_time": None,
         "resizing": None,
+        "replacing": [],
         "ranks": _ranks(situation, workers),
         **_members(situation, workers),
     }

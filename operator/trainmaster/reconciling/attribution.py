@@ -101,12 +101,12 @@ def _weak_reason(report: Report) -> str:
 
 
 def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Cause | None:
-    """The first member whose pod is gone, replaced, on its way out or ended as a whole."""
+    """The first member whose pod is gone, replaced, on its way out or ended as a whole, and not by our own doing."""
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
     for worker, uid in situation.members.items():
         report = reports.get(worker)
-        if report is not None and report.state == "Finished":
+        if (report is not None and report.state == "Finished") or uid in situation.status.replacing:
             continue
         pod = situation.pods.get(worker)
         if pod is None or pod.uid != uid:

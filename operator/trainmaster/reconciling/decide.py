@@ -17,6 +17,7 @@ from trainmaster.reconciling.events import events_between
 from trainmaster.reconciling.gang import delete_pod_group
 from trainmaster.reconciling.quarantine import move_workers
 from trainmaster.reconciling.queueing import queued, workload_actions
+from trainmaster.reconciling.replacement import replace, replace_pods
 from trainmaster.reconciling.report import rejected, report
 from trainmaster.reconciling.situation import Situation, survey
 from trainmaster.reconciling.snapshot import Job, Observed
@@ -43,6 +44,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     startup.deadline,
     giving_back.try_again,
     giving_back.give_back,
+    replace,
     attempts.reopen,
     attempts.advance,
 )
@@ -92,6 +94,8 @@ def _actions(situation: Situation) -> Iterator[Action]:
         if told is not None:
             yield told
     yield from apply_children(situation, assignment)
+    # When the template holds the attempt: what comes in a pod's place must not begin it again.
+    yield from replace_pods(situation)
     if scaled_to_zero(situation):
         released = delete_pod_group(situation)
         if released is not None:

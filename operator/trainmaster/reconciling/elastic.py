@@ -82,10 +82,11 @@ def grow_at(situation: Situation) -> float | None:
 
 def able_workers(situation: Situation) -> tuple[int, ...]:
     """Workers whose pods live on a node, in rank order."""
+    pods = ((worker, situation.pods.get(worker)) for worker in situation.everybody)
     return tuple(
         worker
-        for worker in situation.everybody
-        if (pod := situation.pods.get(worker)) is not None and is_alive(pod) and pod.node is not None
+        for worker, pod in pods
+        if pod is not None and is_alive(pod) and pod.node is not None and pod.uid not in situation.leaving
     )
 
 

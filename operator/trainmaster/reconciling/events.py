@@ -32,6 +32,9 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         running = condition(new.conditions, "Running")
         if after and not before and running is not None:
             yield JobEvent("Warning" if name == "GaveBack" else "Normal", name, _sentence(running.message))
+    running = condition(new.conditions, "Running")
+    if set(new.replacing) - set(old.replacing) and running is not None and running.reason == "ReplacingPods":
+        yield JobEvent("Normal", "ReplacingPods", _sentence(running.message))
     if new.phase == old.phase:
         yield from _trouble(old, new)
         return

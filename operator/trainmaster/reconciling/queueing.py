@@ -11,6 +11,7 @@ The operator plays the part that Kueue's own integrations play for a Job (pkg/co
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from trainmaster.api.protocol import HASH_ANNOTATION
 from trainmaster.reconciling.admission import (
@@ -42,7 +43,7 @@ def queued(situation: Situation) -> Transition | None:
     if workload is None and started and _is_unknown(situation):
         # Nobody has looked yet, or nobody can: that is no reason to stop what trains.
         return None
-    changes = {"restart_time": None, "resizing": None, "given_back": None}
+    changes: dict[str, Any] = {"restart_time": None, "resizing": None, "given_back": None, "replacing": []}
     return Transition("Suspended", "Queued", _why(situation, workload), changes)
 
 

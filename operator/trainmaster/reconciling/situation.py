@@ -147,9 +147,29 @@ class Situation:
         return all(
             pod is not None
             and is_alive(pod)
-            and pod.uid not in self.to_move | self.silent
+            and pod.uid not in self.leaving | self.silent
             and (pod.node or not needs_node)
             for pod in pods
+        )
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Uids of living pods that are deleted now, so that others come in their places before the next attempt."""
+        return self.to_move | self.backing_off
+
+    @cached_property
+    def backing_off(self) -> frozenset[str]:
+        """Uids of pods that are replaced because of the kubelet's back-off, while their containers still wait."""
+        if self.status.phase != "Restarting":
+            return frozenset()
+        asked = frozenset(self.status.replacing) - self.to_move
+        return frozenset(
+            pod.uid
+            for pod in self.pods.values()
+            if pod.uid in asked
+            and is_alive(pod)
+            and pod.worker_container is not None
+            and pod.worker_container.state != "running"
         )
 
     @cached_property

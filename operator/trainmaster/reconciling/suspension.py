@@ -6,6 +6,8 @@ Resuming brings the pods back and, when all are there, opens a new attempt.
 
 from __future__ import annotations
 
+from typing import Any
+
 from trainmaster.reconciling.situation import Situation, suspended_since
 from trainmaster.reconciling.times import since, to_text
 from trainmaster.reconciling.transition import Transition
@@ -16,7 +18,8 @@ def suspend(situation: Situation) -> Transition | None:
     if not situation.spec.run_policy.suspend:
         return None
     message = "runPolicy.suspend is true; set it to false to go on"
-    return Transition("Suspended", "Suspended", message, {"restart_time": None, "resizing": None, "given_back": None})
+    changes: dict[str, Any] = {"restart_time": None, "resizing": None, "given_back": None, "replacing": []}
+    return Transition("Suspended", "Suspended", message, changes)
 
 
 def resume(situation: Situation) -> Transition | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainmaster.agent.assignment import Assignment, from_wire
-from trainmaster.agent.leaving import FORGOTTEN_SECONDS, Leaving, Standing
+from trainmaster.agent.leaving import FORGOTTEN_SECONDS, PATIENCE_SECONDS, Leaving, Standing
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.report import Report
 
@@ -16,6 +16,7 @@ from .test_parsers import GOOD
 
 ASSIGNMENT = from_wire(GOOD)
 FINISHED = Report(ASSIGNMENT.attempt, 1, "uid", "Finished", exit_code=0)
+FAILED = Report(ASSIGNMENT.attempt, 1, "uid", "Failed", exit_code=1, reason="Error", culprit=False)
 
 
 class Worker:
@@ -23,6 +24,7 @@ class Worker:
 
     def __init__(self, termination_log: Path) -> None:
         self.assignment: Assignment = ASSIGNMENT
+        self.report = FINISHED
         self.followed = False
         self.leaving = Leaving(Loop(), str(termination_log), self.standing, lambda report: None, pytest.fail)
         self.leaving.ended()
@@ -30,7 +32,7 @@ class Worker:
         self.leaving.acknowledged(ASSIGNMENT.attempt)
 
     def standing(self) -> Standing:
-        return Standing(FINISHED, self.assignment, 0, self.followed, True)
+        return Standing(self.report, self.assignment, 0, self.followed, True)
 
     def follow(self, value: bool) -> None:
         self.followed = value
@@ -68,3 +70,22 @@ def test_who_says_hold_has_taken_it_in(worker: Worker) -> None:
     worker.assignment = ASSIGNMENT._replace(state="Hold")
     worker.follow(False)
     assert worker.exit_delay() is None
+
+
+@pytest.mark.parametrize(
+    ("report", "state", "seconds"),
+    [
+        (FAILED, "Run", PATIENCE_SECONDS),
+        (FAILED, "Hold", FORGOTTEN_SECONDS),
+        (FAILED._replace(culprit=True), "Hold", 0.0),
+    ],
+    ids=["nobody has answered", "the attempt is held", "the culprit's own word"],
+)
+def test_a_bystander_waits_for_the_next_attempt_longer_where_the_operator_says_hold(
+    worker: Worker, report: Report, state: str, seconds: float
+) -> None:
+    """It may be waiting for another worker's new pod, and each exit is one nearer to the kubelet's back-off."""
+    worker.report, worker.assignment = report, ASSIGNMENT._replace(state=state)
+    worker.leaving.ended()
+    worker.leaving._new_lead_until = 0.0
+    assert worker.exit_delay() == seconds

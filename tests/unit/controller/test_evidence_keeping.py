@@ -130,6 +130,26 @@ async def test_at_the_jobs_end_it_is_written_at_once_and_keeps_what_was_known() 
     assert kept.logs == {1: "log"}
 
 
+async def test_what_only_a_pod_knows_is_written_before_the_operator_deletes_it() -> None:
+    world = World(settle_seconds=60.0)
+    failure = failed(1, "Error")
+    job = b.job(
+        status=JobStatus(phase="Restarting", attempt=1, failures=[failure]).model_dump(by_alias=True, mode="json")
+    )
+    job["metadata"]["resourceVersion"] = "1000"
+    world.store.note(JOBS, job)
+    world.reported(1)
+    world.reported(0, culprit=False)
+    bystander, culprit = (pod.uid for pod in world.snapshot().observed.pods)
+    await world.keeper.before_deletion(KEY, world.snapshot(), bystander)
+    assert (world.kept(1).workers.keys(), world.kept(1).logs) == ({0, 1}, {})
+    await world.keeper.before_deletion(KEY, world.snapshot(), culprit)
+    assert world.kept(1).logs == {1: "the end of bert-1\n"}
+    before = sum(world.cluster.calls.values())
+    await world.keeper.before_deletion(KEY, world.snapshot(), culprit)
+    assert sum(world.cluster.calls.values()) == before, "a deletion that is tried again writes nothing"
+
+
 async def test_what_cant_be_written_stops_nothing() -> None:
     world = World()
     refused = Forbidden("create configmaps", "no")

@@ -63,6 +63,9 @@ class History(RuleBasedStateMachine):
 
     @rule(dies_after=st.one_of(st.none(), st.integers(0, 6)))
     def operator_passes(self, dies_after: int | None) -> None:
+        self._pass(dies_after)
+
+    def _pass(self, dies_after: int | None) -> None:
         if not self.world.operator.run_pass(self.world, dies_after):
             self.world.restart_operator(self.world.operator.clock)
 
@@ -102,6 +105,18 @@ class History(RuleBasedStateMachine):
     @rule(worker=WORKERS, fault=FAULTS)
     def rank_fails(self, worker: int, fault: tuple[str, int]) -> None:
         self.world.fail_rank(worker, *fault)
+
+    @rule(worker=WORKERS, fault=FAULTS, dies_after=st.one_of(st.none(), st.integers(0, 6)))
+    def rank_fails_into_back_off(self, worker: int, fault: tuple[str, int], dies_after: int | None) -> None:
+        """It is reported by exiting, not for the first time: random steps rarely get as far within the wait."""
+        pod = self.world.pods.get(f"bert-{worker}")
+        if pod is None or pod.ranks is None:
+            return
+        self.world.followed, pod.restarts = False, max(pod.restarts, 1)
+        self.world.fail_rank(worker, *fault)
+        self.world.agents.step(pod.name)
+        self.world.sync(self.world.operator)
+        self._pass(dies_after)
 
     @rule(worker=WORKERS, reason=st.sampled_from(["Error", "OOMKilled"]))
     def container_dies(self, worker: int, reason: str) -> None:
@@ -248,6 +263,57 @@ def test_a_killed_container_is_found_by_either_way_of_reporting(followed: bool) 
     world.settle()
     assert (world.status.phase, world.status.restarts) == ("Succeeded", 1)
     assert world.status.failures[0].reason == "OOMKilled"
+
+
+class TestBackOffWithoutStreams:
+    """Every failure is reported by an exit, and the kubelet makes the second one of a pod wait 10 s, then 20, 40 …"""
+
+    def world(self, failures: int = 3) -> World:
+        world = World(failurePolicy={"maxRestarts": failures})
+        world.followed = False
+        world.endless = True
+        return training(world)
+
+    def fail(self, world: World) -> float:
+        """Seconds from a rank's end to the next attempt's training."""
+        failed, since = world.status.attempt, world.now
+        world.fail_rank(1, "Error", 1)
+        for _ in range(200):
+            world.round(0.1)
+            if world.status.attempt > failed and all(pod.joined for pod in world.pods.values()):
+                return world.now - since
+        raise AssertionError(f"not training: {world.status}")
+
+    def test_the_same_rank_fails_again_and_again_and_never_waits_for_it(self) -> None:
+        world = self.world(5)
+        assert max(self.fail(world) for _ in range(5)) < 3
+        assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (6, 5, 0)
+        # Every second time: a new pod's first restart comes at once.
+        assert world.replaced == ["bert-1-2", "bert-1-3"]
+
+    @pytest.mark.parametrize("write", range(7))
+    def test_the_operator_is_killed_before_any_write_of_a_replacement(self, write: int) -> None:
+        world = self.world()
+        self.fail(world)
+        world.fail_rank(1, "Error", 1)
+        world.agents.step("bert-1")
+        world.sync(world.operator)
+        assert world.operator.run_pass(world, dies_after=write) == (write >= 5)
+        world.restart_operator()
+        for _ in range(30):
+            world.round(0.1)
+        assert world.replaced == ["bert-1-2"]
+        assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (3, 2, 0)
+
+    def test_all_ranks_at_once(self) -> None:
+        world = self.world()
+        self.fail(world)
+        for worker in (0, 1):
+            world.fail_rank(worker, "Error", 1)
+        for _ in range(40):
+            world.round(0.1)
+        # Worker 0 ended for the first time.
+        assert (world.replaced, world.status.attempt, world.status.restarts) == (["bert-1-2"], 3, 2)
 
 
 def test_a_lost_status_is_made_up_for_by_a_higher_attempt() -> None:

@@ -46,6 +46,15 @@ def test_at_the_limit_the_node_is_avoided_and_its_worker_moves_before_the_next_a
     assert (moved.status.phase, moved.status.attempt, moved.status.restarts) == ("Starting", 2, 1)
 
 
+@pytest.mark.parametrize("around", [pods(pod(1, deleting=True, deadline=NOW + 30)), pods()[:1]])
+def test_moving_it_is_no_disruption_and_doesnt_clear_the_node(around: Any) -> None:
+    of = job(running(**TWICE))
+    status = decided(of, observed(bus_error(1))).status
+    moving = decided(job(status), observed(bus_error(1), given=around), NOW + 0.5).status
+    assert (moving.restarts, moving.disruptions, moving.avoided_nodes) == (1, 0, ["node-1"])
+    assert moving.failures[0].reason == "Signal"
+
+
 def test_a_worker_that_finds_no_other_node_trains_where_it_is() -> None:
     of = job(running(**TWICE))
     status = decided(of, observed(bus_error(1))).status

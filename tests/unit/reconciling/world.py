@@ -61,6 +61,8 @@ class World:
         self.serial = 0
         self.operator = Operator()
         self.writes: list[str] = []
+        # Pods that operators have deleted.
+        self.replaced: list[str] = []
         self.agents = Agents(self)
         self.sync(self.operator)
 
@@ -156,6 +158,16 @@ class World:
             return
         pod.annotation = assignment
         self.show(operator, name)
+
+    def delete_as_seen(self, operator: Operator, name: str, uid: str) -> None:
+        """The operator deletes a pod, with what it has seen as precondition: the pod's uid and version."""
+        pod, seen = self.pods.get(name), operator.pods.get(name)
+        if pod is None or pod.uid != uid or pod.view() != seen:
+            self.show(operator, name)
+            raise Outdated
+        assert not pod.running or self.status.avoided_nodes, "a pod was deleted whose container runs"
+        self.replaced.append(uid)
+        self.delete_pod(name)
 
     def touch(self, operator: Operator, name: str, uid: str) -> None:
         pod = self.pods.get(name)

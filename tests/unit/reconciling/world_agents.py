@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.unit.reconciling.world import World
 
 STEPS = 3
-ACKED_SILENCE = 30.0
+ACKED_SILENCE = HELD_SILENCE = 30.0
 
 
 class Agents:
@@ -131,8 +131,8 @@ class Agents:
     def _report_by_exit(self, pod: Pod) -> None:
         """The sure way, where nobody follows.
 
-        Ranks that only suffered wait for a newer attempt for 3 s. Who was acknowledged waits longer: the operator that
-        knew may have died before it could write it down.
+        Ranks that only suffered wait for a newer attempt for 3 s, on Hold for longer. Who was acknowledged waits longer
+        too: the operator that knew may have died before it could write it down.
         """
         if self._world.followed or pod.mark is None or pod.mark.state not in ("Failed", "Finished") or pod.told_by_exit:
             return
@@ -141,7 +141,9 @@ class Agents:
         silence = self._world.now + pod.skew - pod.mark.at
         if pod.acked >= pod.mark.attempt and silence < ACKED_SILENCE:
             return
-        if not pod.mark.culprit and silence < 3.0:
+        told = pod.assignment
+        held = told is not None and (told.attempt, told.state) == (pod.mark.attempt, "Hold")
+        if not pod.mark.culprit and silence < (HELD_SILENCE if held else 3.0):
             return
         pod.told_by_exit = True
         code = pod.mark.exit_code or 0

@@ -95,7 +95,7 @@ class Operator:
                         world.touch(self, told.name, told.uid)
                 case DeletePod(pod=pod):
                     writes("delete pod")
-                    world.delete_pod(pod.name)
+                    world.delete_as_seen(self, pod.name, pod.uid)
                 case DeleteJob():
                     world.deleted = True
 

@@ -10,7 +10,7 @@ from trainmaster.api.protocol import Assignment, Report
 from trainmaster.reconciling.situation import ENDED_STATES
 from trainmaster.reconciling.snapshot import ContainerEnd, ContainerView, PodView
 
-FIRST_BACK_OFF, LONGEST_BACK_OFF = 1.0, 16.0
+FIRST_BACK_OFF, LONGEST_BACK_OFF = 10.0, 300.0
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Pod:
         at = math.floor(now + self.skew)
         self.end = ContainerEnd(code, reason, "" if report is None else "{}", self.started_at, at, report)
         self.started_at = None
-        wait = 0.0 if self.restarts == 0 else min(FIRST_BACK_OFF * 2.0**self.restarts, LONGEST_BACK_OFF)
+        wait = 0.0 if self.restarts == 0 else min(FIRST_BACK_OFF * 2.0 ** (self.restarts - 1), LONGEST_BACK_OFF)
         self.start_again_at = now + wait
 
     def stop_process(self) -> None:

@@ -142,6 +142,11 @@ class JobStatus(StatusModel):
     avoided_nodes: list[str] = Field(
         default_factory=list, description="Nodes that the job's pods avoid (failurePolicy.nodes.quarantineAfter)."
     )
+    replacing: list[str] = Field(
+        default_factory=list,
+        description="Uids of pods that the operator itself replaces before the next attempt opens: their loss is no "
+        "disruption.",
+    )
     members: list[str | None] = Field(
         default_factory=list,
         description="Uids of the attempt's pods in rank order; null for a worker whose pod isn't known yet.",

@@ -1,0 +1,68 @@
+"""The operator reaches no agent: every failure is reported by a container's exit, and no restart waits for the kubelet.
+
+The kubelet here backs off as Kubernetes' does: 10 s from the second exit of a container on, doubled each time.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.conftest import SharedCluster, new_namespace
+from tests.cluster.operator_under_test import running_operator
+from tests.cluster.scenarios import Scenario, Stage, train
+from trainmaster.local.kubelet.host import KubeletTimings
+
+# Nobody listens there.
+NO_STREAMS = ("--reach", "direct", "--agent-port", "9")
+
+
+@pytest.fixture
+def deaf(shared_cluster: SharedCluster, pods_run: None, tmp_path: Path) -> Iterator[Stage]:
+    """An operator that hears no agent."""
+    with new_namespace(shared_cluster) as made, running_operator(made, tmp_path, *NO_STREAMS) as operator:
+        yield Stage(made, made, operator)
+
+
+@pytest.fixture
+def patient_node(deaf: Stage) -> Iterator[dict[str, str]]:
+    """Selects a node whose kubelet waits as long as Kubernetes' does."""
+    if deaf.main.shared.embedded is None:
+        yield {}
+        return
+    with deaf.nodes(1) as (name,):
+        deaf.main.embedded.cluster.kubelets[name].timings = KubeletTimings()
+        yield {"for": name}
+
+
+def test_the_same_rank_fails_again_and_again_and_no_container_backs_off(
+    deaf: Stage, patient_node: dict[str, str]
+) -> None:
+    with deaf.scenario() as scenario:
+        scenario.apply(train(faults=3), podTemplate={"spec": {"nodeSelector": patient_node}})
+        uids: list[dict[str, str]] = []
+        for attempt in (1, 2, 3):
+            started = scenario.until_started(attempt)
+            uids.append(scenario.uids())
+            # One at once, which costs nothing, and never a second one.
+            assert max(scenario.container_restarts()) <= 1
+            scenario.send(1, started[1].pid, signal.SIGKILL)
+        scenario.succeeds(attempt=4, restarts=3)
+        check(scenario, uids)
+
+
+def check(scenario: Scenario, uids: list[dict[str, str]]) -> None:
+    failed, other = f"{scenario.name}-1", f"{scenario.name}-0"
+    assert [item["reason"] for item in scenario.failures] == ["Signal"] * 3
+    assert uids[0] == uids[1], "the first restart of a container comes at once"
+    assert uids[1][failed] != uids[2][failed], "the second one would have waited for 10 s"
+    assert len({each[other] for each in uids}) == 1, "who only suffered stays"
+    lines = "jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}"
+    events = scenario.cluster.kubectl("get", "events", "-o", lines).stdout.splitlines()
+    (told,) = [line for line in events if line.startswith("ReplacingPods")]
+    assert f"replacing {failed}, which the kubelet's crash back-off would keep waiting" in told
+    evidence = {kept.attempt: kept for kept in scenario.client.evidence(scenario.name)}
+    assert "rank 1 of 2, attempt 2" in evidence[2].logs[1], "the log of the pod that is gone"
