@@ -14,23 +14,19 @@ from typing import Any
 
 from trainmaster.agent import children, environment, marks
 from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer
-from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment, LaunchError
+from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
 from trainmaster.agent.inquest import evidence_line
 from trainmaster.agent.lead import Lead
 from trainmaster.agent.leaving import Leaving, Standing
 from trainmaster.agent.link import Link
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.metrics import render_metrics
-from trainmaster.agent.observation import Observation
 from trainmaster.agent.output import Printer
-from trainmaster.agent.preparation import Preparation, SetupEnvironment
+from trainmaster.agent.part import Listeners, Part, launch_error
 from trainmaster.agent.report import Report, whole
-from trainmaster.agent.resolve import lookup_hosts
-from trainmaster.agent.run import Run
 from trainmaster.agent.server import Handlers, Server
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.stall import StallWatch
-from trainmaster.agent.verdict import Outcome, stopped
+from trainmaster.agent.verdict import Outcome
 
 FILE_SECONDS = 0.05
 PROGRESS_SECONDS = 0.25
@@ -46,7 +42,6 @@ class Worker:
         self._loop = Loop()
         self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
-        self._setup = SetupEnvironment(settings.setup, environ)
         self._leaving = Leaving(
             self._loop,
             settings.termination_log,
@@ -64,6 +59,23 @@ class Worker:
             self._from_lead,
         )
         self._link = Link(self._loop, settings, self._hello, self._from_lead, self._leaving.followers_changed)
+        self._part = Part(
+            self._loop,
+            settings,
+            command,
+            environ,
+            self._printers,
+            lambda: self._link.contact,
+            Listeners(
+                self._take_outcome,
+                self._part_gone,
+                self._describe_environment,
+                self._ranks_are_up,
+                self._send_progress,
+                self._tell_lead,
+                self._link.leave_lead,
+            ),
+        )
         self._server = Server(
             self._loop,
             settings,
@@ -74,16 +86,10 @@ class Worker:
                 stream=self._lead.open_stream,
                 join=self._lead.join,
                 state=self._state,
-                metrics=lambda: render_metrics(settings.job, settings.worker, self._report, self._ranks()),
+                metrics=lambda: render_metrics(settings.job, settings.worker, self._report, self._part.ranks),
             ),
         )
         self._assignment: Assignment | None = None
-        self._preparation: Preparation | None = None
-        self._run: Run | None = None
-        self._observation: Observation | None = None
-        """Of the newest attempt that was launched; it outlives its run."""
-        self._stall: StallWatch | None = None
-        """Of the same attempt."""
         self._environment: dict[str, str] = {}
         self._report: Report | None = None
         """The last report of the newest attempt that was started here, or `Waiting`."""
@@ -109,7 +115,7 @@ class Worker:
         if terminated_already:
             self._terminate()
         self._loop.call_every(FILE_SECONDS, self._poll_file)
-        self._loop.call_every(PROGRESS_SECONDS, self._observe)
+        self._loop.call_every(PROGRESS_SECONDS, self._part.look)
         self._loop.run()
         for printer in self._printers:
             printer.drain(1.0)
@@ -134,18 +140,15 @@ class Worker:
             return
         node_rank = assignment.node_rank(self._settings.worker, self._settings.pod_uid)
         wanted = assignment.attempt if assignment.state == "Run" and node_rank is not None else None
-        if self._preparation is not None and self._started_attempt != wanted:
-            self._preparation.cancel()
-            self._preparation = None
-            self._take_outcome(stopped(None))
-        if self._run is not None:
-            if self._run.attempt != wanted:
-                self._run.stop(assignment.grace_seconds)
-        elif self._preparation is None and node_rank is not None and wanted is not None:
-            if wanted > self._started_attempt:
-                self._start(assignment, node_rank)
-        elif self._preparation is None and self._started_attempt < assignment.attempt:
-            self._publish(self._new_report(assignment.attempt, "Waiting"))
+        running = self._part.running
+        if self._started_attempt != wanted:
+            self._part.stop(assignment.grace_seconds)
+        if not running and not self._part.preparing:
+            if node_rank is not None and wanted is not None:
+                if wanted > self._started_attempt:
+                    self._start(assignment, node_rank)
+            elif self._started_attempt < assignment.attempt:
+                self._publish(self._new_report(assignment.attempt, "Waiting"))
         self._leaving.reconsider()
 
     def _start(self, assignment: Assignment, node_rank: int) -> None:
@@ -156,52 +159,13 @@ class Worker:
             marks.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
         except OSError as error:
             # Without a mark this attempt could be trained twice.
-            self._take_outcome(_launch_error(f"cannot write {error.filename}: {error.strerror}"))
+            self._take_outcome(launch_error(f"cannot write {error.filename}: {error.strerror}"))
             return
         self._publish(starting)
         self._link.hurry()
+        self._part.begin(assignment, node_rank)
 
-        def launch(environ: Mapping[str, str]) -> None:
-            self._preparation = None
-            self._launch(assignment, node_rank, environ)
-
-        def failed(outcome: Outcome) -> None:
-            self._preparation = None
-            self._take_outcome(outcome)
-
-        self._preparation = Preparation(
-            self._loop, self._settings, self._setup, lambda: self._link.contact, self._printers, launch, failed
-        )
-        self._preparation.begin()
-
-    def _launch(self, assignment: Assignment, node_rank: int, environ: Mapping[str, str]) -> None:
-        address = lookup_hosts(self._settings.hosts_file, assignment.master)
-        if assignment.master == assignment.hosts[node_rank]:
-            # Rank 0 doesn't wait for its own name: DNS, or the hosts file, may not have it for a while, and its store
-            # would look for itself in vain.
-            address = self._settings.pod_ip or address
-        if address:
-            assignment = assignment._replace(master=address)
-        run = Run(self._loop, self._settings, assignment, node_rank, self._printers, self._take_outcome, self._run_gone)
-        try:
-            run.start(self._command, environ)
-        except LaunchError as error:
-            self._take_outcome(_launch_error(str(error)))
-        except OSError as error:
-            self._take_outcome(_launch_error(f"cannot write {error.filename}: {error.strerror}"))
-        else:
-            self._run = run
-            observation = Observation(
-                self._loop, self._settings, run, self._ranks_are_up, self._send_progress, lambda: stall.begin()
-            )
-            stall = StallWatch(self._loop, self._settings, run, observation, self._tell_lead, self._link.leave_lead)
-            self._observation, self._stall = observation, stall
-            self._describe_environment(environ)
-
-    def _run_gone(self) -> None:
-        if self._observation is not None:
-            self._observation.finish()
-        self._run = None
+    def _part_gone(self) -> None:
         if self._leaving.terminating:
             self._leaving.leave_terminated()
         else:
@@ -209,25 +173,15 @@ class Worker:
 
     def _stop_attempt(self, attempt: int, grace: float, delay: float) -> None:
         """A rank has failed somewhere: this attempt is over."""
-        if self._run is not None and self._run.attempt == attempt:
-            self._run.stop(grace, delay)
-        elif self._preparation is not None and self._started_attempt == attempt:
-            self._preparation.cancel()
-            self._preparation = None
-            self._take_outcome(stopped(None))
+        if attempt == self._started_attempt:
+            self._part.stop(grace, delay)
 
     def _mismatched(self, attempt: int, lines: list[str]) -> None:
         if attempt != self._started_attempt:
             return
         error = "the workers' environments differ:\n" + "\n".join(lines)
         code = EXIT_BY_REASON["PreflightMismatch"]
-        outcome = Outcome("Failed", None, code, None, "PreflightMismatch", error[:2_000])
-        if self._run is not None:
-            self._run.fail(outcome)
-        elif self._preparation is not None:
-            self._preparation.cancel()
-            self._preparation = None
-            self._take_outcome(outcome)
+        self._part.fail(Outcome("Failed", None, code, None, "PreflightMismatch", error[:2_000]))
 
     # Reports
 
@@ -238,9 +192,8 @@ class Worker:
     def _take_outcome(self, outcome: Outcome) -> None:
         """This worker's part of the attempt has ended, or a better cause has been found."""
         self._leaving.ended()
-        if self._run is not None and self._observation is not None:
-            # Before the report: who hears of the end decides on what it knows of the way there.
-            self._observation.finish()
+        # Before the report: who hears of the end decides on what it knows of the way there.
+        self._part.look_once_more()
         report = self._new_report(self._started_attempt, outcome.state)._replace(
             rank=outcome.rank,
             exit_code=outcome.exit_code,
@@ -284,7 +237,7 @@ class Worker:
     # The sure way
 
     def _standing(self) -> Standing:
-        return Standing(self._report, self._assignment, self._link.lead, self._is_followed(), self._run is None)
+        return Standing(self._report, self._assignment, self._link.lead, self._is_followed(), not self._part.running)
 
     def _is_followed(self) -> bool:
         if self._link.lead == self._settings.worker:
@@ -297,13 +250,9 @@ class Worker:
         if self._leaving.terminating:
             return
         self._leaving.terminating = True
-        if self._preparation is not None:
-            self._preparation.cancel()
-            self._preparation = None
-            self._take_outcome(stopped(None))
-        if self._run is not None:
-            self._run.stop(self._settings.grace_seconds)
-        else:
+        running = self._part.running
+        self._part.stop(self._settings.grace_seconds)
+        if not running:
             self._leaving.leave_terminated()
 
     # The fast way
@@ -324,8 +273,8 @@ class Worker:
         for report in (self._previous, self._report):
             if report is not None:
                 lines.append({"type": "report", "report": report.to_wire()})
-        if self._observation is not None and self._observation.ranks:
-            lines.append(self._observation.line())
+        if self._part.observation is not None and self._part.ranks:
+            lines.append(self._part.observation.line())
         return lines
 
     def _from_lead(self, line: dict[str, Any]) -> None:
@@ -342,10 +291,7 @@ class Worker:
         elif kind == "stop":
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
         elif kind in ("look", "hung", "patience"):
-            stall = self._stall if self._run is not None and attempt == self._run.attempt else None
-            if stall is not None and not stall.over:
-                stall.told(line)
-            elif kind == "look":
+            if not self._part.told(attempt, line) and kind == "look":
                 # No rank of this worker can hang. Without an answer its agent would count as lost.
                 self._tell_lead(evidence_line(attempt, self._settings.worker, {}))
         elif kind == "mismatch" and isinstance(line.get("lines"), list):
@@ -384,14 +330,7 @@ class Worker:
 
     def _reap(self) -> None:
         for pid, ending in children.reap().items():
-            if self._preparation is not None:
-                self._preparation.child_ended(pid, ending)
-            if self._run is not None:
-                self._run.child_ended(pid, ending)
-
-    def _observe(self) -> None:
-        if self._run is not None and self._run.outcome is None and self._observation is not None:
-            self._observation.look()
+            self._part.child_ended(pid, ending)
 
     def _ranks_are_up(self) -> None:
         running = self._new_report(self._started_attempt, "Running")
@@ -401,9 +340,6 @@ class Worker:
     def _send_progress(self, line: dict[str, Any]) -> None:
         self._lead.take_progress(self._settings.worker, line)
         self._link.send(line)
-
-    def _ranks(self) -> dict[str, dict[str, Any]]:
-        return self._observation.ranks if self._observation is not None else {}
 
     def _state(self) -> dict[str, Any]:
         assignment = self._assignment
@@ -417,7 +353,7 @@ class Worker:
             "lead": self._link.lead,
             "assignment": shown,
             "report": self._report.to_wire() if self._report else None,
-            "progress": self._ranks(),
+            "progress": self._part.ranks,
             "environment": self._environment,
             "members": self._lead.state(),
         }
@@ -426,10 +362,6 @@ class Worker:
         if sentence != self._complaint:
             self._complaint = sentence
             self._printers[1].write(f"[agent]: {sentence}\n".encode())
-
-
-def _launch_error(error: str) -> Outcome:
-    return Outcome("Failed", None, EXIT_BY_REASON["LaunchError"], None, "LaunchError", error[-2_000:])
 
 
 def _seconds(value: Any) -> float:
