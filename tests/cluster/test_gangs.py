@@ -58,6 +58,15 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
         for pod in pods:
             assert pod["spec"]["schedulerName"] == "volcano"
             assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "job"
+    # Somebody installs it anew: its objects are gone with the type, and so is every watch of them.
+    cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 40, "told again")
+    with installed(cluster, VOLCANO):
+        (group,) = cluster.eventually(lambda: pod_groups(cluster), 60, "the PodGroup of the new installation")
+        cluster.kubectl("delete", "podgroup.scheduling.volcano.sh", "job", "--wait=false")
+        uid = group["metadata"]["uid"]
+        cluster.eventually(
+            lambda: [one for one in pod_groups(cluster) if one["metadata"]["uid"] != uid], 60, "what is lost is seen"
+        )
         # Volcano comes to it at last: both at once.
         node = cluster.items("nodes")[0]["metadata"]["name"]
         for pod in pods:

@@ -2,13 +2,15 @@
 
 Most clusters have none of these types, and a watch of a type that isn't there (or that the operator may not see) would
 end kopf, and with it all other watching. So each type is listed first, again and again until that works, and then gets
-a watcher of its own, which can fail without hurting anything else.
+a watcher of its own, which can fail without hurting anything else. When it does, all begins anew: the type may be gone,
+and kopf would never see it come back, perhaps in another version.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Collection, Iterable
 
 from trainmaster.api.v1alpha1 import JobSpec
@@ -21,8 +23,8 @@ from trainmaster.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks for a type that isn't served, or may not be listed.
-LOOK_AGAIN = 5.0
+# Seconds between two looks for a type that isn't served, or may not be listed: the first wait, and the longest.
+FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
 
 class GangWatching:
@@ -71,24 +73,29 @@ class GangWatching:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _serve(self, resource: Resource) -> None:
+        wait = FIRST_WAIT
         while True:
+            started = asyncio.get_running_loop().time()
             try:
                 await self._watch(resource)
             except Exception:
                 # A mistake of ours must not end the watching of a type for good.
                 logger.exception("Watching %s failed; trying again.", resource.plural)
-            await asyncio.sleep(LOOK_AGAIN)
+            lived = asyncio.get_running_loop().time() - started
+            wait = FIRST_WAIT if lived > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
+            await asyncio.sleep(wait * (0.5 + random.random() / 2))
 
     async def _watch(self, resource: Resource) -> None:
-        """Watch the type once it is served; ends while it isn't."""
-        if resource not in self._served and not await self._list(resource):
+        """Watch the type if it is served, until that ends."""
+        if not await self._list(resource):
             return
+        # What was deleted while nobody watched is found by comparing.
+        self._relisted()
         served = self._cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
-        watcher = Watcher(
-            self._connection, self._namespaces, resources=(served,), note=self._note, restarted=self._relisted
-        )
-        await watcher.run()
+        watcher = Watcher(self._connection, self._namespaces, resources=(served,), note=self._note)
+        error = await watcher.live()
+        logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
 
     async def _list(self, resource: Resource) -> bool:
         """Read all objects of the type into the store; whether that worked."""
@@ -101,6 +108,11 @@ class GangWatching:
                         self._store.note(resource, typed)
         except (NotFound, Forbidden) as error:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
+            if isinstance(error, NotFound) and resource in self._served:
+                # All objects went with their type.
+                self._served.remove(resource)
+                for key, name, version in list(self._store.known(resource)):
+                    self._store.drop(resource, key, name, version.uid)
             return False
         except ClusterError as error:
             logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)

@@ -94,6 +94,10 @@ class Watcher:
         """Seconds since kopf ended last, 0 while it runs."""
         return 0.0 if self._dead_since is None else time.monotonic() - self._dead_since
 
+    async def live(self) -> BaseException | None:
+        """Watch until that ends, which only happens by an error; returns it."""
+        return await self._life()
+
     async def run(self) -> None:
         """Watch until cancelled."""
         wait = FIRST_WAIT

@@ -93,6 +93,15 @@ async def test_deleting_a_definition_deletes_its_objects_and_waits_for_finalizer
         await api.list(WIDGETS)
 
 
+async def test_watches_end_with_their_type() -> None:
+    api = await new_api()
+    await api.create(WIDGETS, widget("a", size=1), "default")
+    async with await api.watch(WIDGETS, "default", version=str(api.storage.version)) as watch:
+        await api.delete(crd.RESOURCE, WIDGETS)
+        seen = [event.type async for event in watch]
+    assert seen[-1] == "DELETED"
+
+
 async def test_columns_and_selectable_fields_come_from_the_definition() -> None:
     columns = [
         {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},

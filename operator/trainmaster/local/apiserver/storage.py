@@ -66,6 +66,7 @@ class _Table:
         self.history: deque[Change] = deque(maxlen=history)
         self.floor = floor
         self.subscribers: list[Callable[[Change], None]] = []
+        self.ends: list[Callable[[], None]] = []
 
 
 class Storage:
@@ -82,8 +83,10 @@ class Storage:
         self._tables.setdefault(resource, _Table(self.version, self._history))
 
     def drop(self, resource: str) -> None:
-        """Forgets a resource that is no longer served."""
-        self._tables.pop(resource, None)
+        """Forgets a resource that is no longer served; who watches it is told that this is the end."""
+        table = self._tables.pop(resource, None)
+        for end in tuple(table.ends) if table is not None else ():
+            end()
 
     def _table(self, resource: str) -> _Table:
         table = self._tables.get(resource)
@@ -172,14 +175,19 @@ class Storage:
                 table.history.clear()
                 table.floor = self.version
 
-    def subscribe(self, resource: str, subscriber: Callable[[Change], None]) -> Callable[[], None]:
-        """Calls back, synchronously, with each change from now on. Returns what ends it."""
-        subscribers = self._table(resource).subscribers
-        subscribers.append(subscriber)
+    def subscribe(
+        self, resource: str, subscriber: Callable[[Change], None], ended: Callable[[], None] = lambda: None
+    ) -> Callable[[], None]:
+        """Calls back, synchronously, with each change from now on, and with `ended` when the resource isn't served any
+        more. Returns what ends it."""
+        table = self._table(resource)
+        table.subscribers.append(subscriber)
+        table.ends.append(ended)
 
         def unsubscribe() -> None:
-            if subscriber in subscribers:
-                subscribers.remove(subscriber)
+            if subscriber in table.subscribers:
+                table.subscribers.remove(subscriber)
+                table.ends.remove(ended)
 
         return unsubscribe
 

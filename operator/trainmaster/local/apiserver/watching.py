@@ -44,7 +44,7 @@ class Watch:
         self._wake: asyncio.Future[None] | None = None
         self._closed = False
         self.seen = storage.version
-        self._unsubscribe = storage.subscribe(resource, self._on_change)
+        self._unsubscribe = storage.subscribe(resource, self._on_change, self.close)
 
     def start_with(self, event: WatchEvent) -> None:
         """Queues an event: the state when the watch began, or a bookmark."""
