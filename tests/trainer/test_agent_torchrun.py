@@ -108,6 +108,55 @@ def test_a_killed_rank_is_named_with_its_signal_and_all_train_again_in_place(job
     assert agents[0].termination()["state"] == "Stopped"
 
 
+RACE = """
+import json, os, pathlib, signal, sys, time
+rank, seconds = int(os.environ["RANK"]), float(sys.argv[1])
+
+def raised(text):
+    # As torch.distributed.elastic's @record writes it, before the process ends.
+    message = {"message": text, "extraInfo": {"py_callstack": "Traceback", "timestamp": "0"}}
+    pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": message}))
+
+if rank == 0:
+    print("a step like any other", flush=True)
+    time.sleep(60)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+done = pathlib.Path(sys.argv[2])
+if rank == 2:
+    raised("ValueError: sample 7 is no sentence")
+    done.touch()
+    time.sleep(seconds)
+    os._exit(1)
+while not done.exists():
+    time.sleep(0.01)
+raised("RuntimeError: Connection closed by peer [127.0.0.1]:44243")
+os._exit(1)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.2, 20.0], ids=["soon", "after the grace"])
+def test_the_rank_that_raised_is_named_though_another_one_is_gone_before_it(job: Job, seconds: float) -> None:
+    """On a loaded machine a process takes long to go: a peer has lost its connection and ended meanwhile, so torchrun
+    ends the rank at fault, and one that has done nothing, with SIGTERM.
+    """
+    path = job.folder / "race.py"
+    path.write_text(RACE)
+    environ = {"TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": "3"}
+    agent = job.agent(0, **environ).start(sys.executable, str(path), str(seconds), str(job.folder / "raised"))
+    job.annotate(job.assignment(1))
+    stream = Stream(agent)
+    culprit = stream.until(_culprit, 90)["report"]
+    stream.close()
+    assert (culprit["rank"], culprit["exitCode"], culprit["reason"]) == (2, 1, "Error")
+    assert "ValueError: sample 7 is no sentence" in culprit["error"]
+
+
+def _culprit(line: dict[str, Any]) -> bool:
+    """The report on the cause: a rank that only lost its peer may be reported before it."""
+    report = line.get("report") or {}
+    return report.get("state") == "Failed" and report.get("culprit") is True
+
+
 class Raising(Toy):
     """The third of four ranks raises in its second step; the others then fail too, in their collectives."""
 
@@ -132,7 +181,7 @@ def test_of_four_ranks_the_one_that_raises_is_reported_with_its_traceback(job: J
     agent = job.agent(0, **environ).start(sys.executable, "-m", "trainloop", *sets)
     job.annotate(job.assignment(1))
     stream = Stream(agent)
-    culprit = stream.until(lambda line: (line.get("report") or {}).get("state") == "Failed")["report"]
+    culprit = stream.until(_culprit, 90)["report"]
     stream.close()
     assert (culprit["culprit"], culprit["rank"], culprit["exitCode"]) == (True, 2, 1)
     assert "ValueError: sample 7 is no sentence" in culprit["error"] and "in collate" in culprit["error"]

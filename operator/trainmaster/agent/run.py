@@ -300,13 +300,28 @@ class Run:
 
     def _rank_ended(self, local_rank: int, ending: Ending) -> None:
         self._endings[local_rank] = ending
-        if self._terminated or self._provoked or ending.exit_code == 0:
+        if self._provoked or ending.exit_code == 0:
             return
+        if self._was_ended(ending):
+            # No cause of anything, unless it had failed of its own before: on a loaded machine the rank at fault can be
+            # gone later than one that lost the connection to it.
+            if self.outcome is None or self.outcome.culprit or not self._raised(local_rank):
+                return
+            ending = Ending(1) if ending.signal is not None else ending
         oom_kills = oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
         outcome = judge_failure(ending, self.first_rank() + local_rank, self.evidence(local_rank), oom_kills)
         self._settle(outcome)
         others = any(rank not in self._endings for rank in self.ranks)
         self.stop(FAILURE_GRACE, FAILURE_GRACE if others and not outcome.culprit else 0.0)
+
+    def _was_ended(self, ending: Ending) -> bool:
+        """Whether we have ended the rank, or torchrun: it sends SIGTERM to the others as soon as one has failed."""
+        return self._terminated or (self._wraps_ranks and self.outcome is not None and ending.signal == signal.SIGTERM)
+
+    def _raised(self, local_rank: int) -> bool:
+        """Whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
+        said = [text for text in map(read_error_file, self._error_files(local_rank)) if text]
+        return bool(said) and not broken_connection(said[0])
 
     def _launcher_ended(self, ending: Ending) -> None:
         if self._terminated or self._provoked or ending.exit_code == 0 or self.outcome is not None:
