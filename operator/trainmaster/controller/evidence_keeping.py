@@ -18,14 +18,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, evidence_key, evidence_name
-from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL, Report
-from trainmaster.api.v1alpha1 import API_VERSION, KIND, Failure, JobStatus
+from trainmaster.api.protocol import Report
+from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster.controller.owned_config_map import owned_config_map
 from trainmaster.controller.store import JobKey, Snapshot, Store
 from trainmaster.controller.stream_lines import EvidenceLine
 from trainmaster.controller.views import owner_uid
-from trainmaster.controller.watching import CONTENT_LABEL, EVIDENCE_CONTENT
+from trainmaster.controller.watching import EVIDENCE_CONTENT
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.snapshot import Job, PodView
 from trainmaster.reconciling.times import since
@@ -328,28 +329,5 @@ def _size(data: Mapping[str, Any]) -> int:
 
 
 def _body(job: Job, evidence: AttemptEvidence) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": evidence_name(job.name),
-            "namespace": job.namespace,
-            "labels": {
-                JOB_NAME_LABEL: job.name,
-                JOB_UID_LABEL: job.uid,
-                MANAGED_BY_LABEL: "trainmaster",
-                CONTENT_LABEL: EVIDENCE_CONTENT,
-            },
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": KIND,
-                    "name": job.name,
-                    "uid": job.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
-            ],
-        },
-        "data": {evidence_key(evidence.attempt): evidence.to_json()},
-    }
+    data = {evidence_key(evidence.attempt): evidence.to_json()}
+    return owned_config_map(job, evidence_name(job.name), EVIDENCE_CONTENT, data)

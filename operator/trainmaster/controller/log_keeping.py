@@ -12,12 +12,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
-from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.controller.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.errors import AlreadyExists, ClusterError, Refused
+from trainmaster.controller.owned_config_map import owned_config_map
 from trainmaster.controller.store import JobKey, Snapshot
-from trainmaster.controller.watching import CONTENT_LABEL, LOGS_CONTENT
+from trainmaster.controller.watching import LOGS_CONTENT
 from trainmaster.reconciling.snapshot import PodView
 
 logger = logging.getLogger(__name__)
@@ -129,31 +128,7 @@ class KeptLogs:
 
     async def _write(self, key: JobKey, snapshot: Snapshot, data: dict[str, str]) -> None:
         job = snapshot.job
-        body = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": logs_name(job.name),
-                "namespace": job.namespace,
-                "labels": {
-                    JOB_NAME_LABEL: job.name,
-                    JOB_UID_LABEL: job.uid,
-                    MANAGED_BY_LABEL: "trainmaster",
-                    CONTENT_LABEL: LOGS_CONTENT,
-                },
-                "ownerReferences": [
-                    {
-                        "apiVersion": API_VERSION,
-                        "kind": KIND,
-                        "name": job.name,
-                        "uid": job.uid,
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
-            },
-            "data": data,
-        }
+        body = owned_config_map(job, logs_name(job.name), LOGS_CONTENT, data)
         try:
             await self._cluster.create(CONFIG_MAPS, job.namespace, body)
         except AlreadyExists:

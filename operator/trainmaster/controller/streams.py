@@ -139,9 +139,6 @@ class LeadStreams:
         if follower is not None and attempt > follower.following.attempt:
             follower.following = replace(follower.following, attempt=attempt)
 
-    def _hear(self, uid: str, line: EvidenceLine) -> None:
-        self.heard(uid, line)
-
     async def push(self, key: JobKey, assignment: Assignment) -> bool:
         """Send an assignment to the lead; False when no stream is open or the lead didn't take it."""
         follower = self._followers.get(key)

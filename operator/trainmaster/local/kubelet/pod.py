@@ -374,9 +374,9 @@ class PodWorker:
         await stop_containers(self._runs, lambda: self.pod, grace, self._wake)
 
     def _deletion_grace(self) -> float:
-        """What the deletion asks for, in seconds; a later deletion may shorten it."""
+        """What the deletion asks for, in seconds, but no less than the kubelet gives; a later one may shorten it."""
         minimum = self._host.timings.minimum_grace_seconds
         asked = self.pod["metadata"].get("deletionGracePeriodSeconds")
         if self._gone or asked is None:
             return minimum
-        return max(float(asked), 0.0)
+        return max(float(asked), minimum)
