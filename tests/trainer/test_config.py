@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trainloop.distributed import DistributedSettings, choose_backend, choose_de
 from trainloop.errors import ConfigError
 from trainloop.tasks import TaskSettings, build_task
 
+ROOT = Path(__file__).parents[2]
 GOOD: dict[str, Any] = {"epochs": 1, "batch": {"size": 8}}
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
@@ -103,6 +105,21 @@ def test_every_field_has_a_description() -> None:
     rows = [line for line in training_reference().splitlines() if line.startswith("| `")]
     assert len(rows) > 40
     assert [row for row in rows if row.rstrip().endswith("|  |")] == []
+
+
+def test_the_guide_to_the_code_has_every_module_with_its_size() -> None:
+    """docs/training.md, "Reading the code"; a tenth more or less is still true."""
+    package = ROOT / "images" / "trainer" / "trainloop"
+    rows = re.findall(r"^\| (\d+) \| (`.+?`) \|", (ROOT / "docs" / "training.md").read_text(), flags=re.MULTILINE)
+    modules = {names: [package / f"{name}.py" for name in re.findall(r"`(.+?)`", names)] for _, names in rows}
+    beside = {"__init__", "report", "plots", "bench"}
+    assert {path for paths in modules.values() for path in paths} == {
+        *(path for path in package.glob("*.py") if path.stem not in beside),
+        package / "tasks" / "__init__.py",
+    }
+    for size, names in rows:
+        lines = sum(len(path.read_text().splitlines()) for path in modules[names])
+        assert lines == pytest.approx(int(size), rel=0.1), f"{names} have {lines} lines"
 
 
 @pytest.mark.parametrize(

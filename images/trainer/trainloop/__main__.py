@@ -73,13 +73,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.dry_run:
         dry_run(load_config(options.config, options.set))
         return 0
-
     # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher looks for the first failure.
-    @record
-    def run() -> bool:
-        return train(load_config(options.config, options.set))
-
-    return EXIT_STOPPED if run() else 0
+    stopped = record(lambda: train(load_config(options.config, options.set)))()
+    return EXIT_STOPPED if stopped else 0
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainloop.distributed import average
-from trainloop.errors import ConfigError
+from trainloop.errors import ConfigError, listed
 from trainloop.optimizer import clip_gradients
 from trainloop.settings import Settings
 
@@ -43,7 +43,7 @@ class DelayedGroup:
         if settings.pattern is not None and not self.named:
             raise ConfigError(
                 f"delayed.pattern is {settings.pattern!r}: no trainable parameter's name matches; the model has "
-                f"{', '.join(name for name, _ in list(model.named_parameters())[:6])} and more"
+                f"{listed([name for name, _ in model.named_parameters()])}"
             )
         # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model

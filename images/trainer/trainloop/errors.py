@@ -9,6 +9,8 @@ TrainingError            1    something that training can't go on from
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class TrainingError(RuntimeError):
     """Ends the run; the message is what the user should read."""
@@ -38,3 +40,9 @@ class OutOfMemory(TrainingError):
     """The accelerator's memory didn't suffice."""
 
     exit_code = 71
+
+
+def listed(things: Sequence[object], most: int = 8) -> str:
+    """Things in a sentence; of many only the first."""
+    more = f" and {len(things) - most} more" if len(things) > most else ""
+    return ", ".join(map(str, things[:most])) + more

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import nn
 
 from trainloop.distributed import World
-from trainloop.errors import Diverged
+from trainloop.errors import Diverged, listed
 from trainloop.settings import Settings
 
 #: Numbers that a checksum takes at once: bounds the memory that it needs.
@@ -67,19 +67,15 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
     if not by_ranks:
         return None
     parts = [
-        f"no rank has a gradient for {_listed(names)}"
+        f"no rank has a gradient for {listed(names)}"
         if len(ranks) == world.size
-        else f"rank {', '.join(map(str, ranks))} has none for {_listed(names)}, the others do"
+        else f"rank {listed(ranks)} has none for {listed(names)}, the others do"
         for ranks, names in by_ranks.items()
     ]
     return (
         f"parameters without gradient after the first step: {'; '.join(parts[:8])}. Use them in the loss, freeze them "
         "(requires_grad=False), or set parallel.find_unused_parameters where it depends on the batch"
     )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
@@ -106,6 +102,6 @@ def compare_parameters(model: nn.Module, world: World) -> None:
     if odd:
         first = next(name for name, *sums in zip(names, common, everybody[odd[0]], strict=True) if sums[0] != sums[1])
         raise Diverged(
-            f"parameters differ between ranks: rank {', '.join(map(str, odd))} differs, first in {first}. "
+            f"parameters differ between ranks: rank {listed(odd)} differs, first in {first}. "
             "The hardware of that rank may be faulty; training goes on from the last checkpoint after a restart"
         )

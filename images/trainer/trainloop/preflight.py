@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch.distributed import Store
 
-from trainloop.errors import PreflightMismatch
+from trainloop.errors import PreflightMismatch, listed
 from trainloop.settings import Settings
 
 Field_ = Literal["python", "torch", "cuda", "nccl", "code", "config", "driver", "device"]
@@ -76,15 +76,11 @@ def differences(fingerprints: list[dict[str, str]]) -> dict[str, str]:
         values = Counter(one.get(field, "missing") for one in fingerprints)
         if len(values) > 1:
             parts = [
-                f"{value} on rank {_ranks([rank for rank, one in enumerate(fingerprints) if one.get(field) == value])}"
+                f"{value} on rank {listed([rank for rank, one in enumerate(fingerprints) if one.get(field) == value])}"
                 for value, _ in values.most_common()
             ]
             found[field] = f"{field}: {'; '.join(parts)}"
     return found
-
-
-def _ranks(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
 
 
 def check(settings: PreflightSettings, mine: dict[str, str], store: Store, rank: int, size: int) -> None:

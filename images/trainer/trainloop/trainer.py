@@ -9,6 +9,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 
 import torch
@@ -175,9 +176,8 @@ class Trainer:
 
     def _agree(self, fetched: Fetched) -> tuple[float, bool]:
         """What the loss is a mean over in the global batch, and whether any rank was asked to stop."""
-        counted = sum(
-            self.task.count(batch) for batch in fetched.batches[: len(fetched.batches) - fetched.step.padding]
-        )
+        own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
+        counted = sum(self.task.count(batch) for batch in own)
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         count, stops = self.world.sum([counted, float(self._stop_asked)])
         return max(count, 1.0), stops > 0
@@ -187,14 +187,13 @@ class Trainer:
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         micro_size = max(len(next(iter(batch.values()))) for batch in fetched.batches)
         self.exchange.begin(self.state.step)
-        with explaining_out_of_memory(self.world.device, micro_size):
-            if self.state.step > self._started_at or self.config.gradients.ghosts == "off":
-                loss = self._passes(fetched, count)
-            else:
-                with recording(self.replica.model) as reached:
-                    loss = self._passes(fetched, count)
-                self._look_for_ghosts(reached)
+        first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
+        looking = recording(self.replica.model) if first else nullcontext(set[str]())
+        with explaining_out_of_memory(self.world.device, micro_size), looking as reached:
+            loss = self._passes(fetched, count)
         self.exchange.end()
+        if first:
+            self._look_for_ghosts(reached)
         return loss
 
     def _passes(self, fetched: Fetched, count: float) -> torch.Tensor:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from trainloop.distributed import World
+from trainloop.errors import listed
 from trainloop.settings import Settings
 
 #: Seconds that the other ranks are given to say where they stand.
@@ -103,4 +104,4 @@ def blame(answers: dict[int, dict[str, object] | None]) -> str:
     parts += [f"rank {rank} is {(answers[rank] or {})['what']}" for rank in busy]
     if not parts:
         return "all ranks wait in a collective: look at the network, and at whether all run the same step"
-    return "; ".join(parts) + (f"; rank {', '.join(map(str, waiting))} wait for them" if waiting else "")
+    return "; ".join(parts) + (f"; rank {listed(waiting)} wait for them" if waiting else "")
