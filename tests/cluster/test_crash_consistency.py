@@ -20,6 +20,7 @@ import pytest
 from tests.cluster.faked_agents import Fail, Script
 from tests.cluster.faked_cluster import JOBS, WRITES, FakedCluster, faked_cluster
 from trainmaster.local.apiserver.faults import Fault
+from trainmaster.local.kubelet.host import KubeletTimings
 
 Write = tuple[str, str, int]
 """Verb, resource, and the how-manieth of its kind in the job."""
@@ -30,10 +31,13 @@ SCRIPTS = {
     # Until its pod is deleted, which is once the job is Running.
     "pod deleted": Script(seconds=0.1, first_seconds=3600.0),
 }
+# Without streams both failures are exits of a container, so the second one's pod is replaced (see `backing_off`).
+REPLACED = "pod replaced"
+BACKING_OFF = {REPLACED: Script(seconds=0.1, faults=[Fail(attempt=n, worker=1, after=0.03) for n in (1, 2)])}
 # Restarts and disruptions. The stream is faster than the watch: when a rank tells of its broken connection before the
 # watch shows that a pod is gone, the next attempt is opened with that pod. Its loss is the same disruption where the
 # pod is known to be the same one, a second one otherwise.
-ENDS = {"healthy": {(0, 0)}, "rank failed": {(1, 0)}, "pod deleted": {(0, 1), (0, 2)}}
+ENDS = {"healthy": {(0, 0)}, "rank failed": {(1, 0)}, "pod deleted": {(0, 1), (0, 2)}, REPLACED: {(2, 0)}}
 ANSWERS = {
     "409": Fault(code=409),
     "429": Fault(code=429, retry_after=1),
@@ -126,7 +130,7 @@ def disturber(world: FakedCluster) -> Iterator[Disturber]:
 def begin(disturber: Disturber, scenario: str, strike: Write | None = None, how: str = "") -> Case:
     namespace = disturber.cluster.namespace()
     case = disturber.cases[namespace] = Case(scenario, namespace, strike, how)
-    disturber.cluster.submit(namespace, SCRIPTS[scenario])
+    disturber.cluster.submit(namespace, (SCRIPTS | BACKING_OFF)[scenario])
     return case
 
 
@@ -205,6 +209,51 @@ def test_writes_that_fail_in_every_way(disturber: Disturber) -> None:
     struck = answer(disturber, "pod deleted", writes[::3], list(ANSWERS))
     # Under load several changes come together and cost fewer writes.
     assert struck >= len(writes[::3]) * len(ANSWERS) // 2
+
+
+@pytest.fixture
+def backing_off(world: FakedCluster) -> Iterator[None]:
+    """No streams, and kubelets that wait as long as Kubernetes' do."""
+    kubelets = list(world.threaded.cluster.kubelets.values())
+    before = [kubelet.timings for kubelet in kubelets]
+    world.workers.reachable = False
+    for kubelet in kubelets:
+        kubelet.timings = KubeletTimings()
+    yield
+    world.workers.reachable = True
+    for kubelet, timings in zip(kubelets, before, strict=True):
+        kubelet.timings = timings
+
+
+def test_killed_around_the_replacing_of_a_pod(disturber: Disturber, backing_off: None) -> None:
+    """What an operator before this one did is no disruption either."""
+    disturber.cluster.start_operator()
+    writes = recorded(disturber, REPLACED)
+    (deletion,) = [write for write in writes if write[:2] == ("delete", "pods")]
+    status = [write for write in writes[: writes.index(deletion)] if write[1] == f"{JOBS}/status"][-1]
+    strikes = [(status, "killed after"), (deletion, "killed before"), (deletion, "killed after")]
+    for write, how in strikes:
+        assert kill_around(disturber, REPLACED, [write], how) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("how", ["killed before", "killed after"])
+def test_killed_around_every_write_of_a_job_with_a_replaced_pod(
+    disturber: Disturber, backing_off: None, how: str
+) -> None:
+    disturber.cluster.start_operator()
+    writes = recorded(disturber, REPLACED)
+    assert kill_around(disturber, REPLACED, writes, how) >= len(writes) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_every_write_of_a_job_with_a_replaced_pod_fails_in_every_way(disturber: Disturber, backing_off: None) -> None:
+    disturber.cluster.start_operator()
+    writes = recorded(disturber, REPLACED)
+    for how in ANSWERS:
+        assert answer(disturber, REPLACED, writes, [how]) >= len(writes) // 2
 
 
 @pytest.mark.slow
