@@ -92,11 +92,24 @@ def summarize(dump: bytes) -> Recorded | None:
     except Exception:  # a pickle of anybody's can fail in any way
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
+    if not numbers:
+        # The ring is full of other groups' collectives; the group's own account is still there.
+        numbers = _enqueued(data)
     open_ones = [entry for entry in entries if entry.get("state") != "completed" and not entry.get("retired")]
-    sentence = f"last collective {max(numbers)}, completed" if numbers else "no collective yet"
+    sentence = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
+    if numbers and not entries:
+        sentence = f"last collective {max(numbers)}"
     if open_ones:
         sentence = _describe(open_ones[0])
     return Recorded(max(numbers) if numbers else None, sentence)
+
+
+def _enqueued(data: Mapping[str, Any]) -> list[int]:
+    """The last collective that the default group has entered, by `pg_status`; empty where that is unknown."""
+    groups = data.get("pg_status")
+    group = groups.get("0") if isinstance(groups, dict) else None
+    number = group.get("last_enqueued_collective") if isinstance(group, dict) else None
+    return [number] if isinstance(number, int) and number > 0 else []
 
 
 def _is_default(entry: Any) -> bool:
