@@ -44,6 +44,7 @@ START_RETRY = 2.0
 UNWATCHED_SECONDS = 300.0
 # Seconds that workers get to finish their pass when the operator stops.
 STOP_SECONDS = 5.0
+_LEASE_LOST = "the lease was lost: another operator may lead now, so this one ends"
 
 
 class OperatorError(Exception):
@@ -86,9 +87,12 @@ class Operator:
                 if not await _unless(stop, lease.acquire()):
                     return
                 stack.push_async_callback(lease.release)
+                # From now on: reading everything, or waiting for the custom resource, may outlast a lease.
+                holding = asyncio.create_task(lease.hold(), name="lease")
+                stack.push_async_callback(_ended, holding)
                 self._standby = False
             else:
-                lease = None
+                holding = None
             self.metrics.leader.set(1)
             resync = Resync(
                 cluster, store, settings.namespaces, interval=settings.resync_seconds, also=lambda: gangs.served
@@ -96,11 +100,11 @@ class Operator:
             note = _noting(store, resync)
             gangs = GangWatching(connection, cluster, store, settings.namespaces, note=note, relisted=resync.soon)
             stack.push_async_callback(gangs.close)
-            if not await _unless(stop, self._fill(resync, connection)):
+            if not await _unless(stop, _while_held(holding, self._fill(resync, connection))):
                 return
             await gangs.fill(job.spec for job in store.jobs())
             self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=resync.soon)
-            await self._work(stop, self._watcher, cluster, store, queue, streams, resync, gangs, lease)
+            await self._work(stop, self._watcher, cluster, store, queue, streams, resync, gangs, holding)
 
     async def _work(
         self,
@@ -112,7 +116,7 @@ class Operator:
         streams: LeadStreams,
         resync: Resync,
         gangs: GangWatching,
-        lease: LeaderLease | None,
+        holding: asyncio.Task[None] | None,
     ) -> None:
         settings = self.settings
         logs = KeptLogs(cluster, limit=settings.kept_log_bytes)
@@ -154,8 +158,8 @@ class Operator:
             asyncio.create_task(watcher.run(), name="watcher"),
             asyncio.create_task(resync.run(), name="resync"),
         ]
-        if lease is not None:
-            background.append(asyncio.create_task(lease.hold(), name="lease"))
+        if holding is not None:
+            background.append(holding)
         workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(settings.workers)]
         self.ready.set()
         logger.info("Serving %s: %d jobs.", ", ".join(settings.namespaces) or "all namespaces", len(store))
@@ -166,7 +170,7 @@ class Operator:
                 if task.done():
                     error = None if task.cancelled() else task.exception()
                     if task.get_name() == "lease" and error is None:
-                        raise OperatorError("the lease was lost: another operator may lead now, so this one ends")
+                        raise OperatorError(_LEASE_LOST)
                     raise OperatorError(f"{task.get_name()} ended: {error!r}") from error
         finally:
             self.ready.clear()
@@ -270,6 +274,23 @@ def _noting(store: Store, resync: Resync) -> Callable[[Event], None]:
         store.note(resource, raw)
 
     return note
+
+
+async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
+    """Await `work`. Raises OperatorError when the lease is lost first: another operator may lead then."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task, *([holding] if holding is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise OperatorError(_LEASE_LOST)
+        await task
+    finally:
+        await _ended(task)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -46,6 +46,9 @@ class LeaderLease:
         self._settings = settings
         self._seen: RawObject | None = None
         self._seen_at = 0.0
+        # When the request that renewed it last was sent. Others count from when they see what it wrote, which is later;
+        # its answer may be later still.
+        self._renewed_at = 0.0
         self.leading = False
 
     async def acquire(self) -> None:
@@ -67,11 +70,10 @@ class LeaderLease:
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
     async def hold(self) -> None:
-        """Renew until that fails for `renew_seconds`; then the lease is lost."""
+        """Renew until that fails for `renew_seconds`; then the lease is lost. To be begun as soon as it is acquired."""
         loop = asyncio.get_running_loop()
-        renewed = loop.time()
         while True:
-            deadline = renewed + self._settings.renew_seconds
+            deadline = self._renewed_at + self._settings.renew_seconds
             await asyncio.sleep(self._settings.retry_seconds)
             try:
                 async with asyncio.timeout_at(deadline):
@@ -79,7 +81,6 @@ class LeaderLease:
                         logger.error("The lease was taken by %s.", self._holder())
                         self.leading = False
                         return
-                renewed = loop.time()
             except (ClusterError, TimeoutError) as error:
                 logger.warning("The lease can't be renewed: %s", error or "no answer in time")
                 if loop.time() >= deadline - self._settings.retry_seconds:
@@ -100,6 +101,7 @@ class LeaderLease:
     async def _try(self) -> bool:
         """Take or renew the lease; False when somebody else has it."""
         settings = self._settings
+        started = asyncio.get_running_loop().time()
         try:
             found = await self._cluster.get(LEASES, settings.namespace, settings.name)
         except NotFound:
@@ -107,6 +109,7 @@ class LeaderLease:
                 self._note(await self._cluster.create(LEASES, settings.namespace, self._body(None)))
             except AlreadyExists:
                 return False
+            self._renewed_at = started
             return True
         if self._seen is None or found.get("spec") != self._seen.get("spec"):
             self._note(found)
@@ -117,8 +120,11 @@ class LeaderLease:
         try:
             self._note(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
         except Conflict:
-            # Our own write whose answer was lost, or another candidate's: the next try tells.
-            return holder == settings.identity and self.leading
+            if self.leading:
+                # Our own write whose answer was lost, or another candidate's: the next try tells. Nothing is renewed.
+                raise
+            return False
+        self._renewed_at = started
         return True
 
     def _note(self, lease: RawObject) -> None:

@@ -260,7 +260,7 @@ def test_an_out_of_memory_kill_is_told_apart_by_the_cgroups_counter(job: Job) ->
     job.annotate(job.assignment(1))
     assert agent.exit_code() == 137
     report = agent.termination()
-    assert report["reason"] == "OOMKilled"
+    assert (report["reason"], report["rank"], report["signal"]) == ("OOMKilled", 0, 9)
     assert report["error"].endswith("killed by the kernel for memory: 1 such kill in this container during the attempt")
 
 

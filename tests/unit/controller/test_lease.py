@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import LEASES
-from trainmaster.controller.errors import Unavailable, Unreachable
+from trainmaster.controller.errors import Conflict, Unavailable, Unreachable
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
 
-QUICK = LeaseSettings("sys", "op", "first", lease_seconds=0.4, renew_seconds=0.25, retry_seconds=0.03)
+QUICK = LeaseSettings("sys", "op", "first", lease_seconds=0.8, renew_seconds=0.6, retry_seconds=0.03)
 
 
 def candidate(cluster: FakeCluster, name: str) -> LeaderLease:
@@ -83,6 +84,38 @@ async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> 
     started = asyncio.get_running_loop().time()
     await asyncio.wait_for(first.hold(), 2)
     assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
+
+
+async def test_a_leader_counts_from_when_it_asked_and_not_from_a_late_answer() -> None:
+    """Others count from the write: a leader that counted from the answer would lead on beside the next one."""
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    written = []
+
+    class Slow(FakeCluster):
+        async def replace(self, *given: Any) -> dict[str, Any]:
+            answer = await cluster.replace(*given)
+            written.append(asyncio.get_running_loop().time())
+            cluster.fail("get", "leases", Unreachable("get", "no route"), times=1_000)
+            await asyncio.sleep(0.45)
+            return answer
+
+    slow = Slow()
+    slow.get = cluster.get  # type: ignore[method-assign]
+    first._cluster = slow
+    await asyncio.wait_for(first.hold(), 3)
+    assert len(written) == 1
+    assert asyncio.get_running_loop().time() - written[0] < QUICK.lease_seconds
+
+
+async def test_a_conflict_renews_nothing() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    cluster.fail("replace", "leases", Conflict("put", "changed"), times=1_000)
+    await asyncio.wait_for(first.hold(), 3)
+    assert not first.leading
 
 
 async def test_a_short_outage_does_not_cost_the_lease() -> None:

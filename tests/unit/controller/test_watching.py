@@ -23,7 +23,7 @@ from trainmaster.controller.errors import Forbidden
 from trainmaster.controller.settings import OperatorSettings
 
 ALONE = OperatorSettings(leader_elect=False, metrics_port=0, metrics_host="127.0.0.1")
-QUICK_LEASE = replace(ALONE, leader_elect=True, lease_seconds=0.6, renew_seconds=0.4, retry_seconds=0.05)
+QUICK_LEASE = replace(ALONE, leader_elect=True, lease_seconds=4.0, renew_seconds=3.0, retry_seconds=0.05)
 
 
 class World:
@@ -194,6 +194,24 @@ async def test_of_two_operators_one_works_and_the_other_takes_over(tmp_path: Pat
         await until(lambda: first.has("statefulsets"))
         stop.set()
         await asyncio.wait_for(task, 8)
+
+
+async def test_a_leader_keeps_its_lease_while_it_waits_for_the_custom_resource(tmp_path: Path) -> None:
+    """Without that another operator would lead as well when it is installed at last."""
+    quick = replace(QUICK_LEASE, lease_seconds=1.0, renew_seconds=0.8)
+    async with serving(FakeCluster()) as http:
+        http.crd_installed = False
+        settings = replace(quick, kubeconfig=kubeconfig(tmp_path, http.url))
+        operator, stop = Operator(settings, b.children_decider), asyncio.Event()
+        task = asyncio.create_task(operator.run(stop))
+        place = ("leases", "trainmaster-system", "trainmaster-operator")
+        await until(lambda: place in http.cluster.objects)
+        first = http.cluster.objects[place]["spec"]["renewTime"]
+        await until(lambda: bool(http.cluster.objects[place]["spec"]["renewTime"] > first))
+        assert not operator.ready.is_set()
+        http.cluster.objects[place]["spec"]["holderIdentity"] = "another"
+        with pytest.raises(OperatorError, match="the lease was lost"):
+            await asyncio.wait_for(task, 5)
 
 
 async def test_an_operator_that_loses_its_lease_ends(tmp_path: Path) -> None:
