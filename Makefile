@@ -45,7 +45,7 @@ test-slow: $(VENV)/.dev ## The soaks that `make test` leaves out
 # All that torch brings, datasets for the tests that `make test` skips without it, and nothing left behind: ten minutes, 7 GB
 # meanwhile. Where /tmp is small, TMPDIR says where.
 test-torch: ## The training loop's tests with another torch: make test-torch TORCH=torch==2.11.0
-	set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
+	@set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; \
 	$(MAKE) --no-print-directory VENV="$$scratch" PIP_ARGS='--no-cache-dir $(PIP_ARGS)' "$$scratch/.dev"; \
 	"$$scratch/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check 'datasets>=3'; \
 	"$$scratch/bin/python" -c 'import torch; print("torch", torch.__version__)'; \
