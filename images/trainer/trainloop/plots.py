@@ -43,12 +43,13 @@ def draw_curves(lines: Lines, directory: Path, alone: Lines | None = None) -> Pa
             axis.text(0.5, 0.5, "nothing was written", ha="center", va="center", color="0.5", transform=axis.transAxes)
             axis.set_yticks([])
         axis.set(xlabel="optimizer step", xlim=(0, 1.03 * last))
+        axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
         for number, step in enumerate(restarts(lines)):
             label = "_" if number or draw is not _loss else "new attempt"
             axis.axvline(step, color="0.4", linestyle="--", linewidth=0.8, label=label)
         names = axis.get_legend_handles_labels()[1]
-        if len(names) > 1 or (names and draw is _results):
+        if len(names) > 1 or (names and draw in (_results, _shares)):
             axis.legend(fontsize="small")
     return _save(figure, directory / "curves.png")
 

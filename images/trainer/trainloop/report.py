@@ -83,7 +83,10 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
         ("waiting for data, median", f"{_median(lines, 'dataWait'):.1%} of the time"),
         ("communication not hidden by computing, median", f"{_median(lines, 'communication'):.1%} of the time"),
         ("sent by each rank", f"{_median(lines, 'bytesSent') / 2**20:,.3f} MiB a step"),
-        ("checkpoints", f"{len(stalls)}, stalls {sum(stalls):.2f} s in all, {max(stalls, default=0):.2f} s at most"),
+        (
+            "checkpoints",
+            f"{len(stalls)}, stalls {sum(stalls):.2f} s in all, {max(stalls):.2f} s at most" if stalls else "none",
+        ),
         ("warnings", _first(warnings)),
         *([("against one rank", _against(lines, alone))] if alone else []),
     ]
