@@ -28,8 +28,10 @@ from trainmaster.reconciling.snapshot import ChildView, WorkloadView
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import scheduler_of
 
-# Evictions after which the Workload goes straight back into its queue; of others Kueue itself says when.
-_QUEUED_AGAIN = frozenset({"Preempted", "AdmissionCheck", "NodeFailures"})
+# Evictions after which the Workload goes straight back into its queue. Of all others Kueue itself says when, by the
+# reason that it finds in `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again,
+# it was activated again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
+_QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
 
 
 def queued(situation: Situation) -> Transition | None:
@@ -68,14 +70,18 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
             yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
         return
     if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
-        if gone:
+        # A new one would be active: who has deactivated it, or Kueue itself, says when the job may queue again.
+        if gone and workload.active:
             yield DeleteChild(child.kind, child.name, child.uid)
-        return
+        if workload.active:
+            return
     if workload.evicted:
         if workload.reserved and gone:
             again = workload.evicted in _QUEUED_AGAIN
             requeued = WorkloadCondition("Requeued", again, workload.evicted, workload.message)
             yield _report(child, requeued, release=workload.message or "the job has stopped")
+        return
+    if not workload.active:
         return
     if not workload.reserved:
         if not _lacks_priority(situation):
@@ -131,6 +137,8 @@ def _why(situation: Situation, workload: WorkloadView | None) -> str:
     known = child.workload if child is not None else None
     if known is None:
         return f"waiting for its turn in the queue {queue} of Kueue"
+    if known.evicted and not known.active:
+        return f"its Workload is deactivated (spec.active is false): {known.message}"
     if known.evicted:
         return f"evicted by Kueue ({known.evicted}): {known.message}"
     if not known.active:

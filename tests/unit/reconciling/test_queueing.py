@@ -146,6 +146,57 @@ def test_the_quota_is_given_back_with_the_last_pod() -> None:
     assert reported(decided(job(queued(1), **KUEUE), around(stopped))).conditions[0].status is False
 
 
+# Kueue 0.15 to 0.18, apis/kueue/v1beta2 (WorkloadEvicted...) and pkg/controller/jobframework (setRequeued).
+@pytest.mark.parametrize(
+    ("reason", "queued_again"),
+    [
+        ("Preempted", True),
+        ("NodeFailures", True),
+        ("PodsReadyTimeout", False),
+        ("AdmissionCheck", False),
+        ("ClusterQueueStopped", False),
+        ("LocalQueueStopped", False),
+        ("Deactivated", False),
+        ("DeactivatedDueToRequeuingLimitExceeded", False),
+        ("FlavorMigration", False),
+        ("EvictedOnManagerCluster", False),
+        ("SomethingNewer", False),
+    ],
+)
+def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str, queued_again: bool) -> None:
+    """Of the others Kueue says when: it finds its own reason in Requeued=False."""
+    evicted = workload(admitted=2, evicted=reason, message="why", active=not reason.startswith("Deactivated"))
+    stopped = decided(job(running(), **KUEUE), around(evicted, given=pods(), reports=all_up()))
+    assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspended", 0, 0)
+    held = job(stopped.status, **KUEUE)
+    told = reported(decided(held, around(evicted)))
+    assert told.conditions == (WorkloadCondition("Requeued", queued_again, reason, "why"),)
+    assert told.release == "why"
+    # Without quota, and while Kueue's own conditions still say that it was admitted: it doesn't train.
+    for late in ({"reserved": False, "admitted": False}, {"reserved": False}):
+        waits = decided(held, around(replace(evicted, workload=replace(evicted.workload or WorkloadView(), **late))))
+        assert waits.status.phase == "Suspended"
+        assert not [kind for kind in kinds(waits) if "StatefulSet x2" in kind]
+
+
+@pytest.mark.parametrize("spec", [{}, {"runPolicy": {"suspend": True}}, ELASTIC])
+def test_a_deactivated_workload_is_neither_resumed_nor_replaced_by_an_active_one(spec: dict[str, Any]) -> None:
+    """Whoever set `spec.active: false` would else be passed over by a suspension, or by kubectl scale."""
+    off = workload(active=False, evicted="Deactivated", message="The workload is deactivated")
+    decision = decided(job(queued(1), **{**KUEUE, **spec}), around(off))
+    assert decision.status.phase == "Suspended"
+    assert [kind for kind in kinds(decision) if "Workload" in kind] == []
+    if not spec:
+        told = next(item.message for item in decision.status.conditions if item.type == "Suspended")
+        assert told.startswith("its Workload is deactivated (spec.active is false): The workload is deactivated")
+    holding = workload(admitted=2, active=False, evicted="Deactivated", message="off")
+    assert reported(decided(job(queued(1), **{**KUEUE, **spec}), around(holding))).release == "off"
+    on = workload(message="activated again")
+    again = decided(job(queued(1), **{**KUEUE, **spec}), around(on))
+    assert again.status.phase == "Suspended"
+    assert ("Delete Workload.kueue.x-k8s.io" in " ".join(kinds(again))) == bool(spec)
+
+
 def test_an_evicted_job_goes_on_when_it_is_admitted_again() -> None:
     decision = decided(job(queued(1), **KUEUE), around(workload(admitted=2)))
     assert (decision.status.phase, decision.status.attempt) == ("Restarting", 1)
