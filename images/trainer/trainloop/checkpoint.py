@@ -51,8 +51,9 @@ class CheckpointSettings(Settings):
         description="full: whole tensors, written by one rank of each directory. sharded: every rank writes its "
         "part (torch.distributed.checkpoint), for models that no host can hold; needs a shared directory.",
     )
-    storage: Literal["auto", "shared", "local"] = Field(
-        "auto", description="shared: all ranks see the directory. local: each node has its own. auto: find out."
+    storage: Literal["auto", "shared"] = Field(
+        "auto",
+        description="shared: all ranks see the directory. auto: find out whether they do, or nodes have their own.",
     )
     seconds: float = Field(1800, gt=0, description="How long a save may take before it counts as a hang.")
     resume: bool = Field(True, description="Go on from the newest valid checkpoint.")
