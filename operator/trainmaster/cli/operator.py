@@ -76,6 +76,14 @@ def run(
     agent_port: Annotated[
         int, typer.Option(hidden=True, min=1, max=65535, help="Port of the agents, for benchmarks with faked ones.")
     ] = 8472,
+    replace_after: Annotated[
+        float,
+        typer.Option(
+            envvar="TRAINMASTER_REPLACE_AFTER",
+            min=0,
+            help="Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
+        ),
+    ] = 5.0,
     log_format: Annotated[
         Literal["json", "text"],
         typer.Option(envvar="TRAINMASTER_LOG_FORMAT", help="json for collectors, text for people."),
@@ -110,6 +118,7 @@ def run(
         metrics_host=metrics_host,
         agent_image=agent_image or defaults.agent_image,
         agent_port=agent_port,
+        replace_after_seconds=replace_after or None,
         log_format=log_format,
         log_level=log_level,
     )

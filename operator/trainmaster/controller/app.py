@@ -148,7 +148,7 @@ class Operator:
             missing,
             self.metrics,
             self._decide,
-            RenderingSettings(agent_image=settings.agent_image),
+            RenderingSettings(agent_image=settings.agent_image, replace_after_seconds=settings.replace_after_seconds),
             forget=forget,
             domains=NodeDomains(cluster, store),
             kueue=KueueFacts(cluster, store),

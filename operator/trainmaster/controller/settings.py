@@ -35,6 +35,8 @@ class OperatorSettings:
     metrics_host: str = "0.0.0.0"
     agent_image: str = f"ghcr.io/trainmaster/trainer:{__version__}"
     agent_port: int = 8472
+    # Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; None: never is.
+    replace_after_seconds: float | None = 5.0
     log_format: LogFormat = "text"
     log_level: str = "INFO"
     # Seconds between two status writes that only tell progress; state changes are written at once.

@@ -20,24 +20,21 @@ from trainmaster.reconciling.snapshot import ContainerView, PodView
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 # A container that ran for so long starts again at once.
 FORGIVEN_AFTER = 600.0
-# From the deletion of a pod without a running container to its successor's container: measured 1.4 s on a real
-# kubelet; volumes, a busy scheduler and an init container take longer.
-NEW_POD_SECONDS = 5.0
 # `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
 _WORDS = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
 
 
 def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins: float) -> tuple[PodView, ...]:
-    """Pods of `workers` that a new one would overtake.
+    """Pods of `workers` that new ones would overtake (`settings.replace_after_seconds`).
 
     `ended` is the newest attempt that is over: only its reports, and earlier ones, count. `begins`: when the next
     attempt may open at the earliest.
     """
-    checkpoint = situation.spec.checkpoint
-    if checkpoint is not None and checkpoint.volume.empty_dir:
-        # They would go with the pod.
+    checkpoint, patience = situation.spec.checkpoint, situation.settings.replace_after_seconds
+    if patience is None or (checkpoint is not None and checkpoint.volume.empty_dir):
+        # What is on such a volume would go with the pod.
         return ()
-    overtaken = max(situation.now + NEW_POD_SECONDS, begins)
+    overtaken = max(situation.now + patience, begins)
     pods = (situation.pods.get(worker) for worker in workers)
     return tuple(
         pod

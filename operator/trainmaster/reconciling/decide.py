@@ -51,7 +51,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
 
 
 def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Decision:
-    """What to do for a job. `now`: seconds since the epoch; `settings`: the operator's choices for what it renders."""
+    """What to do for a job. `now`: seconds since the epoch; `settings`: the operator's own choices."""
     if job.deleting:
         # Owner references do the rest; agents get SIGTERM from the kubelet.
         return Decision(job.status)

@@ -56,12 +56,16 @@ DEFAULT_SHARED_MEMORY = "8Gi"
 
 @dataclass(frozen=True)
 class Settings:
-    """The operator's own choices for what it renders."""
+    """The operator's own choices: for what it renders, and where a cluster's ways matter for what it decides."""
 
     # Image whose agent is copied into pods of other images. Must be the operator's own version.
     agent_image: str = "ghcr.io/trainmaster/trainer:0.1.0"
     # imagePullPolicy of that init container; None leaves it to Kubernetes (IfNotPresent for a tag that isn't latest).
     agent_image_pull_policy: str | None = None
+    # Seconds that a worker's container may wait in the kubelet's crash back-off before its pod is replaced instead (the
+    # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
+    # scheduler take longer). None: never.
+    replace_after_seconds: float | None = 5.0
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,11 @@ from tests.unit.reconciling.builders import (
     settled,
 )
 from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Assign, Decision
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_text
+from trainmaster.rendering import Settings
 
 
 def exited(worker: int = 1, attempt: int = 1, *, restarts: int = 1, ago: float = 1.0, **fields: Any) -> PodView:
@@ -162,6 +164,13 @@ def test_what_a_rule_ignores_could_go_on_for_ever_and_waits_for_the_kubelet() ->
 def test_checkpoints_that_would_go_with_the_pod_are_worth_the_wait() -> None:
     of = job(running(), checkpoint={"volume": {"emptyDir": True}})
     assert decided(of, settled(of, observed(given=pods(exited())))).status.replacing == []
+
+
+@pytest.mark.parametrize(("seconds", "replaced"), [(None, False), (5.0, True), (20.0, False)])
+def test_the_operators_settings_say_which_waits_are_too_long(seconds: float | None, replaced: bool) -> None:
+    of = job(running())
+    status = decide(of, observed(given=pods(exited())), NOW, Settings(replace_after_seconds=seconds)).status
+    assert status.replacing == (["uid-1"] if replaced else [])
 
 
 class TestExitsThatComeToLightLater:
