@@ -2,7 +2,7 @@
 
 A worker whose rank is over its limit says `stalled`; the lead asks all (`look`), gathers their evidence for
 ANSWER_SECONDS at most, and tells all the verdict: `hung`, and the worker with that rank reports it, or `patience`.
-A worker that gives no answer at all, and isn't known to have come further than the others, is the first to be named
+A worker that isn't even heard since, and isn't known to have come further than the others, is the first to be named
 instead: its lead reports it as lost, because it can't. Where no verdict comes (no lead, or it is what hangs), the
 worker that stalled reports by itself.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Optional
 
 from trainmaster.agent import hang
 from trainmaster.agent.loop import Loop, Timer
@@ -29,14 +29,15 @@ STANDING_BYTES = 250
 
 class Inquest:
     """`tell` sends a line to all workers, the lead's own included; `awaited` are the attempt's workers; `steps` is how
-    far one was by its last progress; `lose` takes an attempt, workers that don't answer, and a sentence."""
+    far one was by its last progress, None where it was heard since a moment; `lose` takes an attempt, workers that are
+    silent, and a sentence."""
 
     def __init__(
         self,
         loop: Loop,
         tell: Callable[[dict[str, Any]], None],
         awaited: Callable[[], frozenset[int]],
-        steps: Callable[[int], int],
+        steps: Callable[[int, float], Optional[int]],
         lose: Callable[[int, list[int], str], None],
     ) -> None:
         self._loop = loop
@@ -45,6 +46,7 @@ class Inquest:
         self._steps = steps
         self._lose = lose
         self._question: dict[str, Any] = {}
+        self._asked_at = 0.0
         self._attempt = 0
         self._answers: dict[int, list[hang.Standing]] = {}
         self._timer: Timer | None = None
@@ -58,6 +60,7 @@ class Inquest:
         self._answers = {}
         self._timer = self._loop.call_later(ANSWER_SECONDS, self._decide)
         size = min(MAX_WORKER_BYTES, MAX_EVIDENCE_BYTES // max(workers, 1))
+        self._asked_at = time.monotonic()
         self._question = {"type": "look", "attempt": attempt, "bytes": size}
         self._tell(self._question)
 
@@ -94,7 +97,8 @@ class Inquest:
         if silent:
             sentence = f"no answer from worker {', '.join(map(str, silent[:8]))}\n{sentence}"
             reached = next(hang.steps_of(standing) for standing in ranks if standing.rank == verdict.rank)
-            first = [worker for worker in silent if self._steps(worker) <= reached]
+            known = {worker: self._steps(worker, self._asked_at) for worker in silent}
+            first = [worker for worker, steps in known.items() if steps is not None and steps <= reached]
             if first and not any(hang.is_stopped(standing) for standing in ranks):
                 self._lose(self._attempt, first, sentence)
                 return

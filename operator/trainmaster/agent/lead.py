@@ -289,8 +289,12 @@ class Lead:
     def _taking_part(self) -> frozenset[int]:
         return frozenset(self._assignment.workers if self._assignment is not None else ())
 
-    def _steps(self, worker: int) -> int:
-        """How far a worker was by its last progress, its slowest rank; -1 where it never said."""
+    def _steps(self, worker: int, since: float) -> Optional[int]:
+        """How far a worker was by its last progress, its slowest rank; -1 where it never said, None where it was heard
+        since that moment."""
+        member = self._members.get(worker)
+        if member is not None and member.connected and member.heard_at >= since:
+            return None
         line = self._progress.get(worker)
         if line is None or self._assignment is None or line["attempt"] != self._assignment.attempt:
             return -1

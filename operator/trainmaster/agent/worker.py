@@ -291,6 +291,9 @@ class Worker:
         elif kind == "stop":
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
         elif kind in ("look", "hung", "patience"):
+            if kind == "look":
+                # At once: to find out what is asked for may take longer than a lead waits.
+                self._link.send({"type": "ping"})
             if not self._part.told(attempt, line) and kind == "look":
                 # No rank of this worker can hang. Without an answer its agent would count as lost.
                 self._tell_lead(evidence_line(attempt, self._settings.worker, {}))
