@@ -196,6 +196,9 @@ def test_from_four_workers_to_three_and_back_every_sample_is_seen_once(stage: St
         job.until(lambda: steps_taken(job) >= 2, "some steps of four")
         cluster.kubectl("scale", "dtj", job.name, "--replicas=3")
         job.until_phase("Running", attempt=2)
+        # `Running` is before the first step: what attempt 1 has taken is known by then.
+        taken = steps_taken(job)
+        job.until(lambda: steps_taken(job) > taken, "some steps of three")
         cluster.kubectl("scale", "dtj", job.name, "--replicas=4")
         job.succeeds(attempt=3)
         found = written(cluster, kept)
