@@ -32,6 +32,7 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
     ("bf16", {"communication": {"compression": "bf16"}}),
     ("powersgd r4", {"communication": {"compression": "powersgd", "powersgd_rank": 4}}),
     ("onebit", {"communication": {"compression": "onebit"}}),
+    ("onebit after 100", {"communication": {"compression": "onebit", "start_step": 100}}),
     ("local sgd 4", {"communication": {"local_steps": 4}}),
     ("delayed 4 (embeddings)", {"delayed": {"pattern": "^(characters|pairs)", "every": 4}}),
 ]
@@ -74,9 +75,12 @@ def _run(changes: dict[str, Any], ranks: int, steps: int, seed: int) -> tuple[fl
             _rank, args=(ranks, port, document), nprocs=ranks, start_method="forkserver"
         )
         lines = read_metrics(Path(folder) / "metrics.jsonl")
-    newest = [line for line in lines if line["kind"] == "step"][-1]
+    told = [line for line in lines if line["kind"] == "step"]
     result = [line for line in lines if line["kind"] == "result"][-1]
-    return newest["bytesSent"], newest["stepSeconds"], result["loss"], result["accuracy"]
+    # A line's numbers are means over the steps since the one before.
+    since = [0, *(line["step"] for line in told[:-1])]
+    sent = sum(line["bytesSent"] * (line["step"] - begun) for line, begun in zip(told, since, strict=True))
+    return sent / told[-1]["step"], told[-1]["stepSeconds"], result["loss"], result["accuracy"]
 
 
 def _rank(rank: int, ranks: int, port: int, document: dict[str, Any]) -> None:
@@ -90,8 +94,8 @@ def _rank(rank: int, ranks: int, port: int, document: dict[str, Any]) -> None:
         trainer.run()
 
 
-def theory(label: str, ranks: int) -> float:
-    """Bytes that a rank sends in a step, by formula."""
+def theory(label: str, ranks: int, steps: int) -> float:
+    """Bytes that a rank sends in a step, by formula, on average over the steps."""
     shapes = {name: p.shape for name, p in ReviewModel(ReviewOptions.model_validate(SMALL)).named_parameters()}
     numbers = sum(shape.numel() for shape in shapes.values())
     fp32 = ring_bytes(numbers, ranks, 4)
@@ -104,6 +108,9 @@ def theory(label: str, ranks: int) -> float:
     if label.startswith("delayed"):
         late = sum(shape.numel() for name, shape in shapes.items() if name.startswith(("characters", "pairs")))
         return ring_bytes(numbers - late, ranks, 4) + ring_bytes(late, ranks, 4) / 4
+    if label == "onebit after 100":
+        plain = min(100 / steps, 1.0)
+        return fp32 * (plain + (1 - plain) / 32)
     return fp32 * {"fp32": 1, "fp16": 1 / 2, "bf16": 1 / 2, "onebit": 1 / 32, "local sgd 4": 1 / 4}[label]
 
 
@@ -117,12 +124,12 @@ def compression(steps: int, seeds: int, ranks: list[int]) -> None:
         for label, changes in METHODS:
             row = measure(changes, size, steps, seeds)
             base = base or row
-            sent = row.bytes_sent
+            sent, loss = row.bytes_sent, statistics.mean(row.losses)
             difference = [ours - theirs for ours, theirs in zip(row.accuracies, base.accuracies, strict=True)]
             spread = statistics.stdev(difference) if seeds > 1 else 0.0
             print(
-                f"{size:>5}  {label:<23}{sent:>12,.0f}{1 - sent / theory('fp32', size):>8.1%}"
-                f"{sent / theory(label, size):>10.3f}{row.step_seconds * 1000:>9.1f}{statistics.mean(row.losses):>8.4f}"
+                f"{size:>5}  {label:<23}{sent:>12,.0f}{1 - sent / theory('fp32', size, steps):>8.1%}"
+                f"{sent / theory(label, size, steps):>10.3f}{row.step_seconds * 1000:>9.1f}{loss:>8.4f}"
                 f"{statistics.mean(row.accuracies):>8.4f} ({statistics.mean(difference):+.4f} ± {spread:.4f})",
                 flush=True,
             )
