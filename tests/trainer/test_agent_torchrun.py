@@ -91,12 +91,12 @@ def test_a_killed_rank_is_named_with_its_signal_and_all_train_again_in_place(job
         return int(lines[0].split()[5]) if lines else 0
 
     os.kill(until(pid, 90, "rank 1 trains"), signal.SIGKILL)
-    culprit = stream.until(lambda line: (line.get("report") or {}).get("culprit") is True and "Failed" in str(line))
+    culprit = stream.until(lambda line: (line.get("report") or {}).get("culprit") is True and "Failed" in str(line), 90)
     report = culprit["report"]
     assert (report["rank"], report["signal"], report["reason"]) == (1, 9, "Signal")
     assert agents[0].request("POST", "/v1/ack", {"seq": culprit["seq"]})[0] == 204
     assert agents[0].request("POST", "/v1/assignment", job.assignment(2))[0] == 204
-    progress = stream.until(lambda line: line["type"] == "progress" and line["attempt"] == 2)
+    progress = stream.until(lambda line: line["type"] == "progress" and line["attempt"] == 2, 90)
     assert set(progress["ranks"]) <= {"0", "1"}
     assert progress["ranks"]["0"]["totalSteps"] == 1000
     stream.close()
