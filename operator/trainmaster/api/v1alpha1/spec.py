@@ -180,7 +180,9 @@ class NodePolicy(SpecModel):
     """What to do about nodes that fail."""
 
     lost_after_seconds: PositiveSeconds = Field(
-        40, description="Seconds that a node may be unreachable before its workers are replaced."
+        40,
+        description="Seconds that a node may be unreachable before its workers are replaced, and that a worker may be "
+        "silent, once its peers have found it so in a hang.",
     )
     quarantine_after: Count = Field(
         3, description="Failures blamed on a node after which this job avoids it; 0 never does."
