@@ -102,7 +102,8 @@ class FakedCluster:
             agent = self.workers.agents.get(metadata["uid"])
             lines.append(f"{metadata['name']} {metadata['uid']} {status.get('phase')} {assigned}")
             lines.append(f"  {json.dumps(status.get('containerStatuses'))[:600]}")
-            lines.append(f"  agent: {vars(agent) if agent else None}"[:1500])
+            known = {name: value for name, value in vars(agent).items() if name != "home"} if agent else None
+            lines.append(f"  agent: {known}"[:3000])
         return "\n".join([*lines, *map(str, self.workers.runs(f"{namespace}/job"))])
 
     def at_rest(self, namespace: str) -> bool:

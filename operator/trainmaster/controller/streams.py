@@ -35,6 +35,7 @@ from trainmaster.controller.stream_lines import (
     parse_line,
 )
 from trainmaster.reconciling.snapshot import MemberView, StreamView
+from trainmaster.rendering import JobIdentity, worker_layout
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,10 @@ LINES_A_WORKER = 5.0
 
 @dataclass(frozen=True)
 class Following:
-    """Whom to listen to for a job. `candidates` are reachable agents in the order of lead succession."""
+    """Whom to listen to for a job. `workers` are those that it can have, whether or not their pods are there now.
+
+    `candidates` are reachable agents in the order of lead succession.
+    """
 
     key: JobKey
     uid: str
@@ -82,7 +86,10 @@ def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
     if not candidates:
         return None
     key = JobKey(job.namespace, job.name)
-    return Following(key, job.uid, max(status.attempt, newest.attempt), frozenset(pods), tuple(candidates))
+    # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
+    layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), job.spec) if job.spec is not None else ()
+    workers = frozenset([*(index for group in layout for index in group.indexes), *newest.workers, *pods])
+    return Following(key, job.uid, max(status.attempt, newest.attempt), workers, tuple(candidates))
 
 
 class LeadStreams:
@@ -137,7 +144,7 @@ class LeadStreams:
         """An attempt is about to be opened: reports of it may come before the pass that opens it has ended."""
         follower = self._followers.get(key)
         if follower is not None and attempt > follower.following.attempt:
-            follower.following = replace(follower.following, attempt=attempt)
+            follower.update(replace(follower.following, attempt=attempt))
 
     async def push(self, key: JobKey, assignment: Assignment) -> bool:
         """Send an assignment to the lead; False when no stream is open or the lead didn't take it."""
@@ -175,14 +182,21 @@ class _Follower:
         self._view = StreamView()
         self._changed = asyncio.Event()
         self._failures = 0
+        # A report of this stream wasn't taken in: of an attempt, or a worker, that this operator doesn't know (yet).
+        self._passed_over = False
+        # All reports shall be told again, by the same agent.
+        self._again = False
         self.task = asyncio.create_task(self._run(), name=f"stream {following.key}")
 
     def update(self, following: Following) -> None:
         """Other candidates, or a newer attempt."""
-        if following.candidates != self.following.candidates:
+        before, self.following = self.following, following
+        if following.candidates != before.candidates:
             self._failures = 0
             self._changed.set()
-        self.following = following
+        if self._passed_over and (following.attempt, following.workers) != (before.attempt, before.workers):
+            self._again = True
+            self._changed.set()
 
     def stop(self) -> None:
         self.task.cancel()
@@ -206,6 +220,7 @@ class _Follower:
         while True:
             agent = self._choose()
             self._changed.clear()
+            self._passed_over = self._again = False
             reader = asyncio.create_task(self._listen(agent))
             waiter = asyncio.create_task(self._stay_with(agent))
             try:
@@ -235,7 +250,7 @@ class _Follower:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), None if first else PREFERENCE_SECONDS)
             candidates = self.following.candidates
-            if agent not in candidates:
+            if agent not in candidates or self._again:
                 self._changed.set()
                 return
             self._changed.clear()
@@ -311,6 +326,8 @@ class _Follower:
                 report.worker in following.workers and report.attempt <= following.attempt
             ):
                 self._store.note_report(key, report)
+            case ReportLine():
+                self._passed_over = True
             case ProgressLine() if line.worker in following.workers and line.attempt <= following.attempt:
                 first = self._store.note_progress(key, line.attempt, line.worker, line.ranks, self._now())
                 if first is not None:

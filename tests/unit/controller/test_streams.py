@@ -279,6 +279,18 @@ async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed(
         assert [r.attempt for r in w.snapshot().observed.reports] == [2]
 
 
+async def test_a_report_from_before_its_attempt_is_known_is_heard_again() -> None:
+    """Another operator may have opened it; the lead has been told that all is well with what it said."""
+    early = {"type": "report", "seq": 1, "report": report(1, attempt=2)}
+    lead = Lead(lines=[early])
+    async with listening(lead) as port, world(port) as w:
+        w.streams.follow(KEY, following(address(0)))
+        await until(lambda: lead.acked == [1])
+        assert w.snapshot().observed.reports == ()
+        w.streams.follow(KEY, following(address(0), attempt=2))
+        await until(lambda: bool(w.snapshot().observed.reports))
+
+
 @pytest.mark.parametrize("nonsense", [b"not json\n", b'{"type":"report","seq":"x"}\n', b"x" * 70_000, b'["hello"]\n'])
 async def test_what_does_not_fit_the_protocol_ends_the_connection_and_nothing_else(nonsense: bytes) -> None:
     lead = Lead()
@@ -324,6 +336,13 @@ def test_only_agents_that_run_are_followed_in_rank_order() -> None:
     assert found is not None
     assert [agent.worker for agent in found.candidates] == [1, 0]
     assert found.attempt == 2
+
+
+def test_a_worker_without_a_pod_is_heard() -> None:
+    """Its next pod may have joined, and finished, before the pass that opened the attempt has planned anew."""
+    found = planned(JobStatus(phase="Restarting", attempt=1), b.pod(0, assigned=b.assignment(1, workers=(0,))))
+    assert found is not None
+    assert found.workers == {0, 1}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Suspended"])
