@@ -40,7 +40,7 @@ rank, world, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), o
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 checkpoint, progress = folder / "checkpoint", pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
 if rank == 0:
-    server = socket.create_server(("0.0.0.0", address[1]), reuse_port=False)
+    server = socket.create_server(address)
     peers = [server.accept()[0] for _ in range(world - 1)]
 else:
     while True:

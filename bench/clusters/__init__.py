@@ -6,6 +6,7 @@ With TRAINMASTER_TEST_KUBECONFIG they run on that cluster instead (an operator m
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -37,7 +38,7 @@ import os, socket, sys, time
 rank, world, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["TRAINMASTER_ATTEMPT"]
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 if rank == 0:
-    server = socket.create_server(("0.0.0.0", address[1]), reuse_port=False)
+    server = socket.create_server(address)
     peers = [server.accept()[0] for _ in range(world - 1)]
     [peer.sendall(b"g") for peer in peers]
 else:
@@ -119,27 +120,29 @@ class World:
         return [pod async for page in self.cluster.pages(PODS, NAMESPACE, label_selector=selector) for pod in page]
 
     async def joined(
-        self, name: str, workers: int, attempt: int, seconds: float = 120.0
+        self, name: str, workers: int, attempt: int, seconds: float = 60.0
     ) -> dict[int, tuple[int, float]]:
         """By rank: process and time of joining, once all ranks of an attempt have joined."""
-        async with asyncio.timeout(seconds):
-            while True:
-                found: dict[int, tuple[int, float]] = {}
-                for worker in range(workers):
-                    try:
-                        text = await self.cluster.pod_log(
-                            NAMESPACE, f"{name}-{worker}", container="worker", tail_lines=50, limit_bytes=65_536
-                        )
-                    except (NotFound, Invalid):
-                        # Not there yet, or its container hasn't started.
-                        break
-                    match = re.search(rf"joined {attempt} (\d+) (\d+) ([0-9.]+)", text)
-                    if match is None:
-                        break
-                    found[int(match[1])] = (int(match[2]), float(match[3]))
-                if len(found) == workers:
-                    return found
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found: dict[int, tuple[int, float]] = {}
+            for worker in range(workers):
+                try:
+                    text = await self.cluster.pod_log(
+                        NAMESPACE, f"{name}-{worker}", container="worker", tail_lines=50, limit_bytes=65_536
+                    )
+                except (NotFound, Invalid):
+                    # Not there yet, or its container hasn't started.
+                    break
+                match = re.search(rf"joined {attempt} (\d+) (\d+) ([0-9.]+)", text)
+                if match is None:
+                    break
+                found[int(match[1])] = (int(match[2]), float(match[3]))
+            if len(found) == workers:
+                return found
+            await asyncio.sleep(0.05)
+        status = await self.status(name)
+        raise TimeoutError(f"{name}: attempt {attempt} hasn't joined in {seconds:g} s; {json.dumps(status)}")
 
 
 @asynccontextmanager
