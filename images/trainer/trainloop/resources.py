@@ -6,6 +6,7 @@ throttled.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from collections.abc import Iterator
@@ -39,6 +40,16 @@ def _numbers(file: Path) -> list[int] | None:
         return None
 
 
+def host_memory(cgroup: Path = CGROUP) -> int | None:
+    """Bytes in use that the kernel can't take back: without the page cache, which may fill all that is free."""
+    try:
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        used = int((cgroup / "memory.current").read_text())
+    except (OSError, ValueError):
+        return None
+    return used - int(stat.get("active_file", 0)) - int(stat.get("inactive_file", 0))
+
+
 def cores(cgroup: Path = CGROUP) -> float:
     """Cores that this container may use: the affinity mask, or the cgroup's limit where that is less."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
@@ -69,6 +80,41 @@ def memory(device: torch.device) -> dict[str, float]:
         "reservedMemory": stats["reserved_bytes.all.current"],
         "allocationRetries": stats["num_alloc_retries"],
     }
+
+
+class MemoryPressure:
+    """Whether this rank is running short of memory, looked at now and then; `reason` is the last answer in words.
+
+    On a device: the allocator had to empty its cache and try again. A rank that does so alone keeps all others waiting,
+    again and again, so all of them empty theirs together (`relieve`). In host memory: what can't be reclaimed is close
+    to the container's limit.
+    """
+
+    HOST_SHARE = 0.95
+
+    def __init__(self, device: torch.device, cgroup: Path = CGROUP) -> None:
+        self._device, self._cgroup = device, cgroup
+        self._retries, self._full = 0.0, False
+        self.reason = ""
+
+    def rises(self) -> bool:
+        """Whether it has become worse since the last look."""
+        retries = memory(self._device).get("allocationRetries", 0.0)
+        limit, used = memory_limit(self._cgroup), host_memory(self._cgroup)
+        full = limit is not None and used is not None and used > self.HOST_SHARE * limit
+        reasons = []
+        if retries > self._retries:
+            reasons.append(f"{self._device} had to empty its cache {retries - self._retries:.0f} times")
+        if full and not self._full:
+            reasons.append(f"{(used or 0) / 2**30:.2f} of the container's {(limit or 0) / 2**30:.2f} GiB are in use")
+        self._retries, self._full, self.reason = retries, full, ", ".join(reasons)
+        return bool(reasons)
+
+    def relieve(self) -> None:
+        """Give back what is cached."""
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 @contextmanager

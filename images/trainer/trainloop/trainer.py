@@ -32,7 +32,7 @@ from trainloop.optimizer import clip_gradients, set_rate
 from trainloop.parallel import build_replica
 from trainloop.precision import Precision
 from trainloop.progress import Progress, Section
-from trainloop.resources import explaining_out_of_memory, fit_threads, memory
+from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
 from trainloop.schedule import Schedule
 from trainloop.snapshots import TrainState
 from trainloop.tasks import Task, build_task, imported
@@ -67,6 +67,7 @@ class Trainer:
         self.detector = AnomalyDetector(config.anomaly)
         self.balancer = Balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
+        self.pressure = MemoryPressure(world.device)
         #: Called after every step with the trainer; add your own to extend the loop without a fork.
         self.after_step: list[Callable[[Trainer], None]] = []
         for name in config.hooks:
@@ -175,12 +176,24 @@ class Trainer:
         return self.loader.fetch()
 
     def _agree(self, fetched: Fetched) -> tuple[float, bool]:
-        """What the loss is a mean over in the global batch, and whether any rank was asked to stop."""
+        """What the loss is a mean over in the global batch, and whether any rank was asked to stop.
+
+        The same collective tells whether any rank is short of memory.
+        """
         own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
         counted = sum(self.task.count(batch) for batch in own)
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
-        count, stops = self.world.sum([counted, float(self._stop_asked)])
+        short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
+        count, stops, shorts = self.world.sum([counted, float(self._stop_asked), float(short)])
+        if shorts > 0:
+            self._relieve(int(shorts))
         return max(count, 1.0), stops > 0
+
+    def _relieve(self, ranks: int) -> None:
+        """All ranks empty their caches before the step, because some of them are short of memory."""
+        self.pressure.relieve()
+        here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
+        self._warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
         """Accumulate the gradient of the mean loss over the global batch; this rank's part of that mean."""
