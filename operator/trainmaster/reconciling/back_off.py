@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.situation import Situation, is_alive, latest_end
 from trainmaster.reconciling.snapshot import ContainerView, PodView
+from trainmaster.reconciling.words import listed
 
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 # A container that ran for so long starts again at once.
@@ -53,9 +54,7 @@ def is_limited(reason: str, *, counted: bool) -> bool:
 
 def sentence(pods: Iterable[PodView]) -> str:
     """Who is replaced, for a person."""
-    names = [pod.name for pod in pods]
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    return f"replacing {shown}, which the kubelet's crash back-off would keep waiting"
+    return f"replacing {listed([pod.name for pod in pods])}, which the kubelet's crash back-off would keep waiting"
 
 
 def _has_told(pod: PodView, ended: int) -> bool:

@@ -16,6 +16,7 @@ from trainmaster.reconciling.situation import START_FAILURES, Situation, is_aliv
 from trainmaster.reconciling.snapshot import ContainerView, PodView
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.words import listed
 from trainmaster.rendering import worker_layout
 
 # Waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go, kuberuntime/kuberuntime_container.go).
@@ -160,21 +161,19 @@ def _missing(situation: Situation) -> str:
     }
     absent = [names[worker] for worker in situation.workers if worker not in situation.pods]
     if absent:
-        return f"{_list(absent)} {_verb(absent)} not created; `kubectl describe statefulset` tells why"
+        return f"{listed(absent)} {_verb(absent)} not created; `kubectl describe statefulset` tells why"
     down = [names[worker] for worker in situation.workers if worker not in situation.up]
     waiting = [name for worker, name in names.items() if name in down and not _container_runs(situation, worker)]
     if waiting:
-        return f"{_list(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` tells why"
-    return f"the ranks of {_list(down)} {_verb(down)} not up; `kubectl logs {down[0]}` tells why" if down else "unknown"
+        return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` tells why"
+    if down:
+        return f"the ranks of {listed(down)} {_verb(down)} not up; `kubectl logs {down[0]}` tells why"
+    return "unknown"
 
 
 def _container_runs(situation: Situation, worker: int) -> bool:
     container = situation.pods[worker].worker_container
     return container is not None and container.state == "running"
-
-
-def _list(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _verb(names: list[str]) -> str:
