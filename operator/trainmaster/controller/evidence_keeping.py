@@ -123,12 +123,8 @@ class EvidenceKeeper:
         if failure is None or snapshot.job.deleting:
             return
         self._jobs.setdefault(snapshot.job.uid, _Kept()).told = (failure.attempt, failure.reason, failure.at)
-        try:
-            async with asyncio.timeout(LAST_WRITE_SECONDS):
-                await self._write(snapshot.job, self._gather(snapshot, failure, {}))
-                self._written(snapshot.job.uid, failure.attempt)
-        except (ClusterError, TimeoutError) as error:
-            logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
+        if await self._write_now(key, snapshot, failure, with_log=False):
+            self._written(snapshot.job.uid, failure.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
         """The operator is about to delete a pod: write what is only known as long as it is there.
@@ -143,12 +139,7 @@ class EvidenceKeeper:
         if (failure.attempt, culprits) in kept.secured:
             return
         kept.secured = {known for known in kept.secured if known[0] == failure.attempt} | {(failure.attempt, culprits)}
-        try:
-            async with asyncio.timeout(LAST_WRITE_SECONDS):
-                logs = await self._log(key, snapshot, failure) if culprits else {}
-                await self._write(snapshot.job, self._gather(snapshot, failure, logs))
-        except (ClusterError, TimeoutError) as error:
-            logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
+        await self._write_now(key, snapshot, failure, with_log=culprits)
 
     def forget(self, uid: str) -> None:
         """The job is gone."""
@@ -226,6 +217,17 @@ class EvidenceKeeper:
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
         return {}
+
+    async def _write_now(self, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool) -> bool:
+        """Write what there is while something waits for it; whether that was done in time."""
+        try:
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
+                logs = await self._log(key, snapshot, failure) if with_log else {}
+                await self._write(snapshot.job, self._gather(snapshot, failure, logs))
+        except (ClusterError, TimeoutError) as error:
+            logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
+            return False
+        return True
 
     async def _write(self, job: Job, evidence: AttemptEvidence) -> None:
         """Add an attempt to the ConfigMap. Raises ClusterError."""
