@@ -35,7 +35,7 @@ from trainmaster.controller.stream_lines import (
     parse_line,
 )
 from trainmaster.reconciling.snapshot import MemberView, StreamView
-from trainmaster.rendering import JobIdentity, worker_layout
+from trainmaster.rendering import worker_count, worker_layout
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +87,8 @@ def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
         return None
     key = JobKey(job.namespace, job.name)
     # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
-    layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), job.spec) if job.spec is not None else ()
-    workers = frozenset([*(index for group in layout for index in group.indexes), *newest.workers, *pods])
+    everybody = worker_count(worker_layout(job.identity, job.spec)) if job.spec is not None else 0
+    workers = frozenset([*range(everybody), *newest.workers, *pods])
     return Following(key, job.uid, max(status.attempt, newest.attempt), workers, tuple(candidates))
 
 

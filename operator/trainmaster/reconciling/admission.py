@@ -10,7 +10,7 @@ import json
 
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodSetAdmission, WorkloadView
-from trainmaster.rendering import GANG_APIS, JobIdentity, Placement, scheduler_of, worker_layout
+from trainmaster.rendering import GANG_APIS, Placement, scheduler_of, worker_layout
 
 WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
 
@@ -29,7 +29,7 @@ def workload_child(job: Job, observed: Observed) -> ChildView | None:
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
     """Whether a Workload asks for as many workers as the job does now."""
-    layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
+    layout = worker_layout(job.identity, spec)
     return dict(workload.counts) == {group.name: group.count for group in layout}
 
 

@@ -66,7 +66,7 @@ class Situation:
 
     @property
     def identity(self) -> JobIdentity:
-        return JobIdentity(self.job.namespace, self.job.name, self.job.uid)
+        return self.job.identity
 
     @property
     def terminal(self) -> bool:
@@ -275,7 +275,7 @@ def is_silence(reason: str, exit_code: int | None) -> bool:
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
     """Everything that the policies look at."""
     spec = admitted_spec(job, job.spec or spec, observed)
-    layout = worker_layout(JobIdentity(job.namespace, job.name, job.uid), spec)
+    layout = worker_layout(job.identity, spec)
     everybody = tuple(index for group in layout for index in group.indexes)
     ordered = spec.elastic is not None or spec.scheduling.topology is not None
     workers = tuple(job.status.ranks) if ordered and job.status.ranks else everybody

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from trainmaster.api.protocol import Assignment, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster.rendering import JobIdentity
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
@@ -30,6 +31,11 @@ class Job:
     deleting: bool = False
     invalid: str | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> JobIdentity:
+        """What names and tokens are made of."""
+        return JobIdentity(self.namespace, self.name, self.uid)
 
 
 @dataclass(frozen=True)
