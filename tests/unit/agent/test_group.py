@@ -159,6 +159,11 @@ def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
     replacement.annotate(job.assignment(2, [0, 1]))
     replacement.start("sh", "-c", RANK, "sh", str(job.folder), TRAINMASTER_POD_IP=job.address(1))
     replacement.until_state("Waiting", 2)
+    # Its link to the lead is another connection than the one that it answers on, and may come later.
+    until(
+        lambda: {"uid-0", "uid-new"} == {member["uid"] for member in agents[0].state()["members"]},
+        what="the lead knows the new pod",
+    )
     stream = Stream(agents[0])
     member = stream.until(lambda line: line["type"] == "hello")["members"][-1]
     assert (member["worker"], member["uid"]) == (1, "uid-new")
