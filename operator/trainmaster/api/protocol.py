@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -26,9 +25,14 @@ FIELD_MANAGER = "trainmaster"
 
 AGENT_PORT = 8472
 TOKEN_HEADER = "Trainmaster-Token"
-# Below the ephemeral ports (32768) and apart from torchrun's own default rendezvous (29400).
-FIRST_MASTER_PORT = 29500
-MASTER_PORTS = 400
+# torch's own default: what a manifest shows before an assignment names the attempt's port.
+DEFAULT_MASTER_PORT = 29500
+# What nodes are known to serve themselves, which meets jobs with hostNetwork: OpenShift's machine configs, GlusterFS,
+# MicroK8s' cluster agent, CockroachDB, MongoDB.
+_TAKEN_PORTS = frozenset({22_623, 22_624, 24_007, 24_008, 25_000, 26_257, 27_017, 27_018, 27_019})
+# Below torch's defaults (29400 and 29500, where jobs of others are), NodePorts (30000) and ephemeral ports (32768).
+# Their number is a prime, so that every stride visits all of them.
+MASTER_PORTS = tuple(port for port in range(20_000, 29_000) if port not in _TAKEN_PORTS)[:8_971]
 
 MAX_LINE_BYTES = 65_536
 MAX_ERROR_CHARACTERS = 2_000
@@ -48,8 +52,14 @@ def job_token(job_uid: str) -> str:
 
 
 def master_port(job_uid: str, attempt: int) -> int:
-    """The port of an attempt's rendezvous: each attempt's own, so that a rank left over can't join a new one."""
-    return FIRST_MASTER_PORT + (zlib.crc32(job_uid.encode()) + attempt) % MASTER_PORTS
+    """The port of an attempt's rendezvous: each attempt's own, so that a rank left over can't join a new one.
+
+    Each job walks through the ports from a place and with a stride of its own: jobs on one network hardly meet at a
+    port, and two that did don't meet again at the next attempt.
+    """
+    spread = int.from_bytes(hashlib.sha256(job_uid.encode()).digest()[:8], "big")
+    start, stride = spread % len(MASTER_PORTS), 1 + spread // len(MASTER_PORTS) % (len(MASTER_PORTS) - 1)
+    return MASTER_PORTS[(start + attempt * stride) % len(MASTER_PORTS)]
 
 
 @dataclass(frozen=True)

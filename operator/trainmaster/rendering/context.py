@@ -12,7 +12,7 @@ from trainmaster.api.accelerator_names import resource_name
 from trainmaster.api.protocol import (
     AGENT_PORT,
     ASSIGNMENT_ANNOTATION,
-    FIRST_MASTER_PORT,
+    DEFAULT_MASTER_PORT,
     GROUP_LABEL,
     JOB_NAME_LABEL,
     JOB_UID_LABEL,
@@ -250,7 +250,7 @@ def _environment(job: JobIdentity, spec: JobSpec, group: GroupLayout) -> tuple[E
     value = EnvironmentVariable
     variables = [
         value("MASTER_ADDR", master),
-        value("MASTER_PORT", str(FIRST_MASTER_PORT)),
+        value("MASTER_PORT", str(DEFAULT_MASTER_PORT)),
         value("NNODES", nodes),
         value("NPROC_PER_NODE", processes),
         value("WORLD_SIZE", str(world_size(layout))),
@@ -263,7 +263,7 @@ def _environment(job: JobIdentity, spec: JobSpec, group: GroupLayout) -> tuple[E
         value("PET_NPROC_PER_NODE", processes),
         value("PET_NODE_RANK", field_path=index),
         value("PET_MASTER_ADDR", master),
-        value("PET_MASTER_PORT", str(FIRST_MASTER_PORT)),
+        value("PET_MASTER_PORT", str(DEFAULT_MASTER_PORT)),
         value("PET_RDZV_BACKEND", "static"),
         value("PET_MAX_RESTARTS", "0"),
         value("TRAINMASTER_JOB", job.name),
