@@ -52,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class SharedCluster:
-    """A running cluster. `token` is the administrator's, empty where the kubeconfig holds a client certificate."""
+    """A running cluster. `token` is the administrator's; empty where that is who has the client `certificate`, a file
+    with its key."""
 
     kubeconfig: Path
     server: str
@@ -60,13 +61,21 @@ class SharedCluster:
     authority: bytes
     embedded: ThreadedCluster | None = None
     runs_pods: bool = True
+    certificate: Path | None = None
 
     @property
     def tls(self) -> ssl.SSLContext:
         context = ssl.create_default_context()
         if self.authority:
             context.load_verify_locations(cadata=self.authority.decode())
+        if self.certificate is not None:
+            context.load_cert_chain(self.certificate)
         return context
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What a request needs to be the administrator's, beside `tls`."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
 @dataclass(frozen=True)
@@ -83,10 +92,6 @@ class Cluster:
     @property
     def server(self) -> str:
         return self.shared.server
-
-    @property
-    def token(self) -> str:
-        return self.shared.token
 
     @property
     def embedded(self) -> ThreadedCluster:
@@ -131,10 +136,9 @@ class Cluster:
     def request(
         self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 30.0
     ) -> tuple[int, Any]:
-        """One HTTP request with the administrator's token: status and decoded body (text where it isn't JSON)."""
+        """One HTTP request as the administrator: status and decoded body (text where it isn't JSON)."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.server + path, data=data, method=method)
-        request.add_header("Authorization", f"Bearer {self.token}")
+        request = urllib.request.Request(self.server + path, data=data, method=method, headers=self.shared.headers)
         if data is not None:
             request.add_header("Content-Type", content_type)
         try:
@@ -178,13 +182,27 @@ def _embedded(folder: Path) -> Iterator[SharedCluster]:
         yield SharedCluster(local.kubeconfig, local.server, local.token, authority, threaded)
 
 
-def _given(path: Path) -> SharedCluster:
+def given_cluster(path: Path, folder: Path) -> SharedCluster:
+    """The cluster of a kubeconfig's current context. Its user has a token, or a certificate as kind's has."""
     config = yaml.safe_load(path.read_text())
     context = next(c["context"] for c in config["contexts"] if c["name"] == config["current-context"])
     cluster = next(c["cluster"] for c in config["clusters"] if c["name"] == context["cluster"])
     user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
-    authority = base64.b64decode(cluster.get("certificate-authority-data", ""))
-    return SharedCluster(path, cluster["server"], user.get("token", ""), authority)
+
+    def pem(owner: dict[str, str], name: str) -> bytes:
+        """What is given in place, or in a file beside the kubeconfig."""
+        if name in owner:
+            return (path.parent / owner[name]).read_bytes()
+        return base64.b64decode(owner.get(f"{name}-data", ""))
+
+    token, certificate = user.get("token", ""), None
+    if "tokenFile" in user:
+        token = (path.parent / user["tokenFile"]).read_text().strip()
+    if pem(user, "client-certificate"):
+        certificate = folder / "client.pem"
+        certificate.touch(mode=0o600)
+        certificate.write_bytes(pem(user, "client-certificate") + b"\n" + pem(user, "client-key"))
+    return SharedCluster(path, cluster["server"], token, pem(cluster, "certificate-authority"), certificate=certificate)
 
 
 @pytest.fixture(scope="session")
@@ -192,7 +210,7 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedC
     """The session's cluster."""
     folder = tmp_path_factory.mktemp("cluster")
     if os.environ.get("TRAINMASTER_TEST_KUBECONFIG"):
-        yield _given(Path(os.environ["TRAINMASTER_TEST_KUBECONFIG"]))
+        yield given_cluster(Path(os.environ["TRAINMASTER_TEST_KUBECONFIG"]), folder)
     elif os.environ.get("KUBEBUILDER_ASSETS"):
         with ApiServerBinaries(Path(os.environ["KUBEBUILDER_ASSETS"]), folder) as binaries:
             yield SharedCluster(

@@ -47,12 +47,16 @@ class NamedSpec:
     spec: JobSpec
 
 
+_VERBS = {"string": "%s", "int": "%d"}
+
+
 @dataclass(frozen=True)
 class Shown:
-    """A value in a sentence: as a CEL expression of type string, and from the parsed model."""
+    """A value in a sentence: as a CEL expression of type string (or int), and from the parsed model."""
 
     cel: str
     get: Callable[[Any], Any]
+    type: Literal["string", "int"] = "string"
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,20 @@ class Rule:
         return Problem(at, next(iter(values.values()), None), self.message.format(**values))
 
     def message_expression(self) -> str | None:
-        """The sentence as a CEL expression, where it shows values."""
+        """The sentence as a CEL expression, where it shows values.
+
+        Formatted and not joined with `+`: to the API server the text of a number, string(x), may have any length, so
+        whatever is joined with it costs more than the budget and the whole definition is refused (cel-go
+        checker/cost.go: AddString adds up the sizes, and none is known of a conversion's result).
+        """
         if not self.shown:
             return None
         parts = re.split(r"\{(\w+)\}", self.message)
-        return " + ".join(
-            self.shown[part].cel if position % 2 else json.dumps(part) for position, part in enumerate(parts) if part
-        )
+        verbs = [
+            _VERBS[self.shown[part].type] if position % 2 else part.replace("%", "%%")
+            for position, part in enumerate(parts)
+        ]
+        return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
 
 
 @dataclass(frozen=True)
@@ -170,7 +181,7 @@ NAME_RULES: tuple[Rule, ...] = (
         holds=lambda job: len(job.name) <= MAX_SET_NAME,
         message="'{name}' has {size} characters, and the labels of its pods leave room for "
         f"{MAX_SET_NAME}; use at most {MAX_SET_NAME}",
-        shown={**_NAME, "size": Shown("string(size(self.metadata.name))", lambda job: len(job.name))},
+        shown={**_NAME, "size": Shown("size(self.metadata.name)", lambda job: len(job.name), "int")},
     ),
     Rule(
         NamedSpec,
@@ -204,7 +215,7 @@ RULES: tuple[Rule, ...] = (
         cel="!(has(self.workers) && has(self.workerGroups))",
         holds=lambda spec: spec.workers is None or spec.worker_groups is None,
         message="{workers} is given beside spec.workerGroups; remove spec.workers, or make it a group",
-        shown={"workers": Shown("string(self.workers)", lambda spec: spec.workers)},
+        shown={"workers": Shown("self.workers", lambda spec: spec.workers, "int")},
     ),
     Rule(
         JobSpec,
@@ -285,8 +296,8 @@ RULES: tuple[Rule, ...] = (
         holds=lambda elastic: elastic.min_workers <= elastic.max_workers,
         message="{min} is more than maxWorkers, which is {max}; use at most {max}",
         shown={
-            "min": Shown("string(self.minWorkers)", lambda elastic: elastic.min_workers),
-            "max": Shown("string(self.maxWorkers)", lambda elastic: elastic.max_workers),
+            "min": Shown("self.minWorkers", lambda elastic: elastic.min_workers, "int"),
+            "max": Shown("self.maxWorkers", lambda elastic: elastic.max_workers, "int"),
         },
     ),
     Rule(
@@ -302,9 +313,9 @@ RULES: tuple[Rule, ...] = (
         ),
         message="{workers} is outside of spec.elastic; use {min} to {max}",
         shown={
-            "workers": Shown("string(self.workers)", lambda spec: spec.workers),
-            "min": Shown("string(self.elastic.minWorkers)", lambda spec: spec.elastic.min_workers),
-            "max": Shown("string(self.elastic.maxWorkers)", lambda spec: spec.elastic.max_workers),
+            "workers": Shown("self.workers", lambda spec: spec.workers, "int"),
+            "min": Shown("self.elastic.minWorkers", lambda spec: spec.elastic.min_workers, "int"),
+            "max": Shown("self.elastic.maxWorkers", lambda spec: spec.elastic.max_workers, "int"),
         },
     ),
     Rule(

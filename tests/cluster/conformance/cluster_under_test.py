@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,10 @@ from trainmaster.local.embedded import LocalCluster
 
 @dataclass(frozen=True)
 class Target:
-    """Address, administrator's token, what verifies the server, and whether controllers run."""
+    """Address, what makes a request the administrator's, and whether controllers run."""
 
     server: str
-    token: str
+    headers: Mapping[str, str]
     tls: ssl.SSLContext
     controllers: bool = True
 
@@ -35,9 +35,8 @@ class Target:
 async def target(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Target]:
     if os.environ.get("KUBEBUILDER_ASSETS") or os.environ.get("TRAINMASTER_TEST_KUBECONFIG"):
         shared: SharedCluster = request.getfixturevalue("shared_cluster")
-        assert shared.token, "the conformance cases need a kubeconfig whose user has a token"
-        yield Target(shared.server, shared.token, shared.tls, shared.runs_pods)
+        yield Target(shared.server, shared.headers, shared.tls, shared.runs_pods)
         return
     async with LocalCluster(ClusterConfig(state_dir=folder, nodes=())) as cluster:
         tls = ssl.create_default_context(cadata=base64.b64decode(cluster.authority).decode())
-        yield Target(cluster.server, cluster.token, tls)
+        yield Target(cluster.server, {"Authorization": f"Bearer {cluster.token}"}, tls)

@@ -12,7 +12,7 @@ import base64
 import copy
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,8 @@ class Replay:
     """One run through the recording, in order; what each case was answered is kept."""
 
     url: str
-    token: str
+    # What makes a request the administrator's.
+    headers: Mapping[str, str]
     session: aiohttp.ClientSession
     controllers: bool = True
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -151,7 +152,7 @@ class Replay:
         accept: str = "application/json",
     ) -> Answer:
         # The recorder sent no User-Agent, which makes the field manager `unknown`.
-        headers = {"Accept": accept, "Authorization": f"Bearer {self.token}", "User-Agent": ""}
+        headers = {**self.headers, "Accept": accept, "User-Agent": ""}
         if content_type:
             headers["Content-Type"] = content_type
         timeout = aiohttp.ClientTimeout(total=30)

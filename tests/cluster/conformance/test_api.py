@@ -37,7 +37,7 @@ async def replay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         target(request, tmp_path_factory.mktemp("conformance")) as cluster,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=cluster.tls)) as session,
     ):
-        yield Replay(cluster.server, cluster.token, session, cluster.controllers)
+        yield Replay(cluster.server, cluster.headers, session, cluster.controllers)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)

@@ -125,9 +125,7 @@ class Recorder:
 
     def _watch(self) -> None:
         path = f"/api/v1/namespaces/{self._cluster.namespace}/pods?watch=1&resourceVersion=0&timeoutSeconds=60"
-        request = urllib.request.Request(
-            self._cluster.server + path, headers={"Authorization": f"Bearer {self._cluster.token}"}
-        )
+        request = urllib.request.Request(self._cluster.server + path, headers=self._cluster.shared.headers)
         try:
             with urllib.request.urlopen(request, context=self._cluster.shared.tls) as response:
                 self._ready.set()
