@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainmaster.agent import hang
+
 TOKEN = "0123456789abcdef"
 AGENT = [sys.executable, "-m", "trainmaster.agent"]
 T = TypeVar("T")
@@ -29,6 +31,11 @@ def until(condition: Callable[[], T | None], seconds: float = 20.0, what: str = 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what or condition}")
         time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; who its parent is now may never reap it."""
+    return hang.state_of(pid) in "XZ"
 
 
 def free_port(address: str) -> int:

@@ -84,8 +84,12 @@ def test_every_attempt_runs_everywhere_and_once_whatever_is_killed(job: Job) -> 
     last = group.until_all_run()
     counts = Counter(tuple(line.split()[:2]) for line in job.agents[0].lines("ranks"))
     assert [attempt for attempt, count in counts.items() if count > 1] == []
-    running = {pid for agent in job.agents.values() for pid in children.leftovers(str(agent.state_dir))}
-    assert set(last.values()) <= running
-    assert len(running) == WORKERS, "nothing of an older attempt is left"
+
+    def running() -> set[int]:
+        return {pid for agent in job.agents.values() for pid in children.leftovers(str(agent.state_dir))}
+
+    # A process has no environment to be found by while the kernel puts another program in its place (execve(2)).
+    until(lambda: set(last.values()) <= running(), what=f"{last} run, of {running()}")
+    until(lambda: len(running()) == WORKERS, what=f"nothing of an older attempt is left in {running()}")
     for pid in last.values():
         os.kill(pid, 0)

@@ -55,11 +55,9 @@ def test_one_killed_rank_stops_all_and_a_push_to_the_lead_starts_all_again(job: 
         stopped = {stream.until_report("Stopped", attempt)["report"]["worker"] for _ in range(2)}
         assert stopped == {0, 1, 2} - {victim}
         assert agents[0].request("POST", "/v1/ack", {"seq": failed["seq"]}) == (204, "")
-        begun = time.monotonic()
         assert agents[0].request("POST", "/v1/assignment", job.assignment(attempt + 1, range(3)))[0] == 204
         for rank in range(3):
             rank_pid(job, rank, attempt + 1)
-        assert time.monotonic() - begun < 5, "tenths of a second where the machine is free (bench/agent_restart.py)"
     assert all(agent.process is not None and agent.process.poll() is None for agent in agents)
     stream.close()
 
@@ -87,8 +85,8 @@ def test_a_followed_but_unacknowledged_failure_is_made_by_exiting_after_three_se
     stream = Stream(agents[0])
     pid = rank_pid(job, 1, 1)
     rank_pid(job, 0, 1)
-    os.kill(pid, signal.SIGKILL)
     begun = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
     assert agents[1].exit_code() == 137
     assert time.monotonic() - begun > 2.5
     assert agents[0].until_state("Stopped")["culprit"] is False
@@ -106,19 +104,21 @@ def test_a_bystander_waits_for_a_newer_assignment_before_it_exits(job: Job) -> N
 
 
 def test_the_rank_at_fault_may_still_leave_with_its_own_code_after_a_bystander_has_failed(job: Job) -> None:
-    # Worker 1 loses its connection first; worker 0, who closed it, exits with its code 0.2 s later.
+    # Worker 1 loses its connection first; worker 0, who closed it, exits with its code a moment later.
     program = (
-        'if [ $NODE_RANK = 1 ]; then sleep 0.5; echo "BrokenPipeError: broken pipe" >&2; exit 1; fi; '
-        "sleep 0.7; echo 'ValueError: mine' >&2; exit 9"
+        'touch "$1/up-$NODE_RANK"; if [ $NODE_RANK = 1 ]; then until [ -e "$1/up-0" ]; do sleep 0.02; done; '
+        'echo "BrokenPipeError: broken pipe" >&2; exit 1; fi; '
+        "until [ -e \"$1/go\" ]; do :; done; echo 'ValueError: mine' >&2; exit 9"
     )
     agents = start_group(job, 2, program)
     stream = Stream(agents[0])
-    reports: dict[int, dict[str, Any]] = {}
-    while len(reports) < 2:
-        report = stream.until(lambda line: (line.get("report") or {}).get("state") in ("Failed", "Stopped"))["report"]
-        reports[report["worker"]] = report
-    assert (reports[1]["culprit"], reports[1]["exitCode"]) == (False, 1)
-    assert (reports[0]["state"], reports[0]["culprit"], reports[0]["exitCode"]) == ("Failed", True, 9)
+    bystander = stream.until_report("Failed")["report"]
+    (job.folder / "go").touch()
+    assert (bystander["worker"], bystander["culprit"], bystander["exitCode"]) == (1, False, 1)
+    fault = stream.until(
+        lambda line: (line.get("report") or {}).get("state") in ("Failed", "Stopped") and line["report"]["worker"] == 0
+    )["report"]
+    assert (fault["state"], fault["culprit"], fault["exitCode"]) == ("Failed", True, 9)
     stream.close()
 
 

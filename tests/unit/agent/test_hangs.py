@@ -24,6 +24,11 @@ def register():
     file = open(os.environ["TRAINMASTER_STACKS_FILE"] + f".{rank}", "w")
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
     return file
+def meet():
+    # Until a rank has said something it isn't watched: without this, one that starts late isn't waited for.
+    (folder / f"here-{rank}").touch()
+    while not all((folder / f"here-{other}").exists() for other in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.01)
 def wait_for_peers():
     time.sleep(300)
 def stuck_in_the_reader():
@@ -57,7 +62,7 @@ def test_all_ranks_show_their_stacks_and_the_stopped_one_is_named(job: Job) -> N
         3,
         "kept = register()\n"
         "threading.Thread(target=stuck_in_the_reader, daemon=True).start()\n"
-        "for step in range(1, 4):\n    say(step=step); time.sleep(0.2)\n"
+        "meet()\nsay(step=3)\n"
         "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\n"
         "wait_for_peers()\n",
         TRAINMASTER_PROGRESS_TIMEOUT="1.5",
@@ -82,8 +87,7 @@ def test_a_rank_that_can_not_print_its_stacks_is_ended_so_that_it_does(job: Job)
     agents = start(
         job,
         2,
-        "for step in range(1, 4 - rank):\n    say(step=step); time.sleep(0.2)\n"
-        "stuck_in_the_reader() if rank == 1 else wait_for_peers()\n",
+        "meet()\nsay(step=3 - rank)\nstuck_in_the_reader() if rank == 1 else wait_for_peers()\n",
         TRAINMASTER_PROGRESS_TIMEOUT="1.5",
     )
     stream = Stream(agents[0])
@@ -149,7 +153,7 @@ def test_a_long_checkpoint_of_one_rank_is_no_hang_of_those_who_wait_for_it(job: 
         job,
         2,
         f"saved = pathlib.Path({str(done)!r})\n"
-        "say(step=1)\n"
+        "meet()\nsay(step=1)\n"
         "if rank == 0:\n"
         "    say(step=1, section='checkpoint', sectionSeconds=60); time.sleep(4); saved.touch()\n"
         "while not saved.exists(): time.sleep(0.05)\n",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .agents import Job, Stream, until
+from .agents import Job, Stream, is_gone, until
 
 PYTHON = sys.executable
 
@@ -50,7 +50,7 @@ def test_a_rank_gets_the_environment_of_its_attempt(job: Job) -> None:
 
 
 def until_gone(pid: int) -> None:
-    until(lambda: not Path(f"/proc/{pid}").exists(), what=f"{pid} is gone")
+    until(lambda: is_gone(pid), what=f"{pid} is gone")
 
 
 def until_lines(path: Path, count: int) -> None:
@@ -176,12 +176,12 @@ def test_after_the_agent_was_killed_its_left_over_ranks_are_killed_and_it_report
     assert agent.exit_code() == 69
     report = agent.termination()
     assert (report["state"], report["reason"], report["exitCode"]) == ("Failed", "AgentLost", 69)
-    until(lambda: not Path(f"/proc/{rank}").exists() or "Z" in Path(f"/proc/{rank}/stat").read_text())
+    until_gone(rank)
     agent.start(*command)
     agent.until_state("Failed")
     agent.annotate(job.assignment(2))
     agent.until_state("Running", 2)
-    assert len(pid_file.read_text().split()) == 2
+    until_lines(pid_file, 2)
 
 
 def test_sigterm_gives_the_ranks_the_whole_grace_period(job: Job) -> None:
@@ -207,15 +207,13 @@ def test_sigterm_gives_the_ranks_the_whole_grace_period(job: Job) -> None:
 
 def test_sigterm_reaches_the_program_behind_a_waiting_shell(job: Job) -> None:
     up = job.folder / "up"
-    agent = job.agent(0).start("sh", "-c", f"touch {up}; sleep 300; exit 5")
+    agent = job.agent(0, TRAINMASTER_GRACE_SECONDS="60").start("sh", "-c", f"touch {up}; sleep 300; exit 5")
     job.annotate(job.assignment(1))
     until(up.exists)
     time.sleep(0.1)
-    begun = time.monotonic()
     assert agent.process is not None
     agent.process.terminate()
-    assert agent.exit_code() == 143
-    assert time.monotonic() - begun < 5, "a shell waits for its program, and would be killed after 10 s"
+    assert agent.exit_code() == 143, "a shell waits for its program, and would be killed after 60 s"
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_with_all_that_it_started(job: Job) -> None:
@@ -283,10 +281,9 @@ def test_a_newer_assignment_in_the_file_alone_starts_a_new_attempt(job: Job) -> 
 def test_a_stall_is_reported_as_hung_with_what_the_kernel_sees(job: Job) -> None:
     code = script(
         job.folder,
-        "import json, os, pathlib, time\n"
+        "import json, os, pathlib\n"
         "path = pathlib.Path(os.environ['TRAINMASTER_PROGRESS_FILE'])\n"
-        "for step in range(1, 3):\n"
-        "    path.write_text(json.dumps({'step': step, 'loss': 0.5})); time.sleep(0.3)\n"
+        "path.write_text(json.dumps({'step': 2, 'loss': 0.5}))\n"
         "os.kill(os.getpid(), 19)\n",
     )
     agent = job.agent(0, TRAINMASTER_PROGRESS_TIMEOUT="1").start(PYTHON, code)
