@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], bool], seconds: float = 8.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Poll until the condition holds. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - what is waited for is another program's doing

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.virtual_time import in_virtual_time
 from trainmaster.controller.cluster import LEASES
 from trainmaster.controller.errors import Conflict, Unavailable, Unreachable
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
@@ -24,6 +25,7 @@ def holder(cluster: FakeCluster) -> str:
     return str(cluster.objects["leases", "sys", "op"]["spec"]["holderIdentity"])
 
 
+@in_virtual_time
 async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
     cluster = FakeCluster()
     first, second = candidate(cluster, "first"), candidate(cluster, "second")
@@ -36,6 +38,7 @@ async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
     holding.cancel()
 
 
+@in_virtual_time
 async def test_a_leader_that_is_gone_is_replaced_when_its_lease_has_not_changed_for_its_time() -> None:
     cluster = FakeCluster()
     await candidate(cluster, "first").acquire()
@@ -47,6 +50,7 @@ async def test_a_leader_that_is_gone_is_replaced_when_its_lease_has_not_changed_
     assert cluster.objects["leases", "sys", "op"]["spec"]["leaseTransitions"] == 1
 
 
+@in_virtual_time
 async def test_a_released_lease_is_taken_at_once() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -58,6 +62,7 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
 
 
+@in_virtual_time
 async def test_a_leader_that_cannot_renew_gives_up_before_its_lease_ends() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -69,6 +74,7 @@ async def test_a_leader_that_cannot_renew_gives_up_before_its_lease_ends() -> No
     assert not first.leading
 
 
+@in_virtual_time
 async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -86,6 +92,7 @@ async def test_a_request_that_hangs_does_not_keep_a_leader_beyond_its_time() -> 
     assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
 
 
+@in_virtual_time
 async def test_a_leader_counts_from_when_it_asked_and_not_from_a_late_answer() -> None:
     """Others count from the write: a leader that counted from the answer would lead on beside the next one."""
     cluster = FakeCluster()
@@ -109,6 +116,7 @@ async def test_a_leader_counts_from_when_it_asked_and_not_from_a_late_answer() -
     assert asyncio.get_running_loop().time() - written[0] < QUICK.lease_seconds
 
 
+@in_virtual_time
 async def test_a_conflict_renews_nothing() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -118,6 +126,7 @@ async def test_a_conflict_renews_nothing() -> None:
     assert not first.leading
 
 
+@in_virtual_time
 async def test_a_short_outage_does_not_cost_the_lease() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -128,6 +137,7 @@ async def test_a_short_outage_does_not_cost_the_lease() -> None:
     assert first.leading
 
 
+@in_virtual_time
 async def test_a_leader_whose_lease_was_taken_gives_up() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -139,6 +149,7 @@ async def test_a_leader_whose_lease_was_taken_gives_up() -> None:
     assert not first.leading
 
 
+@in_virtual_time
 async def test_of_two_that_create_the_lease_together_one_leads() -> None:
     cluster = FakeCluster()
     both = [candidate(cluster, name) for name in ("first", "second")]

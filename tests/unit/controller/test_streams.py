@@ -35,6 +35,7 @@ class Lead:
     acked: list[int] = field(default_factory=list)
     pushed: list[dict[str, Any]] = field(default_factory=list)
     open: int = 0
+    opened: int = 0
     newer: bool = False
     silent: bool = False
     _streams: list[asyncio.Queue[bytes | None]] = field(default_factory=list)
@@ -75,6 +76,7 @@ class Lead:
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._streams.append(queue)
         self.open += 1
+        self.opened += 1
         try:
             for line in (self.hello(), *self.lines):
                 await response.write(json.dumps(line).encode() + b"\n")
@@ -201,7 +203,7 @@ async def test_a_lead_that_takes_the_connection_and_says_nothing_is_left_for_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a stopped process does: it isn't tried again and again, for fifteen seconds each, before the next one is."""
-    monkeypatch.setattr(reach, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(reach, "SILENCE_SECONDS", 1.0)
     tried: list[str] = []
     first, second = Lead(0, silent=True), Lead(1)
     async with listening(first, second) as port, world(port) as w:
@@ -296,9 +298,9 @@ async def test_what_does_not_fit_the_protocol_ends_the_connection_and_nothing_el
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
         w.streams.follow(KEY, following(address(0)))
-        await until(lambda: lead.open == 1)
+        await until(lambda: w.connected_to() == 0)
         lead.say(nonsense)
-        await until(lambda: w.connected_to() is None)
+        await until(lambda: lead.opened == 2)
         await until(lambda: w.connected_to() == 0)
 
 

@@ -26,9 +26,9 @@ async def refused(body: dict[str, Any]) -> str:
     return error.value.message
 
 
-async def gone(api: Api, resource: str, name: str) -> None:
-    for _ in range(50):
-        if api.peek(resource, name) is None:
+async def gone(api: Api, resource: str, name: str, namespace: str = "") -> None:
+    for _ in range(400):
+        if api.peek(resource, name, namespace) is None:
             return
         await asyncio.sleep(0.05)
     raise AssertionError(f"{resource} {name} is still there")
@@ -84,8 +84,7 @@ async def test_deleting_a_definition_deletes_its_objects_and_waits_for_finalizer
     await api.create(WIDGETS, widget("free", size=1), "default")
     marked = await api.delete(crd.RESOURCE, WIDGETS)
     assert marked["metadata"]["finalizers"] == [crd.FINALIZER]
-    await asyncio.sleep(0.05)
-    assert api.peek(WIDGETS, "free", "default") is None
+    await gone(api, WIDGETS, "free", "default")
     assert api.peek(crd.RESOURCE, WIDGETS) is not None
     await api.patch(WIDGETS, "held", {"metadata": {"finalizers": None}}, "default")
     await gone(api, crd.RESOURCE, WIDGETS)

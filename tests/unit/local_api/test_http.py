@@ -211,7 +211,7 @@ async def test_a_stopped_server_ends_its_watches() -> None:
             began = time.monotonic()
             await server.stop()
             assert await answer.content.read() == b""
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 20
 
 
 JUNK: list[Any] = [None, 1, "x", [], {}, [1], {"a": None}, True, 1.5, [[]], [None], {"": {}}]

@@ -68,6 +68,8 @@ if os.fork() == 0:
     open(sys.argv[1] + '.tmp', 'w').write(f'{os.getpid()} {os.getppid()}\\n')
     os.rename(sys.argv[1] + '.tmp', sys.argv[1])
     time.sleep(600)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 time.sleep(float(sys.argv[2]))
 """
 
@@ -90,7 +92,7 @@ async def test_a_program_that_is_not_there_is_refused_in_runc_s_words(runtime: P
 
 async def test_what_a_container_forked_ends_with_its_first_process(runtime: ProcessRuntime, tmp_path: Path) -> None:
     """As the end of PID 1 ends its PID namespace."""
-    await run(runtime, config(tmp_path, PYTHON, "-c", DAEMON, str(tmp_path / "pids"), "0.5"))
+    await run(runtime, config(tmp_path, PYTHON, "-c", DAEMON, str(tmp_path / "pids"), "0"))
     daemon, _ = await pids_of(tmp_path / "pids")
     assert not alive(daemon)
 
