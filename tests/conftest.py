@@ -1,0 +1,14 @@
+"""How Hypothesis runs here: with the same examples each time, and however slow the machine is.
+
+A commit is refused because of what it changed, never because of a machine's load or this run's luck.
+`--hypothesis-profile=search` looks for new examples, twenty times as many.
+"""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("steady", STEADY)
+settings.register_profile("search", STEADY, derandomize=False, max_examples=2_000)
+settings.load_profile("steady")
