@@ -41,7 +41,11 @@ class GarbageCollector(Controller):
             def changed(change: Change, resource: str = resource) -> None:
                 self._changed(resource, change)
 
-            self._ends.append(self.api.storage.subscribe(resource, changed))
+            def withdrawn(resource: str = resource) -> None:
+                # Its definition is gone; one that comes back is another table, to be followed anew.
+                self._watched.discard(resource)
+
+            self._ends.append(self.api.storage.subscribe(resource, changed, withdrawn))
             for obj in self.api.peek_all(resource):
                 self._note(resource, obj)
 
