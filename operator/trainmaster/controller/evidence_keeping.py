@@ -64,6 +64,8 @@ class _Kept:
     # (attempt, reason, time) of the failure that was written last, or is about to be.
     told: tuple[int, str, str] | None = None
     task: asyncio.Task[None] | None = None
+    # By attempt: what was known at its end, until it is written.
+    early: dict[int, AttemptEvidence] = field(default_factory=dict)
     # (attempt, whether its culprit's pod was among them) of what was written because pods were about to be deleted.
     secured: set[tuple[int, bool]] = field(default_factory=set)
 
@@ -110,8 +112,9 @@ class EvidenceKeeper:
             # The cause was corrected before it was written; the task looks at the status then.
             return
         before = kept.task
+        early = kept.early[failure.attempt] = self._gather(snapshot, failure, {})
         kept.task = asyncio.create_task(
-            self._later(key, snapshot, failure, before), name=f"evidence {key} attempt {failure.attempt}"
+            self._later(key, snapshot, failure, early, before), name=f"evidence {key} attempt {failure.attempt}"
         )
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
@@ -122,9 +125,15 @@ class EvidenceKeeper:
             kept.task.cancel()
         if failure is None or snapshot.job.deleting:
             return
-        self._jobs.setdefault(snapshot.job.uid, _Kept()).told = (failure.attempt, failure.reason, failure.at)
-        if await self._write_now(key, snapshot, failure, with_log=False):
-            self._written(snapshot.job.uid, failure.attempt)
+        kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
+        kept.told = (failure.attempt, failure.reason, failure.at)
+        # Attempts that ended a moment before this one may not have been written yet.
+        earlier = [
+            known for known in status.failures if known.attempt in kept.early and known.attempt < failure.attempt
+        ]
+        for each in (failure, *earlier):
+            if await self._write_now(key, snapshot, each, with_log=False):
+                self._written(snapshot.job.uid, each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
         """The operator is about to delete a pod: write what is only known as long as it is there.
@@ -155,12 +164,16 @@ class EvidenceKeeper:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _later(
-        self, key: JobKey, snapshot: Snapshot, failure: Failure, before: asyncio.Task[None] | None
+        self,
+        key: JobKey,
+        snapshot: Snapshot,
+        failure: Failure,
+        early: AttemptEvidence,
+        before: asyncio.Task[None] | None,
     ) -> None:
         if before is not None:
             # One write of a job at a time.
             await asyncio.wait({before})
-        early = self._gather(snapshot, failure, {})
         await asyncio.sleep(self._settle_seconds)
         now = self._store.snapshot(key)
         if now is not None and now.job.uid == snapshot.job.uid:
@@ -169,15 +182,14 @@ class EvidenceKeeper:
         else:
             now = snapshot
         logs = await self._log(key, now, failure)
-        gathered = self._gather(now, failure, logs)
-        # What was known of a pod that has been replaced since.
-        workers = {worker: {**early.workers.get(worker, {}), **told} for worker, told in gathered.workers.items()}
-        gathered = replace(gathered, workers={**early.workers, **workers})
+        gathered = _with_early(self._gather(now, failure, logs), early)
         try:
             await self._write(snapshot.job, gathered)
             self._written(snapshot.job.uid, failure.attempt)
         except ClusterError as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
+            if (kept := self._jobs.get(snapshot.job.uid)) is not None:
+                kept.early.pop(failure.attempt, None)
 
     def _gather(self, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
         reports = [
@@ -199,6 +211,7 @@ class EvidenceKeeper:
         kept = self._jobs.get(uid)
         if kept is not None:
             kept.size -= sum(map(_size, kept.stalls.pop(attempt, {}).values()))
+            kept.early.pop(attempt, None)
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
         """The end of the culprit's log, while its pod is there (and not another of its name)."""
@@ -223,7 +236,9 @@ class EvidenceKeeper:
         try:
             async with asyncio.timeout(LAST_WRITE_SECONDS):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
-                await self._write(snapshot.job, self._gather(snapshot, failure, logs))
+                kept = self._jobs.get(snapshot.job.uid)
+                early = kept.early.get(failure.attempt) if kept is not None else None
+                await self._write(snapshot.job, _with_early(self._gather(snapshot, failure, logs), early))
         except (ClusterError, TimeoutError) as error:
             logger.warning("%s: the evidence of attempt %d can't be kept: %s", key, failure.attempt, error)
             return False
@@ -294,6 +309,14 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
         changes[name] = None
         size -= len(data[name])
     return changes
+
+
+def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> AttemptEvidence:
+    """Also what was known at the attempt's end, of a pod that has been replaced since."""
+    if early is None:
+        return gathered
+    workers = {worker: {**early.workers.get(worker, {}), **told} for worker, told in gathered.workers.items()}
+    return replace(gathered, workers={**early.workers, **workers})
 
 
 def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:

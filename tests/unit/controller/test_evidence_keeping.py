@@ -130,6 +130,19 @@ async def test_at_the_jobs_end_it_is_written_at_once_and_keeps_what_was_known() 
     assert kept.logs == {1: "log"}
 
 
+async def test_at_the_jobs_end_an_attempt_that_ended_just_before_is_written_too() -> None:
+    world = World(settle_seconds=600)
+    world.reported(1, attempt=1, error="the first error")
+    first = failed(1, reason="Error")
+    world.note(first)
+    world.reported(0, attempt=2, error="the second error")
+    second = failed(2, reason="Error", worker=0, rank=0, pod="bert-0")
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=2, failures=[second, first]))
+    assert world.kept(1).workers[1]["error"] == "the first error"
+    assert world.kept(2).workers[0]["error"] == "the second error"
+    await world.keeper.close()
+
+
 async def test_what_only_a_pod_knows_is_written_before_the_operator_deletes_it() -> None:
     world = World(settle_seconds=60.0)
     failure = failed(1, "Error")
