@@ -33,7 +33,7 @@ from trainmaster.controller.resync import Resync
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.store import JobKey, Store
 from trainmaster.controller.streams import LeadStreams
-from trainmaster.controller.watching import Event, Watcher
+from trainmaster.controller.watching import INSTALL_CRD, Event, Watcher
 from trainmaster.rendering import Settings as RenderingSettings
 
 logger = logging.getLogger(__name__)
@@ -190,10 +190,7 @@ class Operator:
                 await resync.fill()
                 return
             except NotFound:
-                text = (
-                    "The custom resource isn't installed; waiting for it. "
-                    "Install it: trainmaster crd | kubectl apply --server-side -f -"
-                )
+                text = f"The custom resource isn't installed; waiting for it. Install it: {INSTALL_CRD}"
             except Forbidden as error:
                 text = f"A permission is missing; waiting for it: {error.message}"
             except (Unreachable, Unauthorized) as error:

@@ -5,6 +5,8 @@ kopf lists, watches, reconnects and re-authenticates; here are its handlers (eac
 - It runs in a thread and an event loop of its own. When `kopf.operator` ends it cancels every task of its loop that it
   didn't find at its start, and a watch error other than 410 ends it; neither may touch the streams and workers. Several
   operators can live in one process, each with a registry of its own.
+- It looks once, when it begins, for which types the API server serves: one that isn't there then (its definition was
+  deleted, and is about to be made again) would never be watched. So that ends it.
 - When it ends it is started again after a jittered back-off. The store stays; the new lists bring what was missed, and
   `relisted` asks for a sweep, because a list can't tell deletions.
 - Nothing is written to users' objects: there are only `on.event` handlers, so no finalizers and no annotations, and the
@@ -25,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import kopf
+from kopf._cogs.structs.references import Insights
 
 from trainmaster.api.protocol import JOB_NAME_LABEL
 from trainmaster.controller.cluster import (
@@ -57,6 +60,7 @@ SELECTORS = {
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 # Events handed over at a time, so that a list of thousands doesn't hold up the loop.
 BATCH = 200
+INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 # Seconds between two lives of kopf: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 
@@ -198,7 +202,9 @@ class _Life:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(_log_quietly)
         self._ready.set()
+        insights = Insights()
         tasks = await kopf.spawn_tasks(
+            insights=insights,
             registry=self._registry(),
             settings=self._settings(),
             clusterwide=not self._namespaces,
@@ -206,11 +212,21 @@ class _Life:
             standalone=True,
             stop_flag=self._stop,
         )
+        tasks = {*tasks, asyncio.create_task(self._all_served(insights), name="all types are served")}
         done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
         for task in done:
             task.result()
+
+    async def _all_served(self, insights: Insights) -> None:
+        """Ends, with an error, when the API server doesn't serve everything that is to be watched."""
+        await insights.ready_resources.wait()
+        served = {(found.group, found.plural) for found in insights.watched_resources}
+        for resource in self._resources:
+            if (resource.group, resource.plural) not in served:
+                raise _Unserved(resource)
+        await asyncio.Event().wait()
 
     def stop(self) -> None:
         self._ready.wait(timeout=1.0)
@@ -259,6 +275,14 @@ class _Life:
         for resource, selector in SELECTORS.items():
             settings.watching.label_selectors[_selects(resource)] = selector
         return settings
+
+
+class _Unserved(Exception):
+    """The API server doesn't serve a type; the sentence says so, and what to do where it is ours."""
+
+    def __init__(self, resource: Resource) -> None:
+        remedy = f"; install it: {INSTALL_CRD}" if resource == JOBS else ""
+        super().__init__(f"{resource.plural} of {resource.api_version} aren't served{remedy}")
 
 
 def _log_quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -115,6 +115,22 @@ async def test_an_error_in_a_watch_starts_watching_again_and_keeps_what_is_known
         assert world.cluster.calls["apply", "StatefulSet"] == applied
 
 
+async def test_a_custom_resource_that_was_deleted_and_installed_again_is_watched_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with running(tmp_path) as world:
+        await world.watched()
+        world.http.crd_installed = False
+        world.http.break_watches()
+        await until(lambda: "aren't served; install it: trainmaster crd" in caplog.text, 30)
+        world.http.watches.clear()
+        world.http.crd_installed = True
+        await until(lambda: world.http.watches.get(JOBS.plural, 0) >= 1, 30)
+        world.cluster.put(JOBS, b.job())
+        await until(lambda: world.has("statefulsets"))
+
+
 async def test_dropped_connections_lose_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
         await world.watched()
