@@ -103,7 +103,12 @@ class Operator:
             if not await _unless(stop, _while_held(holding, self._fill(resync, connection))):
                 return
             await gangs.fill(job.spec for job in store.jobs())
-            self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=resync.soon)
+
+            def restarted() -> None:
+                self.metrics.watch_restarts.inc()
+                resync.soon()
+
+            self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=restarted)
             await self._work(stop, self._watcher, cluster, store, queue, streams, resync, gangs, holding)
 
     async def _work(
@@ -233,7 +238,6 @@ class Operator:
             self.metrics.count_jobs(store.jobs())
             self.metrics.queue_depth.set(len(queue))
             self.metrics.streams.set(streams.open)
-            self.metrics.watch_restarts.set(self._watcher.restarts if self._watcher else 0)
 
         def ready() -> str | None:
             if self._standby or self.ready.is_set():

@@ -54,6 +54,7 @@ class LeaderLease:
     async def acquire(self) -> None:
         """Returns once this candidate is the leader."""
         told: str | None = None
+        troubled = ""
         while True:
             try:
                 if await self._try():
@@ -65,7 +66,10 @@ class LeaderLease:
                     logger.info("Waiting: the leader is %s.", holder)
                     told = holder
             except ClusterError as error:
-                logger.warning("The lease can't be taken: %s", error)
+                trouble = self._trouble(error)
+                if trouble != troubled:
+                    logger.warning("The lease can't be taken; trying again: %s", trouble)
+                    troubled = trouble
             # Jitter as client-go's (factor 1.2), so that candidates don't try in step.
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
@@ -97,6 +101,16 @@ class LeaderLease:
             await self._cluster.replace(LEASES, self._settings.namespace, self._settings.name, body)
         except ClusterError as error:
             logger.warning("The lease wasn't given back: %s", error)
+
+    def _trouble(self, error: ClusterError) -> str:
+        """What stands in the way, and what to do about it."""
+        if not isinstance(error, NotFound):
+            return str(error)
+        namespace = self._settings.namespace
+        return (
+            f"{error}; make it (kubectl create namespace {namespace}) or choose another (--lease-namespace); "
+            "an operator that runs alone needs no lease (--no-leader-elect)"
+        )
 
     async def _try(self) -> bool:
         """Take or renew the lease; False when somebody else has it."""

@@ -6,16 +6,30 @@ from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Sequence
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from trainmaster.api.v1alpha1 import JobStatus, Phase
+from trainmaster import __version__
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
 from trainmaster.reconciling.snapshot import Job
 from trainmaster.reconciling.time_spent import CATEGORIES
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# What a pass over a job can come to.
+RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
 RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
+# A series of timestamps beside each counter, which nothing of ours asks for, would double what is scraped.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class OperatorMetrics:
@@ -57,10 +71,20 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.streams = Gauge("trainmaster_streams_open", "Open streams of leads.", registry=self.registry)
-        self.watch_restarts = Gauge(
+        self.watch_restarts = Counter(
             "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
         )
         self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
+        # A rate can only be told of a counter that was there before it was counted up.
+        for result in RESULTS:
+            self.reconciles.labels(result=result)
+        for cause in ("failure", "disruption"):
+            self.restarts.labels(cause=cause)
+        for phase in TERMINAL_PHASES:
+            self.finished.labels(phase=phase)
+        ProcessCollector(registry=self.registry)
+        version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=self.registry)
+        version.labels(version=__version__).set(1)
         self._per_job = _PerJob()
         self.registry.register(self._per_job)
 

@@ -19,6 +19,7 @@ from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.queue import QueueClosed, WorkQueue
 from trainmaster.controller.store import JobKey, Store
 from trainmaster.controller.streams import LeadStreams, plan
+from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.decision import Decision
 from trainmaster.reconciling.snapshot import Job, Observed
 from trainmaster.rendering import Settings as RenderingSettings
@@ -162,6 +163,20 @@ class Reconciler:
         if new.attempt > old.attempt > 0:
             self._recovering.setdefault(uid, time.monotonic())
         if new.phase != old.phase or new.attempt != old.attempt:
-            logger.info("%s, attempt %d, %d restarts", new.phase, new.attempt, new.restarts)
+            why = ended_because(old, new)
+            logger.info(
+                "%s, attempt %d, restarts %d%s", new.phase, new.attempt, new.restarts, f": {why}" if why else ""
+            )
         if new.phase == "Running" and (since := self._recovering.pop(uid, None)) is not None:
             self._metrics.recovery_seconds.observe(time.monotonic() - since)
+
+
+def ended_because(old: JobStatus, new: JobStatus) -> str:
+    """What ended the job, or its last attempt: for who reads only the operator's log."""
+    failed = condition(new.conditions, "Failed")
+    if new.phase == "Failed" and failed is not None:
+        return f"{failed.reason}: {failed.message}"
+    failure = new.failures[0] if new.failures else None
+    if failure is not None and failure.attempt >= old.attempt and new.phase not in ("Running", "Succeeded"):
+        return f"{failure.reason}: {failure.message}"
+    return ""

@@ -90,8 +90,6 @@ class Watcher:
         self._inbox: deque[Event] = deque()
         self._draining = False
         self._lock = threading.Lock()
-        # How often kopf had to be started again.
-        self.restarts = 0
         self._dead_since: float | None = None
 
     def dead_seconds(self) -> float:
@@ -116,7 +114,6 @@ class Watcher:
             wait = FIRST_WAIT if lived > LONGEST_WAIT else min(wait * 2, LONGEST_WAIT)
             pause = wait * (0.5 + random.random() / 2)
             logger.warning("Watching ended (%s); it starts again in %.1f s.", error or "without an error", pause)
-            self.restarts += 1
             self._restarted()
             await asyncio.sleep(pause)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.virtual_time import in_virtual_time
 from trainmaster.controller.cluster import LEASES
-from trainmaster.controller.errors import Conflict, Unavailable, Unreachable
+from trainmaster.controller.errors import Conflict, NotFound, Unavailable, Unreachable
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
 
 QUICK = LeaseSettings("sys", "op", "first", lease_seconds=0.8, renew_seconds=0.6, retry_seconds=0.03)
@@ -36,6 +36,18 @@ async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
     assert holder(cluster) == "first"
     assert not holding.done()
     holding.cancel()
+
+
+@in_virtual_time
+async def test_what_keeps_a_candidate_from_the_lease_is_told_once_with_a_remedy(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = FakeCluster()
+    cluster.fail("create", "leases", NotFound("post", 'namespaces "sys" not found'), times=3)
+    await asyncio.wait_for(candidate(cluster, "first").acquire(), 8)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert "kubectl create namespace sys" in warned[0]
 
 
 @in_virtual_time

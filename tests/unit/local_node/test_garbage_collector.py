@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
+from tests.unit.controller.polling import until
 from tests.unit.local_api.widgets import WIDGETS, definition, new_api, widget
 from trainmaster.local.apiserver import crd
 from trainmaster.local.controllers.garbage import GarbageCollector
@@ -14,7 +14,7 @@ async def test_dependents_go_with_their_owner_also_after_its_definition_was_made
     api = await new_api()
     collector = asyncio.create_task(GarbageCollector(api).run())
     await api.delete(crd.RESOURCE, WIDGETS)
-    await _eventually(lambda: api.peek(crd.RESOURCE, WIDGETS) is None)
+    await until(lambda: api.peek(crd.RESOURCE, WIDGETS) is None)
     await api.create(crd.RESOURCE, definition())
     owner = await api.create(WIDGETS, widget("owner"), "default")
     reference = {"apiVersion": "example.dev/v1", "kind": "Widget", "name": "owner", "uid": owner["metadata"]["uid"]}
@@ -24,11 +24,5 @@ async def test_dependents_go_with_their_owner_also_after_its_definition_was_made
 
     await api.delete(WIDGETS, "owner", "default")
 
-    await _eventually(lambda: api.peek("configmaps", "child", "default") is None)
+    await until(lambda: api.peek("configmaps", "child", "default") is None)
     collector.cancel()
-
-
-async def _eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.005)
