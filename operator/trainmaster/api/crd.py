@@ -37,6 +37,7 @@ from trainmaster.api.v1alpha1 import (
 # Objects whose absence means their defaults, and that people look for with `kubectl get -o yaml`.
 _DEFAULTED = {model.__name__: model for model in (Backoff, FailurePolicy, Hang, NodePolicy, RunPolicy)}
 
+_RUNNING = '.status.conditions[?(@.type=="Running")]'
 COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
@@ -49,8 +50,11 @@ COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Samples/s", "type": "number", "jsonPath": ".status.progress.samplesPerSecond", "priority": 1},
     {"name": "Goodput", "type": "number", "jsonPath": ".status.progress.goodput", "priority": 1},
-    {"name": "Failure", "type": "string", "jsonPath": ".status.failures[-1].reason", "priority": 1},
-    {"name": "Message", "type": "string", "jsonPath": ".status.failures[-1].message", "priority": 1},
+    # Of the attempt that failed last, also while the next one runs.
+    {"name": "Failure", "type": "string", "jsonPath": ".status.failures[0].reason", "priority": 1},
+    # Where the job stands: what it waits for, or why it ended.
+    {"name": "Reason", "type": "string", "jsonPath": _RUNNING + ".reason", "priority": 1},
+    {"name": "Message", "type": "string", "jsonPath": _RUNNING + ".message", "priority": 1},
 )
 
 

@@ -32,7 +32,7 @@ def progress(situation: Situation, *, ended: bool) -> Progress | None:
         step=lead.step,
         total_steps=lead.total_steps,
         epoch=lead.epoch,
-        loss=lead.loss,
+        loss=_readable(lead.loss),
         samples_per_second=round(sum(samples), 1) if samples else None,
         eta_seconds=_eta(lead),
         section=lead.section,
@@ -45,6 +45,11 @@ def progress(situation: Situation, *, ended: bool) -> Progress | None:
 def _lead(ranks: dict[int, RankProgress]) -> RankProgress:
     """Rank 0's word, or the lowest rank's that spoke."""
     return ranks[min(ranks)]
+
+
+def _readable(value: float | None) -> float | None:
+    """As many digits as people read in a column; a float's own are up to 17."""
+    return None if value is None else float(f"{value:.6g}")
 
 
 def _eta(lead: RankProgress) -> float | None:

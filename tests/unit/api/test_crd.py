@@ -13,11 +13,12 @@ import pytest
 from tests.generated import reference
 from tests.unit.api.api_server import apply, change, schema
 from tests.unit.api.test_sentences import BAD_INPUT, NAMES
-from trainmaster.api.crd import crd, crd_yaml
+from trainmaster.api.crd import COLUMNS, crd, crd_yaml
 from trainmaster.api.parsing import parse_spec
 from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
 from trainmaster.api.v1alpha1 import FailureReason, JobSpec
 from trainmaster.api.values import SUBDOMAIN_PATTERN
+from trainmaster.local.apiserver.tables import custom_columns
 from trainmaster.reconciling.reasons import REASONS
 
 ROOT = Path(__file__).parents[3]
@@ -114,6 +115,29 @@ def test_columns_answer_at_a_glance() -> None:
     columns = crd()["spec"]["versions"][0]["additionalPrinterColumns"]
     narrow = [column["name"] for column in columns if not column.get("priority")]
     assert narrow == ["Phase", "Attempt", "Restarts", "Workers", "Running", "Step", "Total", "Loss", "Age"]
+
+
+def test_wide_columns_tell_the_newest_failure_and_where_the_job_stands() -> None:
+    definition = [dict(column) for column in COLUMNS]
+    columns, row = custom_columns(definition)
+    running = {"type": "Running", "status": "False", "reason": "Unschedulable", "message": "no node has room"}
+    status = {
+        "conditions": [{"type": "Accepted", "status": "True", "reason": "SpecAccepted"}, running],
+        "failures": [{"attempt": 2, "reason": "OOMKilled"}, {"attempt": 1, "reason": "Error"}],
+    }
+    cells = dict(
+        zip([column.name for column in columns], row({"metadata": {"name": "one"}, "status": status}, 0.0), strict=True)
+    )
+    assert (cells["Failure"], cells["Reason"], cells["Message"]) == ("OOMKilled", "Unschedulable", "no node has room")
+    new = dict(zip([column.name for column in columns], row({"metadata": {"name": "one"}}, 0.0), strict=True))
+    assert (new["Failure"], new["Reason"]) == (None, None)
+
+
+def test_every_field_says_what_it_is() -> None:
+    untold = [
+        path for path, node in schemas(schema()) if path and not path.endswith("[]") and not node.get("description")
+    ]
+    assert [path for path in untold if not path.startswith(".metadata")] == []
 
 
 # No structural schema says "a quantity or an object": of resources.cpu the operator refuses more than the API server.

@@ -107,6 +107,10 @@ class TestProgress:
         last = progress_of(decided(job(status), done, NOW + 1).status)
         assert (last.step, last.result) == (1000, {"accuracy": 0.87})
 
+    def test_a_loss_has_as_many_digits_as_people_read(self) -> None:
+        told = progress_of(decided(job(running()), training(loss=1 / 17)).status)
+        assert told.loss == 0.0588235
+
     def test_an_older_attempts_progress_is_no_news(self) -> None:
         status = decided(job(running(attempt=2)), training(attempt=1)).status
         assert status.progress is None

@@ -16,10 +16,10 @@ class Condition(StatusModel):
 
     type: str = Field(..., description="What the condition is about, such as Running or Failed.")
     status: Literal["True", "False", "Unknown"] = Field(..., description="Whether it holds.")
-    reason: str
-    message: str = ""
-    last_transition_time: str
-    observed_generation: int | None = None
+    reason: str = Field(..., description="Why, in one word, such as AllRanksUp or Unschedulable.")
+    message: str = Field("", description="Why, in a sentence.")
+    last_transition_time: str = Field(..., description="When `status` changed last.")
+    observed_generation: int | None = Field(None, description="metadata.generation that this was said of.")
 
 
 class WorkerCounts(StatusModel):
@@ -34,15 +34,17 @@ class WorkerCounts(StatusModel):
 class TimeCounted(StatusModel):
     """How far the current attempt's reports have been turned into time: what the next report is compared with."""
 
-    attempt: int = 0
-    step: int | None = None
-    # The furthest step of any attempt: what is done up to there again is recompute.
-    furthest: int | None = None
-    section: str | None = None
-    # What the ranks had waited in this attempt, as far as it has been booked.
-    data_seconds: float | None = None
-    checkpoint_seconds: float | None = None
-    evaluate_seconds: float | None = None
+    attempt: int = Field(0, description="The attempt that the reports were of.")
+    step: int | None = Field(None, description="The step that was reported last.")
+    furthest: int | None = Field(
+        None, description="The furthest step of any attempt: what is done again up to there is recompute."
+    )
+    section: str | None = Field(None, description="The section that was reported last.")
+    data_seconds: float | None = Field(None, description="Waits for data in this attempt, as far as booked.")
+    checkpoint_seconds: float | None = Field(
+        None, description="Waits for checkpoints in this attempt, as far as booked."
+    )
+    evaluate_seconds: float | None = Field(None, description="Evaluation in this attempt, as far as booked.")
 
 
 class TimeSpent(StatusModel):
@@ -98,31 +100,34 @@ class Progress(StatusModel):
 class Failure(StatusModel):
     """One failure of an attempt: who failed first, and how."""
 
-    attempt: int
-    reason: str
-    message: str = ""
-    worker: int | None = None
-    rank: int | None = None
-    pod: str | None = None
-    node: str | None = None
-    exit_code: int | None = None
-    # Whether it took one of `maxRestarts`.
-    counted: bool = True
-    # True while the operator waits a moment to learn who was at fault before it gives the job up.
-    settling: bool | None = None
-    at: str
+    attempt: int = Field(..., description="The attempt that it ended.")
+    reason: str = Field(..., description="What happened, in one word (docs/reasons.md), such as OOMKilled.")
+    message: str = Field("", description="Who, how, and the last lines that it wrote.")
+    worker: int | None = Field(None, description="Index of the worker that failed first.")
+    rank: int | None = Field(None, description="Its rank that failed first, where one rank is known to have.")
+    pod: str | None = Field(None, description="Its pod.")
+    node: str | None = Field(None, description="The node that the pod ran on.")
+    exit_code: int | None = Field(None, description="Its exit code; 128 + n for signal n.")
+    counted: bool = Field(True, description="Whether it took one of failurePolicy.maxRestarts.")
+    settling: bool | None = Field(
+        None, description="true while the operator waits a moment for a better cause before it gives the job up."
+    )
+    at: str = Field(..., description="When it happened.")
 
 
 class JobStatus(StatusModel):
     """What the operator observed and decided; it is the operator's only memory."""
 
     phase: Phase | None = Field(None, description="Where the job is in its life; conditions say more.")
-    conditions: list[Condition] = Field(default_factory=list)
-    observed_generation: int | None = None
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        description="Accepted, Running, Suspended, and at the end Succeeded or Failed; kubectl wait knows them.",
+    )
+    observed_generation: int | None = Field(None, description="metadata.generation that this status answers.")
     attempt: int = Field(0, description="The current go of the whole group, from 1.")
     restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
     disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
-    workers: WorkerCounts = Field(default_factory=WorkerCounts)
+    workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")
     replicas: int = Field(0, description="Pods that exist, for the scale subresource.")
     selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
     ranks: list[int] = Field(
@@ -151,15 +156,15 @@ class JobStatus(StatusModel):
         default_factory=list,
         description="Uids of the attempt's pods in rank order; null for a worker whose pod isn't known yet.",
     )
-    # How often each member's container had ended when the attempt was opened: only later ends are its own.
-    member_ends: list[int] = Field(default_factory=list)
-    start_time: str | None = None
-    attempt_start_time: str | None = None
-    # Seconds spent suspended, which the active deadline leaves out.
-    suspended_seconds: float = 0
-    completion_time: str | None = None
-    # When a waiting restart (back-off) may begin.
-    restart_time: str | None = None
-    progress: Progress | None = None
+    member_ends: list[int] = Field(
+        default_factory=list,
+        description="How often each member's container had ended when the attempt was opened; later ends are its own.",
+    )
+    start_time: str | None = Field(None, description="When the operator took the job up.")
+    attempt_start_time: str | None = Field(None, description="When the current attempt was opened.")
+    suspended_seconds: float = Field(0, description="Seconds spent suspended, which activeDeadlineSeconds leaves out.")
+    completion_time: str | None = Field(None, description="When the job ended.")
+    restart_time: str | None = Field(None, description="Until when a restart waits (failurePolicy.backoff).")
+    progress: Progress | None = Field(None, description="How far training is, as the ranks report it.")
     time: TimeSpent | None = Field(None, description="Where the time since the start went.")
-    failures: list[Failure] = Field(default_factory=list)
+    failures: list[Failure] = Field(default_factory=list, description="What ended attempts, the newest first.")
