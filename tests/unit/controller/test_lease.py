@@ -38,7 +38,6 @@ async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
     holding.cancel()
 
 
-@in_virtual_time
 async def test_what_keeps_a_candidate_from_the_lease_is_told_once_with_a_remedy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
