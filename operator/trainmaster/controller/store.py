@@ -339,6 +339,10 @@ class Store:
             invalid=invalid,
             annotations=dict(metadata.get("annotations") or {}),
         )
+        if known is None or known.uid != version.uid:
+            # Pods may be known before their job.
+            for pod in record.pods.values():
+                self._merge_ends(record, pod)
         self._drop_old_reports(record)
         self._changed(key)
 
@@ -367,9 +371,7 @@ class Store:
             self._lay_out(record, known)
         labels = raw["metadata"].get("labels") or {}
         record.pods[view.name] = Pod(view, version, str(labels.get(JOB_UID_LABEL) or ""))
-        for end in _ends(view):
-            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
-            self._merge_report(record, replace(end, uid=end.uid or view.uid))
+        self._merge_ends(record, record.pods[view.name])
         if known is None or known.view != view:
             self._changed(key)
 
@@ -398,6 +400,14 @@ class Store:
                 return False
         record.reports[report.attempt, report.worker] = report
         return True
+
+    def _merge_ends(self, record: Record, pod: Pod) -> None:
+        """What a pod's container told as it ended; that of an earlier job of the same name isn't this job's."""
+        if record.job_version is None or record.job_version.uid != pod.job_uid:
+            return
+        for end in _ends(pod.view):
+            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
+            self._merge_report(record, replace(end, uid=end.uid or pod.view.uid))
 
     def _lay_out(self, record: Record, pod: Pod) -> None:
         record.gone[pod.view.worker] = pod

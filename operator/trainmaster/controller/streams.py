@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from trainmaster.api.protocol import Assignment, ProtocolError, job_token
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster.controller.cluster import PodStream
+from trainmaster.controller.cluster import JOBS, PodStream
 from trainmaster.controller.errors import ClusterError, Conflict, Silent
 from trainmaster.controller.reach import AgentAddress, Reach
 from trainmaster.controller.store import JobKey, Snapshot, Store
@@ -313,6 +313,10 @@ class _Follower:
 
     def _take(self, agent: AgentAddress, line: Line) -> None:
         key, following = self.following.key, self.following
+        job = self._store.version(key, JOBS, key.name)
+        if job is None or job.uid != following.uid:
+            # The job is gone, and another of its name may be there already: its agents have nothing to tell of that.
+            return
         match line:
             case Hello():
                 self.connected_to = agent

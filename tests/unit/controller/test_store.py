@@ -100,6 +100,27 @@ def test_a_job_created_anew_under_the_same_name_starts_with_nothing_of_the_old_o
     assert world.snapshot().job.uid == "new"
 
 
+def stopped(job_uid: str) -> dict[str, Any]:
+    message = json.dumps({"attempt": 1, "worker": 0, "uid": "pod-bert-0", "state": "Stopped", "exitCode": 143})
+    return b.pod(0, job_uid=job_uid, containerStatuses=[b.terminated(143, message)])
+
+
+def test_what_the_pods_of_an_earlier_job_of_the_same_name_tell_as_they_end_is_not_this_jobs() -> None:
+    world = World()
+    world.store.note(JOBS, versioned(b.job(uid="old"), 10))
+    world.store.note(PODS, versioned(b.pod(0, job_uid="old"), 11))
+    world.store.note(JOBS, versioned(b.job(uid="new"), 20))
+    world.store.note(PODS, versioned(stopped("old"), 21))
+    assert world.snapshot().observed.reports == ()
+
+
+def test_what_a_pod_told_as_it_ended_counts_also_where_the_pod_is_seen_before_its_job() -> None:
+    world = World()
+    world.store.note(PODS, versioned(stopped(b.JOB_UID), 11))
+    world.store.note(JOBS, versioned(b.job(), 10))
+    assert [report.state for report in world.snapshot().observed.reports] == ["Stopped"]
+
+
 def test_an_end_is_not_taken_back_by_an_earlier_report_of_the_same_pod() -> None:
     world = World()
     world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 10))

@@ -269,6 +269,19 @@ async def test_reports_of_strangers_and_of_attempts_that_were_never_made_are_not
         assert [r.worker for r in w.snapshot().observed.reports] == [1]
 
 
+async def test_agents_of_an_earlier_job_of_the_same_name_tell_nothing_of_this_one() -> None:
+    lead = Lead()
+    async with listening(lead) as port, world(port) as w:
+        w.streams.follow(KEY, following(address(0)))
+        await until(lambda: w.connected_to() == 0)
+        # Deleted, and created anew, before any pass: the stream is still that of the old one's pods, which now stop.
+        again = b.job(uid="22222222-2222-2222-2222-222222222222")
+        w.store.note(JOBS, {**again, "metadata": {**again["metadata"], "resourceVersion": "9"}})
+        lead.say({"type": "report", "seq": 1, "report": report(1, "Stopped")})
+        await until(lambda: bool(lead.acked))
+        assert w.snapshot().observed.reports == ()
+
+
 async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed() -> None:
     """Its reports are acknowledged, so they would never be told again."""
     lead = Lead()
