@@ -312,9 +312,25 @@ class Worker:
         return self._link.lead is not None
 
     def _describe_environment(self, environ: Mapping[str, str]) -> None:
-        """Tell the lead what this attempt runs in; after its start, which must not wait for it."""
-        self._environment = environment.describe(self._command, environ, self._settings.config_file)
-        self._lead.take_environment(self._started_attempt, self._environment)
+        """Tell the lead what this attempt runs in; after its start, which must not wait for it.
+
+        In a thread, because code and packages may lie on a file server that has gone: the agent answers all the same.
+        """
+        import threading
+
+        attempt, self._environment = self._started_attempt, {}
+
+        def describe() -> None:
+            found = environment.describe(self._command, environ, self._settings.config_file)
+            self._loop.call_from_thread(lambda: self._tell_environment(attempt, found))
+
+        threading.Thread(target=describe, name="describe", daemon=True).start()
+
+    def _tell_environment(self, attempt: int, found: dict[str, str]) -> None:
+        if attempt != self._started_attempt:
+            return
+        self._environment = found
+        self._lead.take_environment(attempt, found)
         self._link.send(self._environment_line())
 
     def _environment_line(self) -> dict[str, Any]:

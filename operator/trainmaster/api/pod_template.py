@@ -64,6 +64,8 @@ _WORKER_FIELDS = {
 }
 _LISTS = ("containers", "initContainers", "volumes")
 _WORKER_LISTS = ("env", "ports", "volumeMounts")
+# Of a probe, of which it may have one.
+_OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
 def check_pod_template(template: PodTemplate, devices: frozenset[str]) -> Iterator[Problem]:
@@ -143,6 +145,12 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
                 mount_path,
                 f"{show(mount_path)} is Trainmaster's own; mount it elsewhere",
             )
+    probe = worker.get("livenessProbe")
+    if isinstance(probe, Mapping) and "$patch" not in probe and probe.get("httpGet", probe) is not None:
+        for handler in _OTHER_HANDLERS:
+            if probe.get(handler) is not None:
+                message = "the agent's own probe has httpGet, and a probe has one way to ask; add httpGet: null"
+                yield Problem(f"{path}.livenessProbe.{handler}", probe[handler], message)
     resources = worker.get("resources")
     if isinstance(resources, Mapping):
         for kind in ("requests", "limits"):

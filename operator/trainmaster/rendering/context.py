@@ -50,6 +50,8 @@ BUNDLED_GROUP = 65532
 GRACE_SECONDS = 60
 # What the kubelet needs of the grace period between the last rank's end and SIGKILL to the agent.
 GRACE_RESERVE_SECONDS = 5
+# What an agent that the kubelet can't reach gets to have its ranks save a checkpoint. One that stands still doesn't know.
+PROBE_GRACE_SECONDS = 30
 # NCCL and data loaders with workers need more than the runtime's 64 Mi.
 DEFAULT_SHARED_MEMORY = "8Gi"
 
@@ -141,6 +143,7 @@ class SetContext:
     device_taints: tuple[str, ...]
     toleration_seconds: int
     grace_seconds: int
+    probe_grace_seconds: int
     agent_port: int
     termination_log: str
     state_directory: str
@@ -212,6 +215,7 @@ def set_context(
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
         toleration_seconds=toleration_seconds(spec.failure_policy.nodes.lost_after_seconds),
         grace_seconds=pod_grace_seconds(spec),
+        probe_grace_seconds=min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS),
         agent_port=AGENT_PORT,
         termination_log=TERMINATION_LOG,
         state_directory=STATE_DIRECTORY,

@@ -61,7 +61,9 @@ class Agent:
         self.environ = environ
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *command: str, agent: Sequence[str] = AGENT, **environ: str) -> Agent:
+    def start(
+        self, *command: str, agent: Sequence[str] = AGENT, stdout: int | None = None, **environ: str
+    ) -> Agent:
         variables = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
@@ -84,7 +86,11 @@ class Agent:
         }
         with (self.folder / "output").open("ab") as output:
             self.process = subprocess.Popen(
-                [*agent, "run", "--", *command], env=variables, stdout=output, stderr=output, stdin=subprocess.DEVNULL
+                [*agent, "run", "--", *command],
+                env=variables,
+                stdout=output if stdout is None else stdout,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
             )
         self.job.processes.append(self.process)
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -329,3 +330,23 @@ def test_a_rank_that_aborts_says_why_and_where(job: Job) -> None:
     assert "terminate called: out of luck" in report["error"], "stacks of 40 threads don't hide it"
     assert "in give_up" in report["error"]
     assert report["error"].endswith("killed by SIGABRT")
+
+
+def test_the_kubelet_gets_its_answer_while_a_file_server_hangs_and_nobody_reads_what_ranks_print(job: Job) -> None:
+    """Else its probe would end a training that goes on well."""
+    torch = job.folder / "packages" / "torch"
+    torch.mkdir(parents=True)
+    # Opening a pipe that nobody writes to takes for ever, as a file of a server that has gone does.
+    os.mkfifo(torch / "version.py")
+    unread, output = os.pipe()
+    agent = job.agent(0)
+    talk = 'for at in $(seq 40); do head -c 100000 /dev/zero | tr "\\0" "\\n"; done; touch "$1/end"; exec sleep 300'
+    command = ("sh", "-c", talk, "sh", str(job.folder))
+    agent.annotate(job.assignment(1))
+    agent.start(*command, stdout=output, PYTHONPATH=str(torch.parent))
+    agent.until_state("Running")
+    until(lambda: not select.select([], [output], [], 0)[1], what="the agent's output is full")
+    assert agent.request("GET", "/healthz", token=None) == (200, "ok")
+    assert not (job.folder / "end").exists(), "the rank waits for a reader"
+    for descriptor in (unread, output):
+        os.close(descriptor)

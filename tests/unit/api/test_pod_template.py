@@ -64,6 +64,11 @@ REFUSED = {
         worker(**{"$patch": "delete"}),
         "spec.containers[0].$patch: 'delete' would drop the worker; give only the fields to change",
     ),
+    "a probe that asks in two ways": (
+        worker(livenessProbe={"tcpSocket": {"port": 8472}}),
+        "spec.containers[0].livenessProbe.tcpSocket: the agent's own probe has httpGet, and a probe has one way to ask; "
+        "add httpGet: null",
+    ),
     "all containers' deletion": (
         {"spec": {"containers": None}},
         "spec.containers: null would delete the worker; remove it",

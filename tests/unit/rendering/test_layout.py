@@ -50,6 +50,11 @@ def environment(manifest: Manifest) -> dict[str, str | None]:
     return {variable["name"]: variable.get("value") for variable in worker["env"]}
 
 
+def liveness_probe(job_spec: JobSpec) -> Any:
+    (one,) = stateful_sets(job_spec)
+    return one.body["spec"]["template"]["spec"]["containers"][0].get("livenessProbe")
+
+
 def test_a_job_of_one_group_has_one_set_of_its_own_name() -> None:
     (group,) = worker_layout(JOB, spec(workers=3))
     assert (group.name, group.set_name, list(group.indexes)) == ("worker", "bert", [0, 1, 2])
@@ -172,6 +177,40 @@ def test_ranks_get_the_pods_grace_period_less_what_the_kubelet_needs() -> None:
     longer = {"spec": {"terminationGracePeriodSeconds": 600}}
     assert rank_grace_seconds(spec(workers=1, podTemplate=longer)) == 595
     assert rank_grace_seconds(spec(workers=1, podTemplate={"spec": {"terminationGracePeriodSeconds": 2}})) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences"),
+    [
+        ({"periodSeconds": 5, "failureThreshold": 2}, {"periodSeconds": 5, "failureThreshold": 2}),
+        ({"httpGet": None, "exec": {"command": ["true"]}}, {"httpGet": None, "exec": {"command": ["true"]}}),
+        (None, None),
+        ({"$patch": "delete"}, None),
+    ],
+    ids=["slower or quicker", "asked otherwise", "null", "deleted"],
+)
+def test_a_pod_template_changes_the_agents_probe(changes: Any, differences: dict[str, Any] | None) -> None:
+    worker = {"name": "worker", "livenessProbe": changes}
+    as_rendered = liveness_probe(spec(workers=1))
+    changed = liveness_probe(spec(workers=1, podTemplate={"spec": {"containers": [worker]}}))
+    assert as_rendered["httpGet"] == {"path": "/healthz", "port": 8472}
+    if differences is None:
+        assert changed is None
+    else:
+        wanted = {**as_rendered, **differences}
+        assert changed == {name: value for name, value in wanted.items() if value is not None}
+
+
+def test_a_busy_node_is_given_five_minutes_to_answer() -> None:
+    probe = liveness_probe(spec(workers=1))
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
+    assert probe["timeoutSeconds"] >= 10
+
+
+@pytest.mark.parametrize(("grace", "probe_grace"), [(10, 10), (3_600, 30)])
+def test_a_stuck_agent_is_not_waited_for_through_a_long_grace_period(grace: int, probe_grace: int) -> None:
+    template = {"spec": {"terminationGracePeriodSeconds": grace}}
+    assert liveness_probe(spec(workers=1, podTemplate=template))["terminationGracePeriodSeconds"] == probe_grace
 
 
 def test_a_set_selects_the_pods_of_this_job_only() -> None:
