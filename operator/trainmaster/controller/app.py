@@ -19,6 +19,7 @@ from trainmaster.controller.evidence_keeping import EvidenceKeeper
 from trainmaster.controller.executor import Executor
 from trainmaster.controller.gang_watching import GangWatching
 from trainmaster.controller.health import HealthServer
+from trainmaster.controller.killed_containers import KilledContainers
 from trainmaster.controller.kubernetes_cluster import KubernetesCluster
 from trainmaster.controller.kueue_facts import KueueFacts
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
@@ -155,6 +156,7 @@ class Operator:
             self._decide,
             RenderingSettings(agent_image=settings.agent_image, replace_after_seconds=settings.replace_after_seconds),
             forget=forget,
+            kills=KilledContainers(cluster, store),
             domains=NodeDomains(cluster, store),
             kueue=KueueFacts(cluster, store),
             want=gangs.want,

@@ -1,4 +1,4 @@
-"""What was looked up for a job beyond its own objects: each by name, None where it isn't there or can't be read."""
+"""What was looked up for a job beyond its own objects: None where it isn't there or can't be read."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from trainmaster.reconciling.snapshot import Flavor
 
 @dataclass
 class LookedUp:
-    """Domains of nodes (`node_domains`), Kueue's flavors and values of priority classes (`kueue_facts`)."""
+    """Domains of nodes (`node_domains`), Kueue's flavors and values of priority classes (`kueue_facts`), each by name;
+    and why the kubelet killed containers (`killed_containers`)."""
 
     domains: dict[str, str | None] = field(default_factory=dict)
     flavors: dict[str, Flavor | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
 
+    kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
+
     def merge(self, more: LookedUp) -> bool:
         """Add what was looked up now; whether anything is new."""
-        before = (dict(self.domains), dict(self.flavors), dict(self.priorities))
+        before = (dict(self.domains), dict(self.flavors), dict(self.priorities), dict(self.kills))
         self.domains.update(more.domains)
         self.flavors.update(more.flavors)
         self.priorities.update(more.priorities)
-        return before != (self.domains, self.flavors, self.priorities)
+        self.kills.update(more.kills)
+        return before != (self.domains, self.flavors, self.priorities, self.kills)

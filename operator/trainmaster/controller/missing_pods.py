@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from trainmaster.controller.cluster import EVENTS, STATEFUL_SETS, Cluster
 from trainmaster.controller.errors import ClusterError
 from trainmaster.controller.store import JobKey, Snapshot, Store
-from trainmaster.controller.views import parse_time
+from trainmaster.controller.views import event_time
 from trainmaster.reconciling.snapshot import ChildView, Problem
 
 logger = logging.getLogger(__name__)
@@ -83,16 +82,10 @@ class MissingPods:
             logger.info("%s: the events of StatefulSet %s can't be read: %s", key, child.name, error)
             return
         if events:
-            newest = max(events, key=_last)
+            newest = max(events, key=event_time)
             message = str(newest.get("message") or "")[:1_000]
-            self._store.note_blocked(key, Problem(_action(child), "FailedCreate", message, _last(newest)), 0.0)
+            self._store.note_blocked(key, Problem(_action(child), "FailedCreate", message, event_time(newest)), 0.0)
 
 
 def _action(child: ChildView) -> str:
     return f"create the pods of StatefulSet {child.name}"
-
-
-def _last(event: Mapping[str, Any]) -> float:
-    series = event.get("series") or {}
-    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((parsed for text in times if (parsed := parse_time(text)) is not None), default=0.0)

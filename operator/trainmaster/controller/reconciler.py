@@ -12,6 +12,7 @@ from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
 from trainmaster.controller.executor import Executor
 from trainmaster.controller.json_logs import current_attempt, current_job
+from trainmaster.controller.killed_containers import KilledContainers
 from trainmaster.controller.kueue_facts import KueueFacts
 from trainmaster.controller.metrics import OperatorMetrics
 from trainmaster.controller.missing_pods import MissingPods
@@ -48,6 +49,7 @@ class Reconciler:
         rendering: RenderingSettings,
         *,
         forget: Callable[[str], None],
+        kills: KilledContainers,
         domains: NodeDomains,
         kueue: KueueFacts,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
@@ -64,6 +66,7 @@ class Reconciler:
         self._forget = forget
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
+        self._kills = kills
         self._domains = domains
         self._kueue = kueue
         self._now = now
@@ -130,6 +133,8 @@ class Reconciler:
         if snapshot is None:
             self._gone(key)
             return None
+        if await self._kills.look(key, snapshot):
+            snapshot = self._store.snapshot(key) or snapshot
         job = snapshot.job
         if self._known.get(key) not in (None, job.uid):
             self._gone(key)

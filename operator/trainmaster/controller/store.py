@@ -291,6 +291,7 @@ class Store:
             domains=dict(record.looked_up.domains),
             flavors=dict(record.looked_up.flavors),
             priorities=dict(record.looked_up.priorities),
+            kills=dict(record.looked_up.kills),
             listed=self._listed,
             problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
             gone={pod.view.uid: pod.view for pod in record.gone.values() if pod.job_uid == job.uid},

@@ -35,6 +35,13 @@ def parse_time(text: object) -> float | None:
     return to_seconds(text) if isinstance(text, str) else None
 
 
+def event_time(event: Raw) -> float:
+    """When an Event happened last, by whichever of its fields say so; 0 where none does."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return max((parsed for text in times if (parsed := parse_time(text)) is not None), default=0.0)
+
+
 def parse_seconds(text: object) -> float | None:
     """Seconds since the epoch as a decimal number; None for anything else."""
     try:

@@ -144,6 +144,10 @@ def advance(situation: Situation) -> Transition:
     if not situation.running:
         return waiting
     changes: dict[str, Any] = {}
+    if situation.slept_through:
+        # Later the kubelet's words may be forgotten: the ends never count.
+        ends = {**situation.ends_before, **situation.slept_through}
+        changes = {"member_ends": [ends.get(worker, 0) for worker in situation.workers]}
     if _are_placed(situation):
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers

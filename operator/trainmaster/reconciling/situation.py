@@ -8,7 +8,8 @@ that ended without a word speaks through its status.
 doesn't say in which one it happened. The status remembers how often each member's container had ended when the attempt
 was opened, so an old end is never counted twice. A new one belongs to the attempt if it is clearly later than its
 opening; one within CLOCK_SLACK could also be of the attempt before, and then the agent's own word (it finds its mark
-when it starts again) is awaited.
+when it starts again) is awaited. So it is where the kubelet's probe ended an agent that had no word on the attempt: it
+had stood still for minutes, and the attempt opened without it. Its next life joins that attempt, which goes on.
 """
 
 from __future__ import annotations
@@ -221,13 +222,38 @@ class Situation:
         for worker, pod in self.pods.items():
             if worker in workers:
                 known = latest.get(worker)
-                silent = self._silent_end(pod, attempt)
+                silent = self._silent_end(pod, attempt, known)
                 if known is None or known.state not in ENDED_STATES:
                     if silent is not None:
                         latest[worker] = silent
-                elif known.reason == "AgentLost":
-                    latest[worker] = _explained(known, pod.worker_container)
+                elif known.reason == "AgentLost" or known.state == "Stopped":
+                    latest[worker] = _explained(known, pod.worker_container, self._killed_because(pod))
         return latest
+
+    @cached_property
+    def slept_through(self) -> Mapping[int, int]:
+        """Of members whose agents stood still when the attempt opened: how often their containers have ended."""
+        return {
+            worker: count_ends(pod.worker_container)
+            for worker, pod in self.pods.items()
+            if pod.worker_container is not None
+            and self.members.get(worker) == pod.uid
+            and self.running
+            and self._slept_through(pod, self.reports.get(worker))
+        }
+
+    def _slept_through(self, pod: PodView, known: Report | None) -> bool:
+        """Whether a pod's agent was ended by the kubelet's probe before it had a word on the current attempt."""
+        end = latest_end(pod.worker_container)
+        if end is None or end.finished_at is None or self.status.attempt == 1 or not self._killed_because(pod):
+            return False
+        return known is None or known.at > end.finished_at
+
+    def _killed_because(self, pod: PodView) -> str:
+        """The kubelet's words on the last end of a pod's container, where it has killed it."""
+        end = latest_end(pod.worker_container)
+        at = end.finished_at if end is not None else None
+        return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
 
     def _is_member(self, report: Report, attempt: int) -> bool:
         """Whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
@@ -238,7 +264,7 @@ class Situation:
         expected = member or (pod.uid if pod is not None else None)
         return expected is None or report.uid == expected
 
-    def _silent_end(self, pod: PodView, attempt: int) -> Report | None:
+    def _silent_end(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
         container = pod.worker_container
         end = latest_end(container)
         if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
@@ -250,7 +276,10 @@ class Situation:
             return None
         opened = to_seconds(self.status.attempt_start_time)
         certain = self.status.attempt == 1 or (
-            opened is not None and end.finished_at is not None and end.finished_at > opened + CLOCK_SLACK
+            opened is not None
+            and end.finished_at is not None
+            and end.finished_at > opened + CLOCK_SLACK
+            and not self._slept_through(pod, known)
         )
         if attempt != (self.status.attempt if certain else self.status.attempt - 1):
             return None
@@ -261,7 +290,7 @@ class Situation:
             state="Failed",
             exit_code=end.exit_code,
             reason=_reason_of(end),
-            error=end.message,
+            error="\n".join(filter(None, (end.message, self._killed_because(pod)))),
             at=end.finished_at or self.now,
             node=pod.node or "",
         )
@@ -350,14 +379,27 @@ def _later(known: Report | None, report: Report) -> Report:
     return report if report.at >= known.at else known
 
 
-def _explained(report: Report, container: ContainerView | None) -> Report:
-    """An agent that starts again only knows that it was lost; the container's status says how.
+def _explained(report: Report, container: ContainerView | None, killed_because: str) -> Report:
+    """An agent that starts again only knows that it was lost; the container's status, or the kubelet, says how. One
+    that was only told to stop may have been well, and the kubelet couldn't reach it.
 
     The end that it speaks of is the one before its own, when it has told it by exiting.
     """
+    if killed_because and _ended_by(report, latest_end(container)):
+        error = "\n".join(filter(None, (report.error, killed_because)))
+        report = replace(report, state="Failed", reason="AgentLost", culprit=True, error=error)
     ends = (container.end, container.last_end) if container is not None else ()
     killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
     return report if killed is None else replace(report, reason="OOMKilled", exit_code=killed.exit_code)
+
+
+def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
+    """Whether a container's last end, which the kubelet has brought about, is what a report speaks of."""
+    if end is None or is_silence(report.reason, report.exit_code):
+        return False
+    if end.report is None:
+        return report.reason == "AgentLost"
+    return (end.report.state, end.report.attempt) == ("Stopped", report.attempt) and report.state == "Stopped"
 
 
 def _reason_of(end: ContainerEnd) -> str:

@@ -204,6 +204,8 @@ class Observed:
     problems: tuple[Problem, ...] = ()
     # By uid, pods that are gone as they were last seen; of each worker the last one.
     gone: Mapping[str, PodView] = field(default_factory=dict)
+    # By a pod's uid and the time of its container's end: why the kubelet killed it; None where it says nothing.
+    kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
     # By node, for a job with a topology: the domain that its label names; None where it has none or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
     # Of Kueue, by name: flavors and priorities that could be read (None: they can't be).

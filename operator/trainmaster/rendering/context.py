@@ -50,7 +50,7 @@ BUNDLED_GROUP = 65532
 GRACE_SECONDS = 60
 # What the kubelet needs of the grace period between the last rank's end and SIGKILL to the agent.
 GRACE_RESERVE_SECONDS = 5
-# What an agent that the kubelet can't reach gets to have its ranks save a checkpoint. One that stands still doesn't know.
+# What an agent that the kubelet can't reach gets to have its ranks save a checkpoint; one that stands still saves none.
 PROBE_GRACE_SECONDS = 30
 # NCCL and data loaders with workers need more than the runtime's 64 Mi.
 DEFAULT_SHARED_MEMORY = "8Gi"

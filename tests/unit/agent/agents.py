@@ -61,9 +61,7 @@ class Agent:
         self.environ = environ
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(
-        self, *command: str, agent: Sequence[str] = AGENT, stdout: int | None = None, **environ: str
-    ) -> Agent:
+    def start(self, *command: str, agent: Sequence[str] = AGENT, stdout: int | None = None, **environ: str) -> Agent:
         variables = {
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),

@@ -66,8 +66,8 @@ REFUSED = {
     ),
     "a probe that asks in two ways": (
         worker(livenessProbe={"tcpSocket": {"port": 8472}}),
-        "spec.containers[0].livenessProbe.tcpSocket: the agent's own probe has httpGet, and a probe has one way to ask; "
-        "add httpGet: null",
+        "spec.containers[0].livenessProbe.tcpSocket: the agent's own probe has httpGet, and a probe has one way to "
+        "ask; add httpGet: null",
     ),
     "all containers' deletion": (
         {"spec": {"containers": None}},

@@ -301,8 +301,10 @@ class PodTemplate(SpecModel):
     spec: dict[str, Any] | None = Field(
         None,
         description="A partial PodSpec. containers, initContainers, volumes, env, ports and volumeMounts merge by "
-        "their keys, null deletes, other lists are replaced; the worker's container is called worker. What Trainmaster "
-        "relies on (command, restartPolicy, its variables and volumes) can't be changed; the operator says so.",
+        "their keys, other lists are replaced; null deletes, and so does `$patch: delete` in a mapping (kubectl apply "
+        "drops nulls when it creates an object, unless it applies with --server-side). The worker's container is "
+        "called worker. What Trainmaster relies on (command, restartPolicy, its variables and volumes) can't be "
+        "changed; the operator says so.",
     )
 
 

@@ -1,0 +1,90 @@
+"""Why the kubelet killed a worker's container: a container's status only has the signal's exit code.
+
+The kubelet says in an Event of the pod (reason Killing, pkg/kubelet/kuberuntime) that a probe failed. It is read before
+the pass that decides on such an end, so that the failure's record names the probe: one list, and only where a container
+ended by SIGKILL or SIGTERM and its agent had nothing to say about that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.api.pod_template import WORKER_CONTAINER
+from trainmaster.controller.cluster import EVENTS, Cluster
+from trainmaster.controller.errors import ClusterError
+from trainmaster.controller.looked_up import LookedUp
+from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.views import event_time
+from trainmaster.reconciling.snapshot import ContainerEnd, PodView
+
+logger = logging.getLogger(__name__)
+
+# Seconds that the decision waits for the reason at most: it is only said, and recovery doesn't depend on it.
+PATIENCE = 1.0
+# 128 + SIGKILL: the agent didn't obey SIGTERM; 128 + SIGTERM: it did.
+KILLED, OBEYED = 137, 143
+# Seconds by which the kubelet's two clocks may differ: an event's time and a container's, both in whole seconds.
+CLOCK_SLACK = 2.0
+
+
+class KilledContainers:
+    """Asks once for each end."""
+
+    def __init__(self, cluster: Cluster, store: Store) -> None:
+        self._cluster = cluster
+        self._store = store
+
+    async def look(self, key: JobKey, snapshot: Snapshot) -> bool:
+        """Ask why the containers of this job's pods were killed that have ended now; whether anything was asked."""
+        ends = [
+            (pod, end)
+            for pod in snapshot.observed.pods
+            if (end := _end_to_explain(pod)) is not None
+            and end.finished_at is not None
+            and (pod.uid, end.finished_at) not in snapshot.observed.kills
+        ]
+        if not ends or snapshot.job.status.completion_time is not None:
+            return False
+        reasons = await asyncio.gather(*(self._ask(key, pod, end) for pod, end in ends))
+        found = {(pod.uid, end.finished_at or 0.0): reason for (pod, end), reason in zip(ends, reasons, strict=True)}
+        self._store.note_looked_up(key, LookedUp(kills=found))
+        return True
+
+    async def _ask(self, key: JobKey, pod: PodView, end: ContainerEnd) -> str | None:
+        selector = f"involvedObject.uid={pod.uid},reason=Killing"
+        try:
+            async with asyncio.timeout(PATIENCE):
+                events = [
+                    event
+                    async for page in self._cluster.pages(EVENTS, key.namespace, field_selector=selector)
+                    for event in page
+                    if _is_of(event, pod, end)
+                ]
+        except (ClusterError, TimeoutError) as error:
+            logger.info("%s: why the container of pod %s was killed can't be read: %s", key, pod.name, error)
+            return None
+        if not events:
+            return None
+        newest = max(events, key=event_time)
+        return f"the kubelet: {str(newest.get('message') or '')[:300]}"
+
+
+def _end_to_explain(pod: PodView) -> ContainerEnd | None:
+    container = pod.worker_container
+    end = (container.end or container.last_end) if container is not None else None
+    if end is None or pod.deleting or end.exit_code not in (KILLED, OBEYED) or end.reason == "OOMKilled":
+        return None
+    return end if end.report is None or end.report.state == "Stopped" else None
+
+
+def _is_of(event: Mapping[str, Any], pod: PodView, end: ContainerEnd) -> bool:
+    """Whether an event tells of this end, and of a probe: others say that the pod itself was stopped."""
+    involved = event.get("involvedObject") or {}
+    is_its = (involved.get("uid"), involved.get("fieldPath")) == (pod.uid, f"spec.containers{{{WORKER_CONTAINER}}}")
+    if not is_its or "probe" not in str(event.get("message")):
+        return False
+    earliest, latest = (end.started_at or 0.0) - CLOCK_SLACK, (end.finished_at or 0.0) + CLOCK_SLACK
+    return earliest <= event_time(event) <= latest

@@ -1,0 +1,77 @@
+"""Agents that stand still and leave nobody to notice: the kubelet's probe of the worker's container finds them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.scenarios import Scenario, Start
+
+# Quick, but longer than a loaded machine makes a healthy agent wait: it must not be ended.
+PROBE = {
+    "initialDelaySeconds": 1,
+    "periodSeconds": 1,
+    "timeoutSeconds": 3,
+    "failureThreshold": 4,
+    "terminationGracePeriodSeconds": 1,
+}
+QUICKLY_PROBED: dict[str, Any] = {"spec": {"containers": [{"name": "worker", "livenessProbe": PROBE}]}}
+
+
+def stop_agent(scenario: Scenario, started: Start) -> None:
+    if scenario.cluster.shared.embedded is None:
+        pytest.skip("a container can't stop its own first process (pid_namespaces(7))")
+    scenario.send(started.rank, started.parent, signal.SIGSTOP)
+
+
+def kubelet_events(scenario: Scenario, worker: int) -> list[str]:
+    path = "jsonpath={range .items[*]}{.reason} {.message}{'\\n'}{end}"
+    selector = f"--field-selector=involvedObject.name={scenario.name}-{worker}"
+    return scenario.cluster.kubectl("get", "events", selector, "-o", path).stdout.splitlines()
+
+
+def is_lost_to_the_probe(failure: Any, worker: int) -> bool:
+    return (failure["reason"], failure["worker"], failure["exitCode"]) == ("AgentLost", worker, 137) and failure[
+        "message"
+    ].endswith("the kubelet: Container worker failed liveness probe, will be restarted")
+
+
+def test_the_only_workers_agent_stands_still_and_the_job_recovers(scenario: Scenario) -> None:
+    scenario.apply(workers=1, podTemplate=QUICKLY_PROBED)
+    (started,) = scenario.until_training(workers=1).values()
+    before = scenario.uids()
+    stop_agent(scenario, started)
+    scenario.until(lambda: scenario.container_restarts() == [1], "the kubelet starts the container again")
+    assert scenario.uids() == before
+    scenario.succeeds(attempt=2, restarts=1)
+    assert is_lost_to_the_probe(scenario.failures[0], 0), scenario.failures
+    assert not Path("/proc", str(started.pid)).exists(), "the rank that the agent had left alone"
+    events = kubelet_events(scenario, 0)
+    silence = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    assert any(event.startswith("Unhealthy Liveness probe failed: Get") and silence in event for event in events)
+    assert "Killing Container worker failed liveness probe, will be restarted" in events
+
+
+def test_all_agents_stand_still_and_that_costs_one_restart(scenario: Scenario) -> None:
+    scenario.apply(podTemplate=QUICKLY_PROBED)
+    started = scenario.until_training()
+    stop_agent(scenario, started[0])
+    # So that the kubelet's turn comes to the second one when an attempt has opened without it.
+    time.sleep(4)
+    stop_agent(scenario, started[1])
+    scenario.succeeds(attempt=2, restarts=1)
+    assert is_lost_to_the_probe(scenario.failures[0], 0), scenario.failures
+    assert all(not Path("/proc", str(start.pid)).exists() for start in started.values())
+
+
+def test_a_job_can_do_without_the_probe(scenario: Scenario) -> None:
+    """Not by null, which kubectl's client-side apply leaves out when it creates an object."""
+    worker = {"name": "worker", "livenessProbe": {"$patch": "delete"}}
+    scenario.apply(workers=1, podTemplate={"spec": {"containers": [worker]}})
+    scenario.until_training(workers=1)
+    (pod,) = scenario.pods().values()
+    assert "livenessProbe" not in pod["spec"]["containers"][0]
