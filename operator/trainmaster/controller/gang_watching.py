@@ -99,6 +99,8 @@ class GangWatching:
 
     async def _list(self, resource: Resource) -> bool:
         """Read all objects of the type into the store; whether that worked."""
+        # By the answers to our own writes too: the type may have come and gone between two looks.
+        known = list(self._store.known(resource))
         try:
             for namespace in self._namespaces or (None,):
                 async for page in self._cluster.pages(resource, namespace, label_selector=SELECTORS[resource]):
@@ -108,10 +110,10 @@ class GangWatching:
                         self._store.note(resource, typed)
         except (NotFound, Forbidden) as error:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
-            if isinstance(error, NotFound) and resource in self._served:
+            if isinstance(error, NotFound):
                 # All objects went with their type.
-                self._served.remove(resource)
-                for key, name, version in list(self._store.known(resource)):
+                self._served = [served for served in self._served if served != resource]
+                for key, name, version in known:
                     self._store.drop(resource, key, name, version.uid)
             return False
         except ClusterError as error:
