@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="kubectl-dtj",
-    help="Look at and wait for DistributedTrainingJobs.",
+    help="Look at, wait for, suspend and resume DistributedTrainingJobs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -43,16 +44,41 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def complete_phase(incomplete: str) -> list[str]:
-    """What `wait --for` takes, for tab completion."""
+def waited_for() -> list[str]:
+    """What `wait --for` takes."""
     from typing import get_args
 
     from trainmaster.api.v1alpha1 import Phase
 
-    return [each for each in ("finished", *map(str.lower, get_args(Phase))) if each.startswith(incomplete)]
+    return ["finished", *map(str.lower, get_args(Phase))]
 
 
-JobName = Annotated[str, typer.Argument(help="Name of the job.", autocompletion=complete_job)]
+def complete_phase(incomplete: str) -> list[str]:
+    """The same, for tab completion."""
+    return [each for each in waited_for() if each.startswith(incomplete.lower())]
+
+
+def plain_name(value: str | None) -> str | None:
+    """A job's name, also where it is given as kubectl prints and takes it: dtj/NAME."""
+    from trainmaster.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
+
+    kind, slash, name = (value or "").rpartition("/")
+    known = (SHORT_NAME, SINGULAR, PLURAL, f"{SINGULAR}.{GROUP}", f"{PLURAL}.{GROUP}")
+    return name if slash and kind in known else value
+
+
+def seconds(value: str) -> float:
+    """30, or as kubectl takes times: 30s, 5m, 1h30m."""
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", value)
+    if not value or parts is None:
+        raise typer.BadParameter(f"{value!r} is no time; use seconds, or 30s, 5m, 1h30m")
+    hours, minutes, rest = (float(part or 0) for part in parts.groups())
+    return hours * 3600 + minutes * 60 + rest
+
+
+JobName = Annotated[
+    str, typer.Argument(help="Name of the job.", autocompletion=complete_job, callback=plain_name, show_default=False)
+]
 
 
 @contextmanager
@@ -81,9 +107,13 @@ def _client(namespace: str | None, kubeconfig: str | None, context: str | None) 
 @app.command()
 def status(
     name: Annotated[
-        str | None, typer.Argument(help="Name of the job; all jobs without.", autocompletion=complete_job)
+        str | None,
+        typer.Argument(help="Name of the job; all jobs without.", autocompletion=complete_job, callback=plain_name),
     ] = None,
     namespace: Namespace = None,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces; without a name.")
+    ] = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the job has ended.")] = False,
@@ -97,17 +127,20 @@ def status(
 
     if output not in (None, "json"):
         raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
+    if name is not None and everywhere:
+        raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")
     console = Console(highlight=False)
     with told():
         jobs = _client(namespace, kubeconfig, context)
         if name is None:
-            found = jobs.list()
+            found = jobs.list(all_namespaces=everywhere)
             if output == "json":
                 typer.echo(json.dumps([_as_json(job) for job in found], indent=2))
             elif found:
-                console.print(job_table(found))
+                console.print(job_table(found, namespaces=everywhere))
             else:
-                typer.echo(f"No DistributedTrainingJobs in namespace {jobs.namespace}.", err=True)
+                where = "any namespace" if everywhere else f"namespace {jobs.namespace}"
+                typer.echo(f"No DistributedTrainingJobs in {where}.", err=True)
             return
         job = jobs.get(name)
         if output == "json":
@@ -188,9 +221,17 @@ def wait(
         str,
         typer.Option("--for", help="finished, running, or a phase such as Suspended.", autocompletion=complete_phase),
     ] = "finished",
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds to wait at most.", min=0)] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", help="Time to wait at most: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"),
+    ] = None,
 ) -> None:
-    """Wait until a job has ended; exit with 0 when it succeeded, 1 when it failed, 3 when the time is over."""
+    """Wait until a job has ended, or is in a phase.
+
+    Exits with 0 when it succeeded or is in that phase, 1 when it ended otherwise, 3 when the time is over.
+    """
+    if phase.lower() not in waited_for():
+        raise typer.BadParameter(f"{phase!r} is no phase; use one of {', '.join(waited_for())}", param_hint="--for")
     with told():
         jobs = _client(namespace, kubeconfig, context)
         wanted = phase.capitalize()
@@ -200,8 +241,24 @@ def wait(
             timeout=timeout,
         )
         typer.echo(f"{name}: {job.phase}" + (f" ({_why(job)})" if _why(job) else ""))
-        if job.phase != wanted and job.phase != "Succeeded":
+        if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             raise typer.Exit(1)
+
+
+@app.command()
+def suspend(name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
+    """Stop a job with a checkpoint and free what it holds, until it is resumed."""
+    with told():
+        job = _client(namespace, kubeconfig, context).suspend(name)
+        typer.echo(f"{name}: {job.phase} already" if job.finished else f"{name}: to be suspended")
+
+
+@app.command()
+def resume(name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
+    """Let a suspended job go on from its checkpoint."""
+    with told():
+        job = _client(namespace, kubeconfig, context).resume(name)
+        typer.echo(f"{name}: {job.phase} already" if job.finished else f"{name}: to go on")
 
 
 def _workers(jobs: JobClient, name: str) -> list[int]:
@@ -241,16 +298,20 @@ def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None
 
 
 def _why(job: TrainingJob) -> str:
-    if job.phase != "Failed" or not job.status.failures:
+    if job.phase != "Failed":
         return ""
-    failure = job.status.failures[0]
+    reason = next((each.reason for each in job.status.conditions if each.type == "Failed"), "")
+    failure = job.status.failures[0] if job.status.failures else None
+    if failure is None or reason not in ("", "MaxRestartsExceeded", failure.reason):
+        # What ended the job was no failure of a rank: a deadline, no room, an image.
+        return reason
     rank = "" if failure.rank is None else f" of rank {failure.rank}"
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     return f"{failure.reason}{rank}{code}"
 
 
 def _as_json(job: TrainingJob) -> dict[str, object]:
-    return {"name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
+    return {"namespace": job.namespace, "name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ PHASE_STYLES = {
 MAX_FAILURES = 5
 # Of the bar that shows where the time went; suspended time isn't the job's.
 TIME_WIDTH = 40
+# Progress moves the books every few seconds.
+UNBOOKED_SECONDS = 20.0
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow", "suspended": "dim"}
 
 
@@ -54,28 +56,42 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     if job.status.progress is not None:
         parts.append(_progress(job.status.progress))
     if job.status.time is not None:
-        parts.extend(_time(job.status.time))
+        parts.extend(_time(job.status.time, None if job.finished else now))
     if pods:
         parts.append(pod_table(pods, now))
     if job.status.failures:
         parts.append(_failures(job.status.failures))
         parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
+    if job.status.phase is None:
+        unseen = "no operator has taken this job up yet; if that lasts: is one running that serves its namespace?"
+        parts.append(Text(unseen, style="yellow"))
     message = _standing(job)
     if message:
         parts.append(Text(message, style="yellow" if not job.finished else ""))
     return Group(*parts)
 
 
-def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None) -> Table:
-    """One line a job."""
+def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False) -> Table:
+    """One line a job, with its namespace where they are of several."""
     now = now or datetime.now(UTC)
     table = Table(box=None, pad_edge=False)
-    for name in ("NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"):
+    for name in (
+        *(["NAMESPACE"] if namespaces else []),
+        "NAME",
+        "PHASE",
+        "ATTEMPT",
+        "RESTARTS",
+        "WORKERS",
+        "STEP",
+        "LOSS",
+        "AGE",
+    ):
         table.add_column(name, justify="left")
     for job in jobs:
         status, progress = job.status, job.status.progress or Progress()
         created = parse_time(job.raw["metadata"].get("creationTimestamp"))
         table.add_row(
+            *([job.namespace] if namespaces else []),
             job.name,
             Text(job.phase, style=PHASE_STYLES.get(job.phase, "")),
             str(status.attempt),
@@ -163,8 +179,11 @@ def _progress(progress: Progress) -> RenderableType:
     return line
 
 
-def _time(spent: TimeSpent) -> list[RenderableType]:
-    """Where the time went: a bar, and its legend with the largest share first. Nothing where none was booked yet."""
+def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
+    """Where the time went: a bar, and its legend with the largest share first. Nothing where none was booked yet.
+
+    `now`, while the job goes on: of a script that reports no progress nothing is booked for long, and that is said.
+    """
     amounts = {name: seconds for name in CATEGORIES if (seconds := getattr(spent, name))}
     whole = sum(amounts.values())
     if not whole:
@@ -184,7 +203,11 @@ def _time(spent: TimeSpent) -> list[RenderableType]:
         cells.append(Text.assemble((name, style), f" {shown} ({share})"))
     for start in range(0, len(cells), 4):
         legend.add_row(*cells[start : start + 4])
-    return [bar, legend]
+    until = parse_time(spent.until)
+    unbooked = (now - until).total_seconds() if now is not None and until is not None else 0.0
+    if unbooked < UNBOOKED_SECONDS:
+        return [bar, legend]
+    return [bar, legend, Text(f"and {duration(unbooked)} since, without progress reports", "dim")]
 
 
 def _steps(progress: Progress) -> str:
@@ -212,7 +235,12 @@ def _failures(failures: Sequence[Failure]) -> RenderableType:
 
 def _standing(job: TrainingJob) -> str:
     """What stands in the way, in the operator's words: the message of the newest condition that has one."""
-    spoken = [condition for condition in job.status.conditions if condition.message]
+    # That the spec can be run is no news; that it can't be is.
+    spoken = [
+        condition
+        for condition in job.status.conditions
+        if condition.message and not (condition.type == "Accepted" and condition.status == "True")
+    ]
     if not spoken or job.phase == "Running":
         return ""
     return max(spoken, key=lambda condition: condition.last_transition_time).message

@@ -46,6 +46,11 @@ class TrainingJob:
         return str(self.raw["metadata"]["name"])
 
     @property
+    def namespace(self) -> str:
+        """metadata.namespace."""
+        return str(self.raw["metadata"].get("namespace") or "")
+
+    @property
     def uid(self) -> str:
         """metadata.uid."""
         return str(self.raw["metadata"]["uid"])
@@ -99,10 +104,11 @@ class JobClient:
         """One job. Raises JobNotFound."""
         return TrainingJob.of(self.transport.request("GET", self._path(name)))
 
-    def list(self) -> list[TrainingJob]:
-        """All jobs of the namespace, by name."""
-        items = self.transport.request("GET", self._path())["items"]
-        return [TrainingJob.of(item) for item in sorted(items, key=lambda item: str(item["metadata"]["name"]))]
+    def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
+        """All jobs of the namespace, or of all, by name."""
+        path = f"/apis/{GROUP}/{VERSION}/{PLURAL}" if all_namespaces else self._path()
+        jobs = [TrainingJob.of(item) for item in self.transport.request("GET", path)["items"]]
+        return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     def delete(self, name: str) -> None:
         """Delete a job and, through the garbage collector, all that belongs to it."""

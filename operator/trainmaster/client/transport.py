@@ -7,6 +7,7 @@ only its `ApiClient` (kubeconfig, exec plugins, TLS, tokens, proxies) is used.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
+from trainmaster.api.v1alpha1 import GROUP
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
 
 CONNECT_SECONDS = 10.0
@@ -100,20 +102,24 @@ class KubernetesTransport:
             address = self.api.configuration.host
             raise NoCluster(f"The cluster at {address} doesn't answer: {_reason(error)}.") from error
         if not 200 <= response.status < 300:
-            raise _translate(response.status, response.read())
+            raise _translate(response.status, response.read(), path)
         return response
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> tuple[KubernetesTransport, str]:
     """A connection by kubeconfig (or from inside a pod), and the context's namespace. Raises NoCluster."""
     configuration = kubernetes_client.Configuration()
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    if named and not any(Path(path).expanduser().exists() for path in named.split(os.pathsep)):
+        raise NoCluster(f"The kubeconfig {named} ({'--kubeconfig' if kubeconfig else 'KUBECONFIG'}) doesn't exist.")
     try:
         kubernetes_config.load_kube_config(kubeconfig, context, client_configuration=configuration)
         _, active = kubernetes_config.list_kube_config_contexts(kubeconfig)
         namespace = _context_namespace(kubeconfig, context, active)
     except kubernetes_config.ConfigException as error:
         if kubeconfig or context:
-            raise NoCluster(f"The kubeconfig can't be used: {error}.") from error
+            sentence = str(error).removeprefix("Invalid kube-config file. ").rstrip(".")
+            raise NoCluster(f"The kubeconfig can't be used: {sentence}.") from error
         try:
             kubernetes_config.load_incluster_config(client_configuration=configuration)
         except kubernetes_config.ConfigException as inside:
@@ -136,8 +142,14 @@ def _reason(error: Exception) -> str:
     return str(reason or error).rsplit(": ", 1)[-1].rstrip(".")
 
 
-def _translate(status: int, body: bytes | None) -> ClientError:
+def _translate(status: int, body: bytes | None, path: str) -> ClientError:
     """The API server's Status as one of our errors, with its own message."""
+    if status == 404 and body and not body.startswith(b"{") and path.startswith(f"/apis/{GROUP}/"):
+        # No Status, but what answers where no type of the group is served.
+        return JobNotFound(
+            "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
+            "(trainmaster crd | kubectl apply --server-side -f -)"
+        )
     try:
         answer = json.loads(body or b"{}")
         message = str(answer.get("message") or answer)

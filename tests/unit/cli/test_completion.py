@@ -36,4 +36,4 @@ def test_kubectl_completes_the_plugin_s_words(words: list[str], wanted: list[str
 
 def test_every_option_is_completed_with_its_help() -> None:
     done = subprocess.run([BIN / "kubectl_complete-dtj", "wait", "--t"], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["--timeout\tSeconds to wait at most.", ":4"]
+    assert done.stdout.splitlines() == ["--timeout\tTime to wait at most: seconds, or 30s, 5m.", ":4"]

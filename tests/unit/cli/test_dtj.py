@@ -90,6 +90,67 @@ def test_status_without_a_name_lists_the_jobs(transport: FakeTransport) -> None:
     assert lines[2].split()[:2] == ["b", "Succeeded"]
 
 
+def test_status_of_all_namespaces_says_whose_each_job_is(transport: FakeTransport) -> None:
+    others = job("a", **RUNNING)
+    others["metadata"]["namespace"] = "team-b"
+    everywhere = JOBS.replace("/namespaces/default", "")
+    transport.answers = {f"GET {everywhere}": {"items": [others, job("z", phase="Failed")]}}
+    lines = run("status", "-A").output.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["NAMESPACE", "NAME", "PHASE"],
+        ["default", "z", "Failed"],
+        ["team-b", "a", "Running"],
+    ]
+    assert json.loads(run("status", "-A", "-o", "json").output)[1]["namespace"] == "team-b"
+    assert run("status", "-A", "a").exit_code == 2
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, str]:
+    at = "2026-11-21T04:00:00Z"
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+ACCEPTED = condition("Accepted", "True", "SpecAccepted", "the spec can be run")
+
+
+def test_status_says_what_stands_in_the_way_and_not_that_nothing_did(transport: FakeTransport) -> None:
+    waiting = condition("Running", "False", "NameTaken", "Service 'reviews' belongs to another owner")
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(phase="Pending", conditions=[ACCEPTED, waiting]),
+        f"GET {PODS}": {"items": []},
+    }
+    output = run("status", "reviews").output
+    assert "belongs to another owner" in output
+    assert "can be run" not in output
+
+
+def test_status_says_that_no_operator_has_seen_the_job(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(), f"GET {PODS}": {"items": []}}
+    assert "no operator has taken this job up yet" in run("status", "reviews").output
+
+
+def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(transport: FakeTransport) -> None:
+    spent = {"until": "2026-11-21T05:00:00Z", "rendezvous": 1.4}
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running", time=spent), f"GET {PODS}": {"items": []}}
+    assert "without progress reports" in run("status", "reviews").output
+    transport.answers[f"GET {JOBS}/reviews"] = job(phase="Succeeded", time=spent)
+    assert "without progress reports" not in run("status", "reviews").output
+
+
+@pytest.mark.parametrize("name", ["dtj/reviews", "distributedtrainingjob.trainmaster.dev/reviews"])
+def test_a_name_can_be_given_as_kubectl_prints_it(transport: FakeTransport, name: str) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Succeeded")}
+    assert run("wait", name).exit_code == 0
+
+
+def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> None:
+    transport.answers = {f"PATCH {JOBS}/reviews": job(**RUNNING)}
+    assert run("suspend", "reviews").output == "reviews: to be suspended\n"
+    assert run("resume", "reviews").output == "reviews: to go on\n"
+    transport.answers = {f"PATCH {JOBS}/reviews": job(phase="Failed")}
+    assert run("resume", "reviews").output == "reviews: Failed already\n"
+
+
 def test_status_as_json_is_the_api_s_own(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
     assert json.loads(run("status", "reviews", "-o", "json").output)["status"] == RUNNING
@@ -106,6 +167,37 @@ def test_wait_exits_by_how_the_job_ended(transport: FakeTransport, phase: str, c
 def test_wait_says_why_a_job_failed(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": "Failed"})}
     assert "reviews: Failed (OOMKilled of rank 5, exit code 137)" in run("wait", "reviews").output
+
+
+def test_wait_says_why_a_job_failed_that_no_rank_failed(transport: FakeTransport) -> None:
+    over = condition("Failed", "True", "DeadlineExceeded", "active for longer than 60 s")
+    transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": "Failed", "conditions": [over]})}
+    assert "reviews: Failed (DeadlineExceeded)" in run("wait", "reviews").output
+
+
+@pytest.mark.parametrize(
+    ("phase", "wanted", "code"),
+    [("Succeeded", "running", 0), ("Succeeded", "failed", 1), ("Succeeded", "Suspended", 1), ("Failed", "failed", 0)],
+)
+def test_wait_for_a_phase_that_cant_come_any_more_fails(
+    transport: FakeTransport, phase: str, wanted: str, code: int
+) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase=phase)}
+    assert run("wait", "reviews", "--for", wanted).exit_code == code
+
+
+def test_wait_refuses_a_phase_and_a_time_that_are_none(transport: FakeTransport) -> None:
+    for wrong in (["--for", "Succeded"], ["--timeout", "soon"], ["--timeout", ""]):
+        assert run("wait", "reviews", *wrong).exit_code == 2
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
+    assert "is Running after 0 s" in run("wait", "reviews", "--timeout", "0s").output
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("30", 30.0), ("2.5", 2.5), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0)]
+)
+def test_times_are_taken_as_kubectl_takes_them(text: str, wanted: float) -> None:
+    assert dtj.seconds(text) == wanted
 
 
 def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> None:
