@@ -45,15 +45,17 @@ def clean(text: object, limit: int) -> str:
 
 def parse_ranks(value: object) -> dict[int, dict[str, Any]]:
     """The `ranks` of an evidence line, bounded. Raises ProtocolError where it isn't an object of ranks."""
-    if not isinstance(value, Mapping) or len(value) > MAX_RANKS:
-        raise ProtocolError(f"evidence.ranks: not an object of at most {MAX_RANKS} ranks")
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"evidence.ranks: {str(value)[:40]!r} is not an object")
+    if len(value) > MAX_RANKS:
+        raise ProtocolError(f"evidence.ranks: {len(value)} are more than {MAX_RANKS}")
     found: dict[int, dict[str, Any]] = {}
     left = MAX_TEXT
     for rank, data in value.items():
         if not (isinstance(rank, str) and rank.isascii() and rank.isdecimal() and len(rank) < 9):
             raise ProtocolError(f"evidence.ranks: {str(rank)[:40]!r} is not a rank")
         if not isinstance(data, Mapping):
-            raise ProtocolError(f"evidence.ranks.{rank}: not an object")
+            raise ProtocolError(f"evidence.ranks.{rank}: {str(data)[:40]!r} is not an object")
         text = clean(data.get("text"), left)
         left -= len(text)
         kept = {name: data[name] for name in ("step", "collective") if _is_whole(data.get(name))}

@@ -94,8 +94,10 @@ def parse_line(line: bytes) -> Line:
     kind = data.get("type")
     if kind == "hello":
         members = data.get("members")
-        if not isinstance(members, list) or len(members) > MAX_MEMBERS:
-            raise ProtocolError(f"hello.members: not a list of at most {MAX_MEMBERS}")
+        if not isinstance(members, list):
+            raise ProtocolError(f"hello.members: {str(members)[:40]!r} is not a list")
+        if len(members) > MAX_MEMBERS:
+            raise ProtocolError(f"hello.members: {len(members)} are more than {MAX_MEMBERS}")
         return Hello(
             lead=_number(data, "lead"),
             uid=_text(data, "uid"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -373,17 +374,32 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "sentence"),
     [
-        b"[" * 20_000,
-        b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":7}',
-        b'{"type":"progress","attempt":1,"worker":0,"ranks":{"-1":{}}}',
-        b'{"type":"progress","attempt":1,"worker":0,"ranks":{"0":{"loss":"NaN"}}}',
-        b'{"type":"progress","attempt":1,"worker":0,"ranks":{"0":{"loss":1e999}}}',
-        b'{"type":"member","worker":true,"uid":"u","seen":1}',
-        b'{"type":"report","seq":1,"report":{"attempt":1,"worker":0,"state":"Winning"}}',
+        (b"[" * 20_000, "not JSON: b'[["),
+        (b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":7}', "hello.members: '7' is not a list"),
+        (
+            b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":[%s0]}' % (b"0," * 10_000),
+            "hello.members: 10001 are more than 10000",
+        ),
+        (b'{"type":"progress","attempt":1,"worker":0,"ranks":{"-1":{}}}', "progress.ranks: '-1' is not a rank"),
+        (
+            b'{"type":"progress","attempt":1,"worker":0,"ranks":{"0":{"loss":"NaN"}}}',
+            "loss: 'NaN' is not a finite number",
+        ),
+        (
+            b'{"type":"progress","attempt":1,"worker":0,"ranks":{"0":{"loss":1e999}}}',
+            "loss: 'inf' is not a finite number",
+        ),
+        (b'{"type":"evidence","attempt":1,"worker":0,"ranks":"all"}', "evidence.ranks: 'all' is not an object"),
+        (b'{"type":"evidence","attempt":1,"worker":0,"ranks":{"3":7}}', "evidence.ranks.3: '7' is not an object"),
+        (b'{"type":"member","worker":true,"uid":"u","seen":1}', "worker: 'True' is not a whole number"),
+        (
+            b'{"type":"report","seq":1,"report":{"attempt":1,"worker":0,"state":"Winning"}}',
+            "report.state: 'Winning' is none of",
+        ),
     ],
 )
-def test_hostile_lines_are_refused_with_one_kind_of_error(line: bytes) -> None:
-    with pytest.raises(ProtocolError):
+def test_hostile_lines_are_refused_with_what_is_wrong_in_them(line: bytes, sentence: str) -> None:
+    with pytest.raises(ProtocolError, match=f"^{re.escape(sentence)}"):
         parse_line(line)
