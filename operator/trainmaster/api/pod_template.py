@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster.api.merge import MergeError, merge
+from trainmaster.api.merge import DIRECTIVE, MergeError, merge
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import PodTemplate
 from trainmaster.api.values import show
@@ -86,12 +86,7 @@ def check_pod_template(template: PodTemplate, devices: frozenset[str]) -> Iterat
 
 
 def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
-    if "$patch" in pod:
-        yield Problem(
-            f"{path}.$patch",
-            pod["$patch"],
-            f"{show(pod['$patch'])} would drop what is rendered; give only the fields to change",
-        )
+    yield from _dropping(path, pod, "what is rendered")
     yield from _refused(path, pod, _POD_FIELDS)
     grace = pod.get("terminationGracePeriodSeconds")
     if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
@@ -122,12 +117,7 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
 
 
 def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
-    if "$patch" in worker:
-        yield Problem(
-            f"{path}.$patch",
-            worker["$patch"],
-            f"{show(worker['$patch'])} would drop the worker; give only the fields to change",
-        )
+    yield from _dropping(path, worker, "the worker")
     yield from _refused(path, worker, _WORKER_FIELDS)
     for field in _WORKER_LISTS:
         if field in worker and worker[field] is None:
@@ -146,7 +136,7 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
                 f"{show(mount_path)} is Trainmaster's own; mount it elsewhere",
             )
     probe = worker.get("livenessProbe")
-    if isinstance(probe, Mapping) and "$patch" not in probe and probe.get("httpGet", probe) is not None:
+    if isinstance(probe, Mapping) and DIRECTIVE not in probe and probe.get("httpGet", probe) is not None:
         for handler in _OTHER_HANDLERS:
             if probe.get(handler) is not None:
                 message = "the agent's own probe has httpGet, and a probe has one way to ask; add httpGet: null"
@@ -158,6 +148,13 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
                 yield Problem(
                     f"{path}.resources.{kind}", name, f"{name} decides the number of ranks; set spec.resources"
                 )
+
+
+def _dropping(path: str, value: Mapping[str, Any], what: str) -> Iterator[Problem]:
+    if DIRECTIVE in value:
+        directive = value[DIRECTIVE]
+        message = f"{show(directive)} would drop {what}; give only the fields to change"
+        yield Problem(f"{path}.{DIRECTIVE}", directive, message)
 
 
 def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[Problem]:
@@ -174,7 +171,7 @@ def _check_list(path: str, value: Any) -> Iterator[Problem]:
         yield Problem(path, value, f"{show(value)} is not a list; give a list of mappings")
         return
     for position, item in _items(value):
-        if dict(item) == {"$patch": "replace"}:
+        if dict(item) == {DIRECTIVE: "replace"}:
             message = "would drop what is rendered; give only the items to add or change"
             yield Problem(f"{path}[{position}]", "replace", message)
 
