@@ -110,23 +110,28 @@ class Operator:
                 resync.soon()
 
             self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=restarted)
-            await self._work(stop, self._watcher, cluster, store, queue, streams, resync, gangs, holding)
+            reconciler = self._reconciler(stack, cluster, store, queue, streams, gangs)
+            background = [
+                asyncio.create_task(self._watcher.run(), name="watcher"),
+                asyncio.create_task(resync.run(), name="resync"),
+                *([holding] if holding is not None else []),
+            ]
+            await self._work(stop, queue, reconciler, background, len(store))
 
-    async def _work(
+    def _reconciler(
         self,
-        stop: asyncio.Event,
-        watcher: Watcher,
+        stack: AsyncExitStack,
         cluster: KubernetesCluster,
         store: Store,
         queue: WorkQueue[JobKey],
         streams: LeadStreams,
-        resync: Resync,
         gangs: GangWatching,
-        holding: asyncio.Task[None] | None,
-    ) -> None:
+    ) -> Reconciler:
+        """What decides, and all that it has decisions carried out with."""
         settings = self.settings
         logs = KeptLogs(cluster, limit=settings.kept_log_bytes)
         evidence = EvidenceKeeper(cluster, store, logs.tail)
+        stack.push_async_callback(evidence.close)
         streams.heard = evidence.take
         executor = Executor(
             cluster,
@@ -137,7 +142,6 @@ class Operator:
             evidence=evidence,
             progress_seconds=settings.progress_seconds,
         )
-
         missing = MissingPods(cluster, store)
 
         def forget(uid: str) -> None:
@@ -146,7 +150,7 @@ class Operator:
             logs.forget(uid)
             evidence.forget(uid)
 
-        reconciler = Reconciler(
+        return Reconciler(
             store,
             queue,
             executor,
@@ -161,15 +165,19 @@ class Operator:
             kueue=KueueFacts(cluster, store),
             want=gangs.want,
         )
-        background = [
-            asyncio.create_task(watcher.run(), name="watcher"),
-            asyncio.create_task(resync.run(), name="resync"),
-        ]
-        if holding is not None:
-            background.append(holding)
-        workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(settings.workers)]
+
+    async def _work(
+        self,
+        stop: asyncio.Event,
+        queue: WorkQueue[JobKey],
+        reconciler: Reconciler,
+        background: list[asyncio.Task[None]],
+        jobs: int,
+    ) -> None:
+        """Work until `stop` is set. Raises OperatorError when anything else ends first."""
+        workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)]
         self.ready.set()
-        logger.info("Serving %s: %d jobs.", ", ".join(settings.namespaces) or "all namespaces", len(store))
+        logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", jobs)
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({stopped, *background, *workers}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +195,6 @@ class Operator:
             for task in (*background, *workers):
                 task.cancel()
             await asyncio.gather(*background, *workers, stopped, return_exceptions=True)
-            await evidence.close()
 
     async def _fill(self, resync: Resync, connection: Connection) -> None:
         """Read everything, trying again until it works; says in one sentence what is missing."""
