@@ -30,9 +30,10 @@ from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.queue import WorkQueue
 from trainmaster.controller.reach import DirectReach, ProxyReach, Reach
 from trainmaster.controller.reconciler import Decide, Reconciler
+from trainmaster.controller.records import JobKey
 from trainmaster.controller.resync import Resync
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.store import Store
 from trainmaster.controller.streams import LeadStreams
 from trainmaster.controller.watching import INSTALL_CRD, Event, Watcher
 from trainmaster.rendering import Settings as RenderingSettings

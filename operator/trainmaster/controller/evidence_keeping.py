@@ -23,7 +23,8 @@ from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
 from trainmaster.controller.owned_config_map import owned_config_map
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.controller.stream_lines import EvidenceLine
 from trainmaster.controller.views import owner_uid
 from trainmaster.controller.watching import EVIDENCE_CONTENT

@@ -28,8 +28,9 @@ from trainmaster.controller.cluster import CHILDREN, GANGS, JOBS, PODS, Cluster,
 from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused, is_unserved
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.lost_nodes import is_lost
+from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.store import Store
 from trainmaster.controller.views import owner_uid
 from trainmaster.controller.workload_status import report_workload
 from trainmaster.reconciling.decision import (

@@ -16,7 +16,8 @@ from trainmaster.api.pod_template import WORKER_CONTAINER
 from trainmaster.controller.cluster import EVENTS, Cluster
 from trainmaster.controller.errors import ClusterError
 from trainmaster.controller.looked_up import LookedUp
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.controller.views import event_time
 from trainmaster.reconciling.snapshot import ContainerEnd, PodView
 

@@ -12,7 +12,8 @@ from typing import Any
 from trainmaster.controller.cluster import PRIORITY_CLASSES, RESOURCE_FLAVORS, Cluster, RawObject, Resource
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.looked_up import LookedUp
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.reconciling.admission import workload_child
 from trainmaster.reconciling.snapshot import Flavor
 from trainmaster.rendering import scheduler_of

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from trainmaster.controller.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.errors import AlreadyExists, ClusterError, Refused
 from trainmaster.controller.owned_config_map import owned_config_map
-from trainmaster.controller.store import JobKey, Snapshot
+from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.watching import LOGS_CONTENT
 from trainmaster.reconciling.snapshot import PodView
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from trainmaster.controller.cluster import EVENTS, STATEFUL_SETS, Cluster
 from trainmaster.controller.errors import ClusterError
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.controller.views import event_time
 from trainmaster.reconciling.snapshot import ChildView, Problem
 

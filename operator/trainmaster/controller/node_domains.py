@@ -12,7 +12,8 @@ import logging
 from trainmaster.controller.cluster import NODES, Cluster
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.looked_up import LookedUp
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from trainmaster.controller.metrics import OperatorMetrics
 from trainmaster.controller.missing_pods import MissingPods
 from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.queue import QueueClosed, WorkQueue
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.store import Store
 from trainmaster.controller.streams import LeadStreams, plan
 from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.decision import Decision

@@ -13,7 +13,8 @@ from typing import Any
 
 from trainmaster.controller.cluster import Cluster, Resource
 from trainmaster.controller.errors import ClusterError, NotFound
-from trainmaster.controller.store import JobKey, Store, Versioned
+from trainmaster.controller.records import JobKey, Versioned
+from trainmaster.controller.store import Store
 from trainmaster.controller.watching import SELECTORS, WATCHED
 
 logger = logging.getLogger(__name__)

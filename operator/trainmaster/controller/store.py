@@ -16,98 +16,23 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.protocol import JOB_UID_LABEL, RankProgress, Report
-from trainmaster.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
 from trainmaster.controller.looked_up import LookedUp
+from trainmaster.controller.records import Blocked, JobKey, Pod, Record, Snapshot, Versioned, is_newer
 from trainmaster.controller.views import child_view, job_name_of, parse_time, pod_view
-from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+from trainmaster.reconciling.snapshot import Job, Problem, StreamView
 
 logger = logging.getLogger(__name__)
 
 # Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
 TOMBSTONES = 20_000
-ENDED = frozenset({"Finished", "Failed", "Stopped"})
-
-
-@dataclass(frozen=True, order=True)
-class JobKey:
-    """A job's place in the store and in the queue."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True)
-class Versioned:
-    """An object's identity and version, for staleness and preconditions."""
-
-    uid: str
-    resource_version: str
-
-
-@dataclass(frozen=True)
-class Pod:
-    """A pod, and the job's uid by its label: a pod of an earlier job of the same name isn't this job's."""
-
-    view: PodView
-    version: Versioned
-    job_uid: str
-
-
-@dataclass
-class Blocked:
-    """A write that is refused again and again, and when to try it next (event loop's clock)."""
-
-    problem: Problem
-    retry_at: float
-    failures: int = 1
-
-
-@dataclass
-class Record:
-    """All about one job."""
-
-    job: Job | None = None
-    job_version: Versioned | None = None
-    # The status on the server as it stands on the wire, to write only differences.
-    raw_status: Mapping[str, Any] = field(default_factory=dict)
-    # (uid, generation) that `job.spec` was parsed from.
-    parsed: tuple[str, int] | None = None
-    pods: dict[str, Pod] = field(default_factory=dict)
-    children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
-    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
-    progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
-    progress_attempt: int = 0
-    progress_at: float | None = None
-    stream: StreamView = field(default_factory=StreamView)
-    blocked: dict[str, Blocked] = field(default_factory=dict)
-    looked_up: LookedUp = field(default_factory=LookedUp)
-    # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
-    gone: dict[int, Pod] = field(default_factory=dict)
-
-    def is_empty(self) -> bool:
-        return self.job is None and not self.pods and not self.children
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """`decide`'s input for one job, and what the executor needs to write."""
-
-    job: Job
-    observed: Observed
-    version: Versioned
-    raw_status: Mapping[str, Any]
 
 
 class Store:
@@ -159,9 +84,9 @@ class Store:
         if record is None or known is None or known.uid != uid:
             return
         if resource == JOBS:
-            self._forget_job(record)
+            record.forget_job()
         elif resource == PODS:
-            self._lay_out(record, record.pods.pop(name))
+            record.lay_out(record.pods.pop(name))
         else:
             del record.children[resource.child_kind, name]
         if record.is_empty():
@@ -185,22 +110,14 @@ class Store:
     def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
         """The newest version known of an object of the job."""
         record = self._records.get(key)
-        if record is None:
-            return None
-        if resource == JOBS:
-            return record.job_version
-        if resource == PODS:
-            pod = record.pods.get(name)
-            return pod.version if pod else None
-        child = record.children.get((resource.child_kind, name))
-        return child[1] if child else None
+        return record.version(resource, name) if record is not None else None
 
     # What agents say.
 
     def note_report(self, key: JobKey, report: Report) -> None:
         """A worker's report, from the stream."""
         record = self._records.get(key)
-        if record is not None and self._merge_report(record, report):
+        if record is not None and record.merge_report(report):
             self._changed(key)
 
     def note_progress(
@@ -276,27 +193,7 @@ class Store:
         shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
         """
         record = self._records.get(key)
-        if record is None or record.job is None or record.job_version is None:
-            return None
-        job = record.job
-        pods = [pod.view for pod in record.pods.values() if pod.job_uid == job.uid]
-        observed = Observed(
-            children=tuple(view for _, (view, _) in sorted(record.children.items())),
-            pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
-            reports=tuple(report for _, report in sorted(record.reports.items())),
-            progress={worker: dict(ranks) for worker, ranks in record.progress.items()},
-            progress_attempt=record.progress_attempt,
-            progress_at=record.progress_at,
-            stream=record.stream,
-            domains=dict(record.looked_up.domains),
-            flavors=dict(record.looked_up.flavors),
-            priorities=dict(record.looked_up.priorities),
-            kills=dict(record.looked_up.kills),
-            listed=self._listed,
-            problems=tuple(blocked.problem for _, blocked in sorted(record.blocked.items())),
-            gone={pod.view.uid: pod.view for pod in record.gone.values() if pod.job_uid == job.uid},
-        )
-        return Snapshot(job, observed, record.job_version, record.raw_status)
+        return record.snapshot(self._listed) if record is not None else None
 
     def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
         name = metadata.get("name") if resource == JOBS else job_name_of(metadata)
@@ -315,9 +212,9 @@ class Store:
         if known is not None and known.uid != version.uid:
             # Deleted and created anew between two events.
             self._bury(known.uid)
-            self._forget_job(record)
+            record.forget_job()
         generation = int(metadata.get("generation") or 1)
-        spec, invalid = self._spec(record, raw, key, (version.uid, generation))
+        spec, invalid = record.parse(raw, key.name, (version.uid, generation))
         record.job_version = version
         record.raw_status = raw.get("status") or {}
         try:
@@ -343,20 +240,9 @@ class Store:
         if known is None or known.uid != version.uid:
             # Pods may be known before their job.
             for pod in record.pods.values():
-                self._merge_ends(record, pod)
-        self._drop_old_reports(record)
+                record.merge_ends(pod)
+        record.drop_old_reports()
         self._changed(key)
-
-    def _spec(
-        self, record: Record, raw: Mapping[str, Any], key: JobKey, identity: tuple[str, int]
-    ) -> tuple[JobSpec | None, str | None]:
-        if record.parsed == identity and record.job is not None:
-            return record.job.spec, record.job.invalid
-        record.parsed = identity
-        try:
-            return parse_spec(raw.get("spec") or {}, key.name), None
-        except InvalidJob as error:
-            return None, str(error)
 
     def _note_pod(self, raw: Mapping[str, Any], version: Versioned) -> None:
         key = self._key(PODS, raw["metadata"])
@@ -369,10 +255,10 @@ class Store:
             return
         if known is not None and known.version.uid != version.uid:
             # Deleted and created anew between two events.
-            self._lay_out(record, known)
+            record.lay_out(known)
         labels = raw["metadata"].get("labels") or {}
         record.pods[view.name] = Pod(view, version, str(labels.get(JOB_UID_LABEL) or ""))
-        self._merge_ends(record, record.pods[view.name])
+        record.merge_ends(record.pods[view.name])
         if known is None or known.view != view:
             self._changed(key)
 
@@ -389,69 +275,7 @@ class Store:
         if known is None or known[0] != view:
             self._changed(key)
 
-    def _merge_report(self, record: Record, report: Report) -> bool:
-        """Keep the last word of each worker and attempt: an end isn't taken back by a report from before it."""
-        known = record.reports.get((report.attempt, report.worker))
-        if known == report:
-            return False
-        if known is not None and known.uid == report.uid:
-            if known.state in ENDED and report.state not in ENDED:
-                return False
-            if known.state in ENDED and report.state in ENDED and report.at < known.at:
-                return False
-        record.reports[report.attempt, report.worker] = report
-        return True
-
-    def _merge_ends(self, record: Record, pod: Pod) -> None:
-        """What a pod's container told as it ended; that of an earlier job of the same name isn't this job's."""
-        if record.job_version is None or record.job_version.uid != pod.job_uid:
-            return
-        for end in _ends(pod.view):
-            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
-            self._merge_report(record, replace(end, uid=end.uid or pod.view.uid))
-
-    def _lay_out(self, record: Record, pod: Pod) -> None:
-        record.gone[pod.view.worker] = pod
-
     def _bury(self, uid: str) -> None:
         self._tombstones[uid] = None
         while len(self._tombstones) > TOMBSTONES:
             self._tombstones.popitem(last=False)
-
-    def _drop_old_reports(self, record: Record) -> None:
-        if record.job is not None:
-            oldest = record.job.status.attempt - 1
-            for attempt, worker in [place for place in record.reports if place[0] < oldest]:
-                del record.reports[attempt, worker]
-
-    def _forget_job(self, record: Record) -> None:
-        record.job = record.job_version = record.parsed = None
-        record.raw_status = {}
-        record.reports.clear()
-        record.progress.clear()
-        record.progress_attempt, record.progress_at = 0, None
-        record.stream = StreamView()
-        record.blocked.clear()
-        record.gone.clear()
-        record.looked_up = LookedUp()
-
-
-def is_newer(new: Versioned, known: Versioned) -> bool:
-    """Whether `new` is a later version of what has this name. Versions that aren't numbers are taken as later.
-
-    Also where the uids differ: kopf keeps the order of events of each uid only, so what is told last of an object that
-    was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
-    """
-    if new.resource_version == known.resource_version:
-        return new.uid != known.uid
-    if new.resource_version.isdecimal() and known.resource_version.isdecimal():
-        return int(new.resource_version) > int(known.resource_version)
-    return True
-
-
-def _ends(view: PodView) -> Iterable[Report]:
-    container = view.worker_container
-    if container is not None:
-        for end in (container.last_end, container.end):
-            if end is not None and end.report is not None:
-                yield end.report

@@ -24,7 +24,8 @@ from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.cluster import JOBS, PodStream
 from trainmaster.controller.errors import ClusterError, Conflict, Silent
 from trainmaster.controller.reach import AgentAddress, Reach
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.controller.stream_lines import (
     EvidenceLine,
     Hello,

@@ -10,7 +10,8 @@ from typing import Any
 
 from trainmaster.controller.cluster import GANGS, Cluster
 from trainmaster.controller.errors import NotFound
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.store import Store
 from trainmaster.reconciling.decision import ReportWorkload
 from trainmaster.reconciling.times import to_whole_text
 

@@ -19,7 +19,8 @@ from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS
 from trainmaster.controller.errors import Forbidden
 from trainmaster.controller.evidence_keeping import EvidenceKeeper, fitted, room_for
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.controller.stream_lines import EvidenceLine, parse_line
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_text

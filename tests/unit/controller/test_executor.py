@@ -16,7 +16,8 @@ from trainmaster.controller.errors import ClusterError, Conflict, Forbidden, Inv
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.executor import Executor, Outcome
 from trainmaster.controller.log_keeping import KeptLogs
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteJob, DeletePod, JobEvent, Touch
 
 KEY = JobKey(b.NAMESPACE, "bert")

@@ -12,7 +12,8 @@ from trainmaster.controller.cluster import GANGS, JOBS
 from trainmaster.controller.connection import Connection
 from trainmaster.controller.errors import NotFound
 from trainmaster.controller.gang_watching import GangWatching
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.store import Store
 
 POD_GROUPS = GANGS["volcano"]
 SPEC = JobSpec.model_validate({"workers": 2, "scheduling": {"gang": {"scheduler": "volcano"}}})

@@ -11,7 +11,8 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import EVENTS, JOBS, PODS
 from trainmaster.controller.errors import Forbidden
 from trainmaster.controller.killed_containers import KilledContainers
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.store import Store
 
 KEY = JobKey(b.NAMESPACE, "bert")
 PROBE = "Container worker failed liveness probe, will be restarted"

@@ -11,7 +11,8 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import GANGS, JOBS, RESOURCE_FLAVORS
 from trainmaster.controller.errors import Conflict, Forbidden
 from trainmaster.controller.kueue_facts import KueueFacts
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.store import Store
 from trainmaster.controller.workload_status import report_workload
 from trainmaster.controller.workload_view import workload_view
 from trainmaster.reconciling.decision import ReportWorkload, WorkloadCondition

@@ -9,7 +9,8 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.errors import Forbidden
 from trainmaster.controller.missing_pods import MissingPods
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 
 KEY = JobKey(b.NAMESPACE, "bert")
 QUOTA = 'create Pod bert-1 in StatefulSet bert failed error: pods "bert-1" is forbidden: exceeded quota: gpus'

@@ -7,7 +7,8 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import JOBS, NODES, PODS
 from trainmaster.controller.errors import Forbidden, Unavailable
 from trainmaster.controller.node_domains import NodeDomains
-from trainmaster.controller.store import JobKey, Store
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.store import Store
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

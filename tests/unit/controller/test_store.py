@@ -9,7 +9,8 @@ from typing import Any
 from tests.unit.controller import builders as b
 from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.reconciling.snapshot import Problem, StreamView
 
 KEY = JobKey(b.NAMESPACE, "bert")

@@ -20,7 +20,8 @@ from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller import reach
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.reach import AgentAddress, DirectReach
-from trainmaster.controller.store import JobKey, Snapshot, Store
+from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.store import Store
 from trainmaster.controller.stream_lines import LineBuffer, parse_line
 from trainmaster.controller.streams import Following, LeadStreams, plan
 

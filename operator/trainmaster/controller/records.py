@@ -1,0 +1,201 @@
+"""One job's part of the store: all that is known of it, and what follows from a new word alone.
+
+Views are small and frozen; a record is changed by the store only, which knows when something is news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster.api.protocol import RankProgress, Report
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.controller.cluster import JOBS, PODS, Resource
+from trainmaster.controller.looked_up import LookedUp
+from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+
+ENDED = frozenset({"Finished", "Failed", "Stopped"})
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """A job's place in the store and in the queue."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """An object's identity and version, for staleness and preconditions."""
+
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod, and the job's uid by its label: a pod of an earlier job of the same name isn't this job's."""
+
+    view: PodView
+    version: Versioned
+    job_uid: str
+
+
+@dataclass
+class Blocked:
+    """A write that is refused again and again, and when to try it next (event loop's clock)."""
+
+    problem: Problem
+    retry_at: float
+    failures: int = 1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`decide`'s input for one job, and what the executor needs to write."""
+
+    job: Job
+    observed: Observed
+    version: Versioned
+    raw_status: Mapping[str, Any]
+
+
+@dataclass
+class Record:
+    """All about one job."""
+
+    job: Job | None = None
+    job_version: Versioned | None = None
+    # The status on the server as it stands on the wire, to write only differences.
+    raw_status: Mapping[str, Any] = field(default_factory=dict)
+    # (uid, generation) that `job.spec` was parsed from.
+    parsed: tuple[str, int] | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
+    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    progress_attempt: int = 0
+    progress_at: float | None = None
+    stream: StreamView = field(default_factory=StreamView)
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    looked_up: LookedUp = field(default_factory=LookedUp)
+    # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
+    gone: dict[int, Pod] = field(default_factory=dict)
+
+    def is_empty(self) -> bool:
+        return self.job is None and not self.pods and not self.children
+
+    def version(self, resource: Resource, name: str) -> Versioned | None:
+        """The newest version known of an object of the job."""
+        if resource == JOBS:
+            return self.job_version
+        if resource == PODS:
+            pod = self.pods.get(name)
+            return pod.version if pod else None
+        child = self.children.get((resource.child_kind, name))
+        return child[1] if child else None
+
+    def parse(self, raw: Mapping[str, Any], name: str, identity: tuple[str, int]) -> tuple[JobSpec | None, str | None]:
+        """The job's spec, or what is wrong with it; read once for each generation."""
+        if self.parsed == identity and self.job is not None:
+            return self.job.spec, self.job.invalid
+        self.parsed = identity
+        try:
+            return parse_spec(raw.get("spec") or {}, name), None
+        except InvalidJob as error:
+            return None, str(error)
+
+    def merge_report(self, report: Report) -> bool:
+        """Keep the last word of each worker and attempt: an end isn't taken back by a report from before it."""
+        known = self.reports.get((report.attempt, report.worker))
+        if known == report:
+            return False
+        if known is not None and known.uid == report.uid:
+            if known.state in ENDED and report.state not in ENDED:
+                return False
+            if known.state in ENDED and report.state in ENDED and report.at < known.at:
+                return False
+        self.reports[report.attempt, report.worker] = report
+        return True
+
+    def merge_ends(self, pod: Pod) -> None:
+        """What a pod's container told as it ended; that of an earlier job of the same name isn't this job's."""
+        if self.job_version is None or self.job_version.uid != pod.job_uid:
+            return
+        for end in _ends(pod.view):
+            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
+            self.merge_report(replace(end, uid=end.uid or pod.view.uid))
+
+    def drop_old_reports(self) -> None:
+        """Of attempts that nothing is decided on any more."""
+        if self.job is not None:
+            oldest = self.job.status.attempt - 1
+            for attempt, worker in [place for place in self.reports if place[0] < oldest]:
+                del self.reports[attempt, worker]
+
+    def lay_out(self, pod: Pod) -> None:
+        """The pod is gone."""
+        self.gone[pod.view.worker] = pod
+
+    def forget_job(self) -> None:
+        """The job is gone; its objects may still be there."""
+        self.job = self.job_version = self.parsed = None
+        self.raw_status = {}
+        self.reports.clear()
+        self.progress.clear()
+        self.progress_attempt, self.progress_at = 0, None
+        self.stream = StreamView()
+        self.blocked.clear()
+        self.gone.clear()
+        self.looked_up = LookedUp()
+
+    def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
+        """`decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
+        if self.job is None or self.job_version is None:
+            return None
+        job = self.job
+        pods = [pod.view for pod in self.pods.values() if pod.job_uid == job.uid]
+        observed = Observed(
+            children=tuple(view for _, (view, _) in sorted(self.children.items())),
+            pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
+            reports=tuple(report for _, report in sorted(self.reports.items())),
+            progress={worker: dict(ranks) for worker, ranks in self.progress.items()},
+            progress_attempt=self.progress_attempt,
+            progress_at=self.progress_at,
+            stream=self.stream,
+            domains=dict(self.looked_up.domains),
+            flavors=dict(self.looked_up.flavors),
+            priorities=dict(self.looked_up.priorities),
+            kills=dict(self.looked_up.kills),
+            listed=listed,
+            problems=tuple(blocked.problem for _, blocked in sorted(self.blocked.items())),
+            gone={pod.view.uid: pod.view for pod in self.gone.values() if pod.job_uid == job.uid},
+        )
+        return Snapshot(job, observed, self.job_version, self.raw_status)
+
+
+def is_newer(new: Versioned, known: Versioned) -> bool:
+    """Whether `new` is a later version of what has this name. Versions that aren't numbers are taken as later.
+
+    Also where the uids differ: kopf keeps the order of events of each uid only, so what is told last of an object that
+    was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
+    """
+    if new.resource_version == known.resource_version:
+        return new.uid != known.uid
+    if new.resource_version.isdecimal() and known.resource_version.isdecimal():
+        return int(new.resource_version) > int(known.resource_version)
+    return True
+
+
+def _ends(view: PodView) -> Iterable[Report]:
+    container = view.worker_container
+    if container is not None:
+        for end in (container.last_end, container.end):
+            if end is not None and end.report is not None:
+                yield end.report
