@@ -25,6 +25,9 @@ from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict,
 
 logger = logging.getLogger(__name__)
 
+# Of giving a lease back, where a renewal that is still on its way comes first.
+RELEASE_TRIES = 3
+
 
 @dataclass(frozen=True)
 class LeaseSettings:
@@ -93,14 +96,26 @@ class LeaderLease:
 
     async def release(self) -> None:
         """Give the lease back, so that another candidate needn't wait for its end."""
-        if not self.leading or self._seen is None:
+        if not self.leading:
             return
         self.leading = False
-        body = {**self._seen, "spec": {**self._seen["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}}
-        try:
-            await self._cluster.replace(LEASES, self._settings.namespace, self._settings.name, body)
-        except ClusterError as error:
-            logger.warning("The lease wasn't given back: %s", error)
+        place = (LEASES, self._settings.namespace, self._settings.name)
+        problem: ClusterError | None = None
+        for _ in range(RELEASE_TRIES):
+            try:
+                # As it stands there: a renewal that was cancelled a moment ago may have been carried out, or still be.
+                found = await self._cluster.get(*place)
+                spec = found.get("spec") or {}
+                if spec.get("holderIdentity") == self._settings.identity:
+                    body = {**found, "spec": {**spec, "holderIdentity": "", "leaseDurationSeconds": 1}}
+                    await self._cluster.replace(*place, body)
+                return
+            except Conflict as error:
+                problem = error
+            except ClusterError as error:
+                problem = error
+                break
+        logger.warning("The lease wasn't given back: %s", problem)
 
     def _trouble(self, error: ClusterError) -> str:
         """What stands in the way, and what to do about it."""

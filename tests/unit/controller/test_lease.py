@@ -73,6 +73,30 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert asyncio.get_running_loop().time() - started < QUICK.lease_seconds
 
 
+@pytest.mark.parametrize("landed", ["before", "meanwhile"])
+async def test_a_lease_is_given_back_after_a_renewal_whose_answer_nobody_awaited(landed: str) -> None:
+    """The operator's end cancels it at any moment: without that the next one waits for the lease's end."""
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    if landed == "before":
+        cluster.put(LEASES, cluster.objects["leases", "sys", "op"])
+    else:
+        cluster.fail("replace", "leases", Conflict("leases/op", "the object has been modified", status=409))
+    await first.release()
+    assert holder(cluster) == ""
+
+
+async def test_a_lease_that_somebody_else_has_taken_is_not_given_back() -> None:
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    await first.acquire()
+    lease = cluster.objects["leases", "sys", "op"]
+    cluster.put(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": "second"}})
+    await first.release()
+    assert holder(cluster) == "second"
+
+
 @in_virtual_time
 async def test_a_leader_that_cannot_renew_gives_up_before_its_lease_ends() -> None:
     cluster = FakeCluster()
