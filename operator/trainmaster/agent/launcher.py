@@ -128,9 +128,23 @@ def rank_environment(
     environ.setdefault("PYTHONUNBUFFERED", "1")
     for name, value in recorder_environment(folder).items():
         environ.setdefault(name, value)
+    # An image seldom has a name for the user that a pod sets, and getpass.getuser() of such a user is a KeyError.
+    if not any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) and not _has_name(os.getuid()):
+        environ["USER"] = environ["LOGNAME"] = str(os.getuid())
     # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
     environ.setdefault("PYTHONFAULTHANDLER", "1")
     return environ
+
+
+def _has_name(uid: int) -> bool:
+    # Here, because a light start is part of every recovery.
+    import pwd
+
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _python_of(command: Sequence[str]) -> Optional[str]:

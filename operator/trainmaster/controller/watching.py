@@ -24,12 +24,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, cast
 
 import kopf
 from kopf._cogs.structs.references import Insights
 
-from trainmaster.api.protocol import JOB_NAME_LABEL
+from trainmaster.api.protocol import FIELD_MANAGER, JOB_NAME_LABEL
 from trainmaster.controller.cluster import (
     CONFIG_MAPS,
     GANGS,
@@ -207,6 +207,9 @@ class _Life:
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             standalone=True,
+            # Peers would know us by it. kopf's own choice has the user's name in it, and a container's user has none in
+            # most images (getpass.getuser: KeyError): nothing would ever be watched there.
+            identity=cast(Any, FIELD_MANAGER),
             stop_flag=self._stop,
         )
         tasks = {*tasks, asyncio.create_task(self._all_served(insights), name="all types are served")}

@@ -94,6 +94,14 @@ def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
     assert (made["PET_NODE_RANK"], made["WORLD_SIZE"], made["PYTHONUNBUFFERED"]) == ("1", "8", "0")
 
 
+def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """getpass.getuser() is a KeyError for a user that the image's /etc/passwd doesn't have."""
+    assert "USER" not in launcher.rank_environment(settings(), from_wire(GOOD), 1, {})
+    monkeypatch.setattr("os.getuid", lambda: 987_654)
+    assert launcher.rank_environment(settings(), from_wire(GOOD), 1, {})["USER"] == "987654"
+    assert launcher.rank_environment(settings(), from_wire(GOOD), 1, {"LOGNAME": "ada"})["LOGNAME"] == "ada"
+
+
 def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
     uneven = from_wire({**GOOD, "processes": [8, 1]})
     made = launcher.rank_environment(settings(TRAINMASTER_LAUNCHER="exec"), uneven, 1, {})

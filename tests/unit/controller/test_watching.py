@@ -83,6 +83,19 @@ async def test_a_job_becomes_its_children_and_its_pods_are_seen(tmp_path: Path) 
         assert "annotations" not in job["metadata"]
 
 
+async def test_a_user_without_a_name_watches_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose image has no such user in /etc/passwd."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    async with running(tmp_path) as world:
+        await world.watched()
+
+
 async def test_jobs_from_before_the_operator_started_are_found(tmp_path: Path) -> None:
     cluster = FakeCluster()
     cluster.put(JOBS, b.job())
