@@ -37,6 +37,7 @@ class NodeController(Controller):
         self._timings = timings
         self._pods = Index(api, "pods", lambda pod: (pod["spec"].get("nodeName") or "",))
         self._seen: dict[str, tuple[str, float]] = {}
+        self._looked: dict[str, float] = {}
         self._gone: dict[str, float] = {}
         self.watch("nodes")
         self.watch("pods", lambda pod: (("", pod["spec"]["nodeName"]),) if pod["spec"].get("nodeName") else ())
@@ -47,6 +48,7 @@ class NodeController(Controller):
         now = time.monotonic()
         if node is None:
             self._seen.pop(name, None)
+            self._looked.pop(name, None)
             return await self._collect_orphans(name, now)
         self._gone.pop(name, None)
         lost = self._is_lost(name, now)
@@ -60,13 +62,21 @@ class NodeController(Controller):
         return min(self._timings.monitor_seconds, soon) if soon is not None else self._timings.monitor_seconds
 
     def _is_lost(self, name: str, now: float) -> bool:
-        """Whether the Lease hasn't changed for the grace period, by this clock and not by the node's."""
+        """Whether the Lease hasn't changed for the grace period, by this clock and not by the node's.
+
+        A look that comes late says that this process was held up (a loaded machine, a debugger), and the kubelets
+        in it with it: that time isn't the node's.
+        """
+        late = now - self._looked.get(name, now) - self._timings.monitor_seconds
+        self._looked[name] = now
         lease = self.api.peek(LEASES, name, "kube-node-lease")
         renewed = str(((lease or {}).get("spec") or {}).get("renewTime") or "")
         seen = self._seen.get(name)
         if seen is None or seen[0] != renewed:
             self._seen[name] = (renewed, now)
             return False
+        if late > self._timings.monitor_seconds:
+            seen = self._seen[name] = (renewed, seen[1] + late)
         return now - seen[1] > self._timings.monitor_grace_seconds
 
     async def _mark_lost(self, node: Object) -> None:
