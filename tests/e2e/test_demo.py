@@ -38,12 +38,21 @@ def left_over(folder: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
-            traces = [*process.cmdline(), *process.environ().values(), process.cwd()]
+            command = process.cmdline()
+            traces = [*command, *process.environ().values(), process.cwd()]
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
         if process.pid != os.getpid() and any(str(folder) in trace for trace in traces):
-            found.append(" ".join(process.cmdline()))
+            found.append(" ".join(command))
     return found
+
+
+def nothing_is_left(folder: Path) -> None:
+    """The kernel takes a moment to end what was killed."""
+    deadline = time.monotonic() + 30
+    while left := left_over(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
 
 
 @pytest.mark.cluster
@@ -62,11 +71,11 @@ def test_the_demo_trains_to_the_promised_accuracy_and_leaves_nothing_running(tmp
     assert (ROOT / said["logs"] / "worker-0.log").stat().st_size > 0
     assert (ROOT / said["checkpoint"]).is_dir()
     assert (ROOT / said["curves"]).read_bytes().startswith(b"\x89PNG")
-    assert left_over(folder) == []
+    nothing_is_left(folder)
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("wanted", [signal.SIGINT, signal.SIGTERM], ids=lambda wanted: wanted.name)
 def test_the_demo_stops_everything_when_it_is_interrupted(tmp_path: Path, wanted: signal.Signals) -> None:
     folder = tmp_path / "demo"
@@ -77,11 +86,8 @@ def test_the_demo_stops_everything_when_it_is_interrupted(tmp_path: Path, wanted
             break
     demo.send_signal(wanted)
     output = demo.stdout.read()
-    assert demo.wait(timeout=60) == 130, output
-    deadline = time.monotonic() + 5
-    while left_over(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left_over(folder) == []
+    assert demo.wait(timeout=120) == 130, output
+    nothing_is_left(folder)
 
 
 def test_an_example_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:

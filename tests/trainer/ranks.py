@@ -57,7 +57,7 @@ def start_rank(
     return process
 
 
-def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 90) -> list[Any]:
+def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 150) -> list[Any]:
     """Call `function(*arguments)` in `size` ranks; what each returned, in rank order."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
@@ -83,7 +83,7 @@ def _rank(function: Callable[..., Any], variables: dict[str, str], out: Path, ar
     os.environ.update(variables)
     torch.set_num_threads(1)
     # A rank outlives no hang: it says where it stands, and ends.
-    faulthandler.dump_traceback_later(80, exit=True)
+    faulthandler.dump_traceback_later(140, exit=True)
     try:
         answer = ("value", function(*arguments))
     except Exception:

@@ -52,7 +52,7 @@ def _run_plain(folder: Path, steps: int) -> str:
         )
         for rank in range(2)
     ]
-    outputs = [rank.communicate(timeout=90)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     return outputs[0]
 

@@ -53,7 +53,7 @@ def test_ranks_with_another_configuration_all_end_with_the_same_lines_and_code_6
         python_m_trainloop(*common, "--set", f"optimizer.lr={rate}", **environment(rank, 2, port))
         for rank, rate in enumerate((0.1, 0.2))
     ]
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=150)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [67, 67]
     lines = [[line for line in output.splitlines() if line.startswith("trainloop:")] for output in outputs]
     assert lines[0] == lines[1]

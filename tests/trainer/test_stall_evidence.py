@@ -82,10 +82,13 @@ def wait_for_the_other():
 def read_a_batch_for_ever():
     time.sleep(300)
 
-for step in range(1, 4 - rank):
-    pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"] + f".{rank}").write_text(json.dumps({"step": step}))
-    time.sleep(0.1)
 print("rank", rank, "is", os.getpid(), flush=True)
+# Both are there before either says anything: a rank that hasn't isn't watched.
+here = pathlib.Path(__file__).parent
+(here / f"here-{rank}").touch()
+while not all((here / f"here-{other}").exists() for other in (0, 1)):
+    time.sleep(0.01)
+pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"] + f".{rank}").write_text(json.dumps({"step": 3 - rank}))
 read_a_batch_for_ever() if rank == 1 else wait_for_the_other()
 """
 
@@ -117,7 +120,7 @@ def evidence_and_report(stream: Stream) -> tuple[dict[int, dict[str, Any]], dict
     found: dict[int, dict[str, Any]] = {}
     while True:
         line = stream.until(
-            lambda line: line["type"] == "evidence" or (line.get("report") or {}).get("state") == "Failed"
+            lambda line: line["type"] == "evidence" or (line.get("report") or {}).get("state") == "Failed", 120
         )
         if line["type"] == "report":
             return found, line["report"]

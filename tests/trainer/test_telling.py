@@ -168,22 +168,24 @@ def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(
         ranks[1].send_signal(signal.SIGSTOP)
         said = ""
         assert ranks[0].stdout is not None
-        while "stalled at step" not in said:
+        # A loaded machine may hold both up for a second: that is said too, and isn't this.
+        while "rank 1 doesn't answer" not in said:
             said += ranks[0].stdout.readline() or pytest.fail(said)
         ranks[1].send_signal(signal.SIGCONT)
         time.sleep(0.5)
         ranks[0].send_signal(signal.SIGTERM)
         for rank in ranks:
-            rank.communicate(timeout=30)
+            rank.communicate(timeout=120)
     finally:
         for rank in ranks:
             rank.kill()
+    assert "stalled at step" in said
     assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in said
     assert [rank.returncode for rank in ranks] == [143, 143]
 
 
 def _wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -196,7 +198,7 @@ def test_a_task_that_raises_ends_with_its_traceback_and_code_1(tmp_path: Path) -
     process = python_m_trainloop(
         *TOY, "--set", "steps=5", "--set", "task.options={samples: x}", TORCHELASTIC_ERROR_FILE=str(error_file)
     )
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=150)[0]
     assert process.returncode == 1
     assert "Traceback" in output
     assert "TypeError" in json.loads(error_file.read_text())["message"]["message"]
@@ -210,7 +212,7 @@ def test_a_dry_run_says_memory_and_step_time_and_leaves_nothing(tmp_path: Path) 
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=True,
     )
     assert "s a step, peak memory" in done.stdout and "10 steps in all" in done.stdout
