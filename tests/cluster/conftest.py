@@ -50,6 +50,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.cluster)
 
 
+class KubectlFailed(AssertionError):
+    """A kubectl that had to succeed didn't; where `eventually` looks, that means: not yet."""
+
+
 @dataclass(frozen=True)
 class SharedCluster:
     """A running cluster. `token` is the administrator's; empty where that is who has the client `certificate`, a file
@@ -101,7 +105,7 @@ class Cluster:
         return self.shared.embedded
 
     def kubectl(
-        self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 60.0
+        self, *arguments: str, check: bool = True, stdin: str | None = None, timeout: float = 120.0
     ) -> subprocess.CompletedProcess[str]:
         """Runs kubectl in the namespace. `check`: fails the test when it does."""
         done = subprocess.run(
@@ -114,7 +118,8 @@ class Cluster:
             check=False,
         )
         if check and done.returncode:
-            pytest.fail(f"kubectl {' '.join(arguments)} exited with {done.returncode}:\n{done.stderr}{done.stdout}")
+            said = f"{done.stderr}{done.stdout}"
+            raise KubectlFailed(f"kubectl {' '.join(arguments)} exited with {done.returncode}:\n{said}")
         return done
 
     def apply(self, *objects: dict[str, Any]) -> None:
@@ -147,8 +152,10 @@ class Cluster:
         except urllib.error.HTTPError as error:
             return error.code, _decoded(error.read())
 
-    def eventually(self, check: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
-        """Waits until `check` gives something true, and gives it back. An AssertionError in it means: not yet."""
+    def eventually(self, check: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
+        """Waits until `check` gives something true, and gives it back. An AssertionError in it means: not yet; so does
+        an object that isn't there, which is between a pod and its successor.
+        """
         deadline = time.monotonic() + seconds
         problem: AssertionError | None = None
         while time.monotonic() < deadline:
@@ -227,7 +234,7 @@ def new_namespace(shared: SharedCluster) -> Iterator[Cluster]:
     made.kubectl("create", "namespace", made.namespace)
     if shared.runs_pods:
         made.eventually(
-            lambda: made.kubectl("get", "serviceaccount", "default", check=False).returncode == 0, 10, "service account"
+            lambda: made.kubectl("get", "serviceaccount", "default", check=False).returncode == 0, 60, "service account"
         )
     try:
         yield made

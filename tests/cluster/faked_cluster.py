@@ -120,7 +120,7 @@ class FakedCluster:
     def delete(self, namespace: str) -> None:
         """Delete the job and wait until nothing of it is left."""
         self.threaded.call(self.api.delete(JOBS, "job", namespace))
-        self.until(lambda: not self.leftovers(namespace), 20, lambda: f"left over: {self.leftovers(namespace)}")
+        self.until(lambda: not self.leftovers(namespace), 60, lambda: f"left over: {self.leftovers(namespace)}")
 
     def until(self, check: Callable[[], bool], seconds: float, what: Callable[[], object]) -> None:
         deadline = time.monotonic() + seconds

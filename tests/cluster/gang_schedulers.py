@@ -60,10 +60,10 @@ def installed(cluster: Cluster, *definitions: dict[str, Any]) -> Iterator[None]:
     cluster.apply(*definitions)
     names = [f"crd/{one['metadata']['name']}" for one in definitions]
     try:
-        cluster.kubectl("wait", "--for=condition=Established", *names, "--timeout=20s")
+        cluster.kubectl("wait", "--for=condition=Established", *names, "--timeout=60s")
         yield
     finally:
-        cluster.kubectl("delete", *names, "--timeout=30s")
+        cluster.kubectl("delete", *names, "--timeout=60s")
 
 
 def bind(cluster: Cluster, pod: dict[str, Any], node: str) -> None:

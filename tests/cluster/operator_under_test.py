@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.cluster.conftest import Cluster
 
-STOP_SECONDS = 15.0
+STOP_SECONDS = 60.0
 
 
 @dataclass
@@ -36,7 +36,7 @@ class OperatorProcess:
             self.process = subprocess.Popen(
                 [*command, *options], stdout=log, stderr=log, env={**os.environ, "COLUMNS": "200"}
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while b"Serving" not in self.log.read_bytes()[before:]:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"the operator didn't start:\n{self.text()}")
@@ -70,7 +70,7 @@ def install_crd(cluster: Cluster) -> None:
     from trainmaster.api.crd import crd_yaml
 
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_yaml())
-    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
 
 
 @contextmanager

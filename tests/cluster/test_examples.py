@@ -210,7 +210,7 @@ def test_ascend(room: Room) -> None:
     # As the file's first lines tell a user to do it.
     cluster.kubectl("apply", "-f", str(EXAMPLES / "ascend.yaml"), "-l", "part=storage")
     assert "not found" in cluster.kubectl("get", "dtj", "ascend", check=False).stderr
-    cluster.eventually(lambda: cluster.get("pvc", "ascend-data")["spec"].get("volumeName"), 20)
+    cluster.eventually(lambda: cluster.get("pvc", "ascend-data")["spec"].get("volumeName"), 60)
     _fill(room.claimed("ascend-data"))
     toolkit = {
         "apiVersion": "v1",

@@ -24,7 +24,7 @@ def test_the_deadline_ends_a_job_with_a_sigterm_and_frees_its_pods(scenario: Sce
 
 
 def test_a_finished_job_goes_with_all_that_is_its_own_when_its_time_is_over(scenario: Scenario) -> None:
-    scenario.apply(train(faults=0), runPolicy={"ttlSecondsAfterFinished": 1})
+    scenario.apply(train(faults=0), runPolicy={"ttlSecondsAfterFinished": 3})
     scenario.until_phase("Succeeded")
     cluster, label = scenario.cluster, ("-l", f"trainmaster.dev/job-name={scenario.name}")
     kinds = "distributedtrainingjobs,statefulsets,services,configmaps,pods"

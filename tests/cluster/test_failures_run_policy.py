@@ -64,7 +64,7 @@ def test_pods_that_are_kept_show_their_logs_and_never_train_again(jobs: dict[str
     job.until_phase("Succeeded")
     before = job.uids()
     assert sorted(before) == [f"{job.name}-0", f"{job.name}-1"]
-    assert "rank 1 is done." in job.log(f"{job.name}-1")
+    job.until(lambda: "rank 1 is done." in job.log(f"{job.name}-1"), "its last line")
     # One that is made anew, by a drain for instance, must not begin the finished attempt.
     job.cluster.kubectl("delete", "pod", f"{job.name}-1", "--wait=false")
     job.until(
@@ -80,6 +80,7 @@ def test_pods_of_a_failed_job_are_kept_where_it_says_failed(jobs: dict[str, Scen
     job = jobs["failed kept"]
     job.until_phase("Failed")
     assert sorted(job.pods()) == [f"{job.name}-0", f"{job.name}-1"]
+    job.until(lambda: {start.rank for start in job.starts()} == {0, 1}, "what they said")
     assert {start.attempt for start in job.starts()} == {1}
     assert job.why("Failed")["reason"] == "MaxRestartsExceeded"
 

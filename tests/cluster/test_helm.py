@@ -28,7 +28,7 @@ def helm(cluster: Cluster) -> Iterator[Config]:
 
 
 def install(helm: Config, cluster: Cluster, values: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
-    return helm.install(CHART, "demo", values, namespace=cluster.namespace, timeout=60, **options)
+    return helm.install(CHART, "demo", values, namespace=cluster.namespace, timeout=120, **options)
 
 
 def revisions(helm: Config) -> list[str]:
@@ -38,7 +38,7 @@ def revisions(helm: Config) -> list[str]:
 def test_install_waits_for_the_pods(helm: Config, cluster: Cluster) -> None:
     assert install(helm, cluster, {"replicas": 2}, wait="watcher")["status"] == "deployed"
     assert cluster.get("statefulset", "demo")["status"]["readyReplicas"] == 2
-    assert cluster.kubectl("logs", "demo-0").stdout == "hello\n"
+    cluster.eventually(lambda: cluster.kubectl("logs", "demo-0").stdout == "hello\n", what="its log")
     assert [(entry["name"], entry["namespace"]) for entry in helm.list()] == [("demo", cluster.namespace)]
     secret = cluster.get("secret", "sh.helm.release.v1.demo.v1")
     assert secret["type"] == "helm.sh/release.v1"
@@ -48,11 +48,11 @@ def test_install_waits_for_the_pods(helm: Config, cluster: Cluster) -> None:
 def test_upgrade_and_rollback(helm: Config, cluster: Cluster) -> None:
     install(helm, cluster, wait="watcher")
     upgraded = {"greeting": "good day"}
-    helm.upgrade(CHART, "demo", upgraded, namespace=cluster.namespace, timeout=60, wait="watcher")
+    helm.upgrade(CHART, "demo", upgraded, namespace=cluster.namespace, timeout=120, wait="watcher")
     assert cluster.get("configmap", "demo-greeting")["data"] == {"greeting": "good day"}
     cluster.eventually(lambda: cluster.kubectl("logs", "demo-0", check=False).stdout == "good day\n", what="new pod")
     assert cluster.items("pods", "-l", "app notin (demo)") == []
-    helm.rollback("demo", version=1, timeout=60, wait="watcher")
+    helm.rollback("demo", version=1, timeout=120, wait="watcher")
     assert cluster.get("configmap", "demo-greeting")["data"] == {"greeting": "hello"}
     assert revisions(helm) == ["superseded", "superseded", "deployed"]
 
@@ -60,7 +60,7 @@ def test_upgrade_and_rollback(helm: Config, cluster: Cluster) -> None:
 def test_upgrade_keeps_what_others_changed_elsewhere(helm: Config, cluster: Cluster) -> None:
     install(helm, cluster)
     cluster.kubectl("annotate", "configmap", "demo-greeting", "theirs=kept")
-    helm.upgrade(CHART, "demo", {"greeting": "hi"}, namespace=cluster.namespace, timeout=60)
+    helm.upgrade(CHART, "demo", {"greeting": "hi"}, namespace=cluster.namespace, timeout=120)
     changed = cluster.get("configmap", "demo-greeting")
     assert changed["data"] == {"greeting": "hi"}
     assert changed["metadata"]["annotations"]["theirs"] == "kept"
@@ -68,7 +68,7 @@ def test_upgrade_keeps_what_others_changed_elsewhere(helm: Config, cluster: Clus
 
 def test_uninstall_leaves_nothing(helm: Config, cluster: Cluster) -> None:
     install(helm, cluster)
-    helm.uninstall("demo", wait="watcher", timeout=60)
+    helm.uninstall("demo", wait="watcher", timeout=120)
     assert helm.list() == []
     for resource in ("configmap", "service", "statefulset", "secret"):
         names = [item["metadata"]["name"] for item in cluster.items(resource)]

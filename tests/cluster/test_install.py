@@ -76,7 +76,7 @@ def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 120) 
 def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Config, cluster: Cluster) -> None:
     release = helm.install(CHART, "trainmaster", values(cluster), timeout=180, wait="watcher")
     assert release["status"] == "deployed"
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=20s")
+    cluster.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=60s")
     cluster.apply(training_job("short", SHORT))
     until_phase(cluster, "short", "Succeeded")
     log = cluster.kubectl("logs", OPERATOR).stdout
@@ -118,8 +118,8 @@ def test_uninstalling_leaves_the_jobs_and_nothing_that_is_stuck(helm: Config, cl
     assert cluster.items("rolebindings") == []
     assert cluster.get("crd", CRD)["metadata"]["name"] == CRD
     # Without an operator a job can still be deleted, with all that belongs to it: no finalizer holds anything.
-    cluster.kubectl("delete", "dtj", "kept", "--timeout=20s")
-    cluster.eventually(lambda: not cluster.items("statefulsets") and not cluster.items("services"), 30, "children gone")
+    cluster.kubectl("delete", "dtj", "kept", "--timeout=60s")
+    cluster.eventually(lambda: not cluster.items("statefulsets") and not cluster.items("services"), 60, "children gone")
     cluster.eventually(lambda: not cluster.items("pods"), 60, "pods gone")
 
 
@@ -138,7 +138,7 @@ def test_plain_manifests_install_the_same_operator_for_all_namespaces(cluster: C
             "-o",
             "jsonpath={.spec.holderIdentity}",
         )
-        cluster.eventually(lambda: cluster.kubectl(*lease, check=False).stdout, 30, "a leader")
+        cluster.eventually(lambda: cluster.kubectl(*lease, check=False).stdout, 60, "a leader")
         cluster.apply(training_job("short", SHORT))
         until_phase(cluster, "short", "Succeeded")
         for pod in cluster.kubectl("-n", "trainmaster-system", "get", "pods", "-o", "name").stdout.split():

@@ -38,7 +38,7 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
 def gauges(kubectl: Kubectl) -> Iterator[None]:
     """The Gauge definition, established."""
     kubectl("apply", "-f", str(DEFINITION))
-    kubectl("wait", "--for=condition=Established", "crd/gauges.kubectl.trainmaster.dev", "--timeout=20s")
+    kubectl("wait", "--for=condition=Established", "crd/gauges.kubectl.trainmaster.dev", "--timeout=60s")
     yield
     kubectl("delete", "gauges", "--all")
 
@@ -196,7 +196,7 @@ def test_delete_and_wait_for_it(kubectl: Kubectl) -> None:
     assert kubectl("get", "cm", "settings", "-o", "jsonpath={.metadata.deletionTimestamp}")
     assert "timed out" in kubectl.refused("wait", "--for=delete", "cm/settings", "--timeout=1s")
     kubectl("patch", "cm", "settings", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-    kubectl("wait", "--for=delete", "cm/settings", "--timeout=10s")
+    kubectl("wait", "--for=delete", "cm/settings", "--timeout=60s")
     assert "not found" in kubectl.refused("get", "cm", "settings")
     assert kubectl("delete", "cm", "settings", "--ignore-not-found") == ""
 
@@ -212,8 +212,8 @@ def test_custom_resource(kubectl: Kubectl, gauges: None) -> None:
     assert kubectl("get", "gauge", "one", "-o", "jsonpath={.spec.size}") == "4"
     ready = '{"status":{"phase":"Good","conditions":[{"type":"Ready","status":"True"}]}}'
     kubectl("patch", "gauge", "one", "--subresource=status", "--type=merge", "-p", ready)
-    kubectl("wait", "--for=condition=Ready", "gauge/one", "--timeout=10s")
-    kubectl("wait", "--for=jsonpath={.status.phase}=Good", "gauge/one", "--timeout=10s")
+    kubectl("wait", "--for=condition=Ready", "gauge/one", "--timeout=60s")
+    kubectl("wait", "--for=jsonpath={.status.phase}=Good", "gauge/one", "--timeout=60s")
     assert kubectl("get", "gg", "--no-headers").split() == ["one", "4", "Good"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -20,6 +21,14 @@ COUNTING = "import time\nfor n in range(3): print('line', n, flush=True)\ntime.s
 @pytest.fixture(params=[NEW, OLD])
 def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
     return Kubectl(program(request.param), cluster.kubeconfig, cluster.namespace)
+
+
+def until(check: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Waits for what the kubelet or an event brings a moment later."""
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)
 
 
 def pod(name: str, *containers: tuple[str, str], **spec: object) -> str:
@@ -47,7 +56,7 @@ def stateful_set(replicas: int, code: str = COUNTING) -> str:
 
 def test_pod_runs_and_is_described(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING)))
-    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
     header, row = kubectl("get", "pods", "-o", "wide").splitlines()
     assert header.split()[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert "NOMINATED NODE" in header
@@ -72,8 +81,10 @@ def test_logs(kubectl: Kubectl) -> None:
         "-",
         stdin=pod("p", ("first", COUNTING), ("second", "print('hello'); import time; time.sleep(600)")),
     )
-    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
-    assert kubectl("logs", "p", "-c", "first") == "line 0\nline 1\nline 2\n"
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
+    # Without a probe a container is ready as soon as it runs, before its program has said anything.
+    until(lambda: kubectl("logs", "p", "-c", "first") == "line 0\nline 1\nline 2\n", "the first one's lines")
+    until(lambda: kubectl("logs", "p", "-c", "second") == "hello\n", "the second one's line")
     assert kubectl("logs", "p", "-c", "first", "--tail=1") == "line 2\n"
     stamped = kubectl("logs", "p", "-c", "second", "--timestamps").strip()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z hello", stamped)
@@ -90,17 +101,18 @@ def test_logs(kubectl: Kubectl) -> None:
 def test_logs_follow_until_the_end(kubectl: Kubectl) -> None:
     slow = "import time\nfor n in range(4): print(n, flush=True); time.sleep(0.4)"
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", slow), restartPolicy="Never"))
-    kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/p", "--timeout=30s")
-    assert kubectl("logs", "-f", "p", seconds=30) == "0\n1\n2\n3\n"
-    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/p", "--timeout=30s")
+    until(lambda: kubectl("get", "pod", "p", "-o", "jsonpath={.status.phase}") != "Pending", "it has started")
+    assert kubectl("logs", "-f", "p") == "0\n1\n2\n3\n"
+    kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/p", "--timeout=60s")
     assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["0/1", "Completed"]
 
 
 def test_crash_loop_shows_restarts_and_the_previous_log(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", "print('boom'); raise SystemExit(3)")))
-    kubectl("wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=2", "pod/p", "--timeout=60s")
-    row = kubectl("get", "pod", "p", "--no-headers")
-    assert re.match(r"p +0/1 +(CrashLoopBackOff|Error) +\d+ \(\d+s ago\) ", row), row
+    restarts = "jsonpath={.status.containerStatuses[0].restartCount}"
+    until(lambda: int(kubectl("get", "pod", "p", "-o", restarts) or 0) >= 2, "two restarts")
+    waiting = re.compile(r"p +0/1 +(CrashLoopBackOff|Error) +\d+ \(\d+s ago\) ")
+    until(lambda: waiting.match(kubectl("get", "pod", "p", "--no-headers")), "the back-off is shown")
     assert kubectl("logs", "p", "--previous") == "boom\n"
     described = kubectl("describe", "pod", "p")
     assert re.search(r"^    Last State: +Terminated$", described, re.M)
@@ -108,18 +120,26 @@ def test_crash_loop_shows_restarts_and_the_previous_log(kubectl: Kubectl) -> Non
 
 
 def test_init_containers_show_in_the_status(kubectl: Kubectl) -> None:
-    waiting = {"name": "init", "image": IMAGE, "command": ["python3", "-c", "import time; time.sleep(2)"]}
-    kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING), initContainers=[waiting]))
-    kubectl("wait", "--for=jsonpath={.status.initContainerStatuses[0].state.running}", "pod/p", "--timeout=30s")
+    waiting = {
+        "name": "init",
+        "image": IMAGE,
+        "command": ["sh", "-c", "until grep -q go /podinfo/may; do sleep 0.05; done"],
+        "volumeMounts": [{"name": "podinfo", "mountPath": "/podinfo"}],
+    }
+    items = [{"path": "may", "fieldRef": {"fieldPath": "metadata.annotations['may']"}}]
+    volume = {"name": "podinfo", "downwardAPI": {"items": items}}
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING), initContainers=[waiting], volumes=[volume]))
+    kubectl("wait", "--for=jsonpath={.status.initContainerStatuses[0].state.running}", "pod/p", "--timeout=60s")
     assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["0/1", "Init:0/1"]
-    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+    kubectl("annotate", "pod", "p", "may=go")
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
 
 
 def test_pod_that_fits_nowhere_says_why(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING), nodeSelector={"none": "such"}))
-    kubectl("wait", "--for=condition=PodScheduled=false", "pod/p", "--timeout=30s")
+    kubectl("wait", "--for=condition=PodScheduled=false", "pod/p", "--timeout=60s")
     assert kubectl("get", "pod", "p", "--no-headers").split()[1:3] == ["0/1", "Pending"]
-    assert "didn't match Pod's node affinity/selector" in kubectl("describe", "pod", "p")
+    until(lambda: "didn't match Pod's node affinity/selector" in kubectl("describe", "pod", "p"), "it is told")
 
 
 @pytest.mark.parametrize(
@@ -189,10 +209,10 @@ def test_deletion_of_an_owner(kubectl: Kubectl) -> None:
 def test_pod_is_deleted_by_force(kubectl: Kubectl) -> None:
     deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", deaf), terminationGracePeriodSeconds=300))
-    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=30s")
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
     kubectl("delete", "pod", "p", "--wait=false")
     assert kubectl("get", "pod", "p", "--no-headers").split()[2] == "Terminating"
-    kubectl("delete", "pod", "p", "--grace-period=0", "--force", "--timeout=30s")
+    kubectl("delete", "pod", "p", "--grace-period=0", "--force", "--timeout=60s")
     assert "not found" in kubectl.refused("get", "pod", "p")
 
 

@@ -89,7 +89,7 @@ def test_downward_api_files_follow_a_patch(cluster: Cluster) -> None:
     )
     assert status == 200
     line = cluster.eventually(lambda: next((x for x in logs(cluster, "reader").splitlines() if "two" in x), None))
-    assert float(line.split()[1]) - began < 2.0
+    assert float(line.split()[1]) - began < 10.0
 
 
 def test_volumes_env_and_paths_are_as_the_manifest_says(cluster: Cluster) -> None:
@@ -166,13 +166,17 @@ def test_a_liveness_probe_restarts_its_container(cluster: Cluster) -> None:
     cluster.apply(pod("sick", "time.sleep(600)", container={"livenessProbe": probe}))
 
     def restarted() -> bool:
-        return int(cluster.get("pod", "sick")["status"]["containerStatuses"][0]["restartCount"]) >= 1
+        statuses = cluster.get("pod", "sick")["status"].get("containerStatuses") or []
+        return any(status["restartCount"] >= 1 for status in statuses)
 
-    cluster.eventually(lambda: ready(cluster, "sick") or restarted())
     cluster.eventually(restarted)
-    messages = [event["message"] for event in cluster.items("events")]
-    assert any(message.startswith("Liveness probe failed: dial tcp 127.") for message in messages)
-    assert "Container c failed liveness probe, will be restarted" in messages
+
+    def told() -> bool:
+        messages = [event["message"] for event in cluster.items("events")]
+        failed = any(message.startswith("Liveness probe failed: dial tcp 127.") for message in messages)
+        return failed and "Container c failed liveness probe, will be restarted" in messages
+
+    cluster.eventually(told, what="the probe's failure in the events")
 
 
 def test_hooks_run_after_a_start_and_before_a_stop(cluster: Cluster) -> None:
@@ -202,7 +206,7 @@ def test_hooks_run_after_a_start_and_before_a_stop(cluster: Cluster) -> None:
         )
     )
     cluster.eventually(lambda: cluster.get("pod", "hooked")["status"]["phase"] == "Failed", 60)
-    assert "seen: after-start before-stop" in logs(cluster, "hooked")
+    cluster.eventually(lambda: "seen: after-start before-stop" in logs(cluster, "hooked"), what="both in the log")
 
 
 def test_pods_of_a_lost_node_are_replaced_once_it_is_known_to_be_gone(cluster: Cluster) -> None:
@@ -230,17 +234,22 @@ def test_pods_of_a_lost_node_are_replaced_once_it_is_known_to_be_gone(cluster: C
     first = cluster.get("pod", "work-0")
     assert first["spec"]["nodeName"] == name
     embedded.call(embedded.cluster.lose_node(name))
-    cluster.eventually(lambda: cluster.get("pod", "work-0")["metadata"].get("deletionTimestamp"), 15, "eviction")
-    lost = cluster.get("pod", "work-0")
+    cluster.eventually(lambda: cluster.get("pod", "work-0")["metadata"].get("deletionTimestamp"), 60, "eviction")
+
+    def not_ready() -> Object | None:
+        found = cluster.get("pod", "work-0")
+        states = {entry["type"]: entry["status"] for entry in found["status"]["conditions"]}
+        return found if states["Ready"] == "False" else None
+
+    lost = cluster.eventually(not_ready, what="not ready")
     conditions = {entry["type"]: entry for entry in lost["status"]["conditions"]}
     assert conditions["DisruptionTarget"]["reason"] == "DeletionByTaintManager"
-    assert conditions["Ready"]["status"] == "False"
     assert lost["metadata"]["uid"] == first["metadata"]["uid"]
     ready_condition = next(e for e in cluster.get("node", name)["status"]["conditions"] if e["type"] == "Ready")
     assert (ready_condition["status"], ready_condition["reason"]) == ("Unknown", "NodeStatusUnknown")
     embedded.call(embedded.cluster.remove_node(name))
     cluster.eventually(
-        lambda: cluster.get("pod", "work-0")["metadata"]["uid"] != first["metadata"]["uid"], 15, "a successor"
+        lambda: cluster.get("pod", "work-0")["metadata"]["uid"] != first["metadata"]["uid"], 60, "a successor"
     )
     message = cluster.eventually(
         lambda: next(
@@ -267,7 +276,7 @@ def test_a_lost_node_that_comes_back_ends_what_was_deleted(cluster: Cluster) -> 
         time.sleep(0.5)
         assert cluster.get("pod", "stays")["metadata"]["deletionTimestamp"]
         embedded.call(embedded.cluster.recover_node(name))
-        cluster.kubectl("wait", "--for=delete", "pod/stays", "--timeout=15s")
+        cluster.kubectl("wait", "--for=delete", "pod/stays", "--timeout=60s")
     finally:
         embedded.call(embedded.cluster.remove_node(name))
 
@@ -300,12 +309,12 @@ def test_ordered_sets_start_one_by_one_and_roll_backwards(cluster: Cluster) -> N
     made = stateful_set("ordered", 3, "time.sleep(600)", annotations={"local.trainmaster.dev/fake": "{}"})
     made["spec"]["podManagementPolicy"] = "OrderedReady"
     cluster.apply(made)
-    cluster.kubectl("rollout", "status", "statefulset/ordered", "--timeout=20s")
+    cluster.kubectl("rollout", "status", "statefulset/ordered", "--timeout=60s")
     created = sorted(cluster.items("pods"), key=lambda p: int(p["metadata"]["resourceVersion"]))
     before = {p["metadata"]["name"]: p["metadata"]["uid"] for p in created}
     made["spec"]["template"]["metadata"]["labels"]["version"] = "two"
     cluster.apply(made)
-    cluster.kubectl("rollout", "status", "statefulset/ordered", "--timeout=20s")
+    cluster.kubectl("rollout", "status", "statefulset/ordered", "--timeout=60s")
     after = {p["metadata"]["name"]: p["metadata"]["uid"] for p in cluster.items("pods")}
     assert set(before) == set(after) == {"ordered-0", "ordered-1", "ordered-2"}
     assert not set(before.values()) & set(after.values())
@@ -329,12 +338,12 @@ def test_a_deployment_rolls_out_and_back(cluster: Cluster) -> None:
         },
     }
     cluster.apply(deployment)
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
     deployment["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = "2"
     cluster.apply(deployment)
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
     cluster.kubectl("rollout", "undo", "deployment/web")
-    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    cluster.kubectl("rollout", "status", "deployment/web", "--timeout=60s")
     cluster.eventually(lambda: {p["spec"]["containers"][0]["env"][0]["value"] for p in cluster.items("pods")} == {"1"})
     cluster.kubectl("delete", "deployment", "web")
     cluster.eventually(lambda: not cluster.items("pods") and not cluster.items("replicasets"))

@@ -32,9 +32,9 @@ def state_dir(tmp_path: Path) -> Iterator[Path]:
 
 def run_work(info: cluster.ClusterInfo) -> None:
     env = {**os.environ, "KUBECONFIG": str(info.kubeconfig)}
-    subprocess.run([str(KUBECTL), "apply", "-f", "-"], input=WORK, text=True, env=env, check=True, timeout=20)
-    wait = [str(KUBECTL), "wait", "--for=condition=Ready", "pod/work", "--timeout=15s"]
-    subprocess.run(wait, env=env, check=True, timeout=20)
+    subprocess.run([str(KUBECTL), "apply", "-f", "-"], input=WORK, text=True, env=env, check=True, timeout=90)
+    wait = [str(KUBECTL), "wait", "--for=condition=Ready", "pod/work", "--timeout=60s"]
+    subprocess.run(wait, env=env, check=True, timeout=90)
 
 
 def below(folder: Path) -> list[str]:
@@ -51,7 +51,7 @@ def below(folder: Path) -> list[str]:
 
 
 def gone(folder: Path) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while below(folder):
         if time.monotonic() > deadline:
             return False

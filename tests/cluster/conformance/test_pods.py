@@ -117,7 +117,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -187,20 +187,20 @@ def _act(cluster: Cluster, scenario: Object, recorder: Recorder) -> None:
         return bool(statuses) and all(status["ready"] for status in statuses)
 
     if "ConfigMap" in scenario["title"]:
-        cluster.eventually(lambda: "CreateContainerConfigError" in json.dumps(recorder.changes), 20, "the error")
+        cluster.eventually(lambda: "CreateContainerConfigError" in json.dumps(recorder.changes), 60, "the error")
         cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "later"}, "data": {"A": "1"}})
     for note in scenario["notes"]:
         words = re.match(r"deleted (\S+?)(\?gracePeriodSeconds=0)?( by force)? after", note)
         if words:
             name, forced = words.group(1), bool(words.group(2) or words.group(3))
-            cluster.eventually(partial(ready, name), 20, f"{name} ready")
+            cluster.eventually(partial(ready, name), 60, f"{name} ready")
             # The recorded programs had been up for seconds: their signal handlers were set.
             time.sleep(0.7)
             query = "?gracePeriodSeconds=0" if forced else ""
             status, answer = cluster.request("DELETE", f"{pods}/{name}{query}")
             assert status == 200, answer
             if "StatefulSet" in scenario["title"]:
-                cluster.eventually(partial(ready, name, 1), 20, f"{name}'s successor ready")
+                cluster.eventually(partial(ready, name, 1), 60, f"{name}'s successor ready")
         if note.startswith("scaled to 0"):
             scale = f"/apis/apps/v1/namespaces/{cluster.namespace}/statefulsets/set/scale"
             status, answer = cluster.request(
@@ -247,12 +247,12 @@ def test_pods_go_through_the_recorded_states(cluster: Cluster, scenario: Object)
 
 def _wait_for_path(cluster: Cluster, same: Any, what: str) -> None:
     """Fails at once when a state was wrong, and after a while when one didn't come."""
-    deadline = time.monotonic() + 12
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if same():
             return
         time.sleep(0.05)
-    pytest.fail(f"not within 12 s: {what}")
+    pytest.fail(f"not within 60 s: {what}")
 
 
 def _event_key(event: Object, namespace: str) -> tuple[str, str, str, str]:
@@ -270,7 +270,7 @@ def _compare_events(cluster: Cluster, scenario: Object, namespace: str) -> None:
         found.sort(key=lambda event: event.get("firstTimestamp") or event.get("eventTime") or "")
         return list(dict.fromkeys(_event_key(event, cluster.namespace) for event in found))
 
-    cluster.eventually(lambda: set(wanted) <= set(events()), 20, f"events {set(wanted) - set(events())}")
+    cluster.eventually(lambda: set(wanted) <= set(events()), 60, f"events {set(wanted) - set(events())}")
     extra = set(events()) - set(wanted)
     assert not extra
     sources = {event["reason"]: event["from"] for event in scenario["events"]}
