@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel
@@ -75,13 +77,35 @@ def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
             nested.append((f"{prefix}{name}", inner))
             continue
         default = info.get_default(call_default_factory=True, validated_data={})
-        shown = "required" if default is PydanticUndefined else f"`{yaml.safe_dump(default).splitlines()[0]}`"
-        kind = str(getattr(info.annotation, "__name__", info.annotation)).replace("typing.", "").replace("|", "\\|")
-        yield f"| `{prefix}{name}` | {kind} | {shown} | {info.description or ''} |"
+        shown = "required" if default is PydanticUndefined else f"`{_flow(default)}`"
+        yield f"| `{prefix}{name}` | {_kind(info.annotation)} | {shown} | {info.description or ''} |"
     yield ""
     for name, inner in nested:
         yield from (f"## {name}", "")
         yield from _tables(inner, f"{name}.")
+
+
+def _flow(value: Any) -> str:
+    """A value in one line of YAML, as it is written in a configuration."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(plain, default_flow_style=True, width=1000).splitlines()[0]
+
+
+def _kind(annotation: Any) -> str:
+    """A type as the user of a YAML file thinks of it: the values where only some will do."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is Annotated or origin is re.Pattern:
+        return _kind(arguments[0])
+    if origin in (UnionType, Union):
+        return " or ".join(_kind(argument) for argument in arguments)
+    if origin in (list, tuple):
+        return f"list of {_kind(arguments[0])}"
+    if origin is dict:
+        return "mapping"
+    names = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "null"}
+    return names.get(annotation, str(getattr(annotation, "__name__", annotation)))
 
 
 def manifests(template: str) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from tests.trainer.ranks import free_port, run_ranks, start_rank
+from tests.trainer.ranks import RankFailed, free_port, run_ranks, start_rank
 from tests.trainer.toy import config, train
-from trainloop import storage
+from trainloop import run, storage
 from trainloop.checkpoint import Checkpointer, CheckpointSettings
 from trainloop.config import Config
-from trainloop.distributed import joined
+from trainloop.distributed import World, joined
+from trainloop.errors import ConfigError
 from trainloop.saving import Saver
 from trainloop.trainer import Trainer
 
@@ -63,6 +64,29 @@ def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(tmp_path:
     lines = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert '"event": "resumed", "step": 6' in lines
     assert again[0]["state"].step == 8
+
+
+@pytest.mark.torch
+def test_when_every_checkpoint_is_damaged_the_run_ends_and_says_so(tmp_path: Path) -> None:
+    run_ranks(1, train, config(tmp_path))
+    [only] = storage.complete(tmp_path / "checkpoints")
+    (only.path / "state.pt").write_bytes(b"")
+    with pytest.raises(RankFailed, match="ConfigError: no checkpoint can be used: delete them to start anew"):
+        run_ranks(1, train, config(tmp_path))
+
+
+@pytest.mark.torch
+def test_what_may_change_from_one_attempt_to_the_next_and_what_may_not(tmp_path: Path) -> None:
+    """Precision, batch and length may; another model or optimizer is a sentence. BatchNorm needs two samples a pass."""
+    toy: dict[str, Any] = {"name": "tests.trainer.toy:Toy", "options": {"double": False, "norm": True}}
+    changes: dict[str, Any] = {"task": toy, "optimizer": {"name": "sgd", "lr": 0.1}, "precision": {"compute": "fp32"}}
+    run_ranks(1, train, config(tmp_path, **changes))
+    for other in ({"task": {**toy, "options": {"double": False, "hidden": 9}}}, {"optimizer": {"name": "adamw"}}):
+        with pytest.raises(RankFailed, match=r"ConfigError: .*step-000000006\.1 is of another model or optimizer: set"):
+            run_ranks(1, train, config(tmp_path, **{**changes, **other}))
+    changes |= {"precision": {"compute": "fp16"}, "batch": {"size": 10}, "steps": 9}
+    [longer] = run_ranks(1, train, config(tmp_path, **changes))
+    assert (longer["state"].step, longer["state"].position) == (9, 6 * 8 + 3 * 10)
 
 
 @pytest.mark.torch
@@ -133,6 +157,17 @@ def _stopped_by_sigterm(settings: Config) -> dict[str, Any]:
             threading.Thread(target=terminate_in_training).start()
         stopped = trainer.run()
         return {"stopped": stopped, "step": trainer.state.step}
+
+
+@pytest.mark.torch
+def test_ctrl_c_stops_as_sigterm_does(tmp_path: Path) -> None:
+    hook = f"{__name__}:press_ctrl_c_in_step_2"
+    assert run_ranks(1, run.train, config(tmp_path, hooks=[hook], steps=1_000_000)) == [True]
+    assert storage.complete(tmp_path / "checkpoints")[0].step == 3
+
+
+def press_ctrl_c_in_step_2(trainer: Trainer) -> None:
+    trainer.after_step.append(lambda _: os.kill(os.getpid(), signal.SIGINT) if trainer.state.step == 2 else None)
 
 
 @pytest.mark.torch
@@ -290,3 +325,44 @@ def _on_a_full_disk(settings: Config) -> int:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     step: int = train(settings)["state"].step
     return step
+
+
+@pytest.mark.torch
+def test_a_disk_that_takes_nothing_any_more_does_not_end_a_run(tmp_path: Path) -> None:
+    """Metrics are on the checkpoints' disk unless told otherwise; the weights alone are written when all is done."""
+    hook, checkpoint = f"{__name__}:be_quiet", {"path": str(tmp_path / "saved"), "every_steps": 2}
+    settings = config(tmp_path, checkpoint=checkpoint, hooks=[hook])
+    assert run_ranks(1, _to_its_end_on_a_full_disk, settings) == [False]
+    assert [path.name for path in (tmp_path / "saved").iterdir() if not path.name.startswith(".")] == []
+
+
+def _to_its_end_on_a_full_disk(settings: Config) -> bool:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+    stopped = run.train(settings)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    return stopped
+
+
+def be_quiet(trainer: Trainer) -> None:
+    trainer.log.quiet = True  # what pytest captures is in a file too
+
+
+def test_a_directory_that_can_not_be_written_to_is_said_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere
+    with pytest.raises(ConfigError, match=r"checkpoint.path .* can't be written to"):
+        Checkpointer(CheckpointSettings.model_validate({}), World(0, 1, 0, 1, torch.device("cpu"), "gloo"), tmp_path)
+
+
+@pytest.mark.torch
+def test_weights_in_any_memory_layout_are_exported(tmp_path: Path) -> None:
+    run_ranks(1, run.train, config(tmp_path, hooks=[f"{__name__}:in_columns"]))
+    assert (tmp_path / "checkpoints" / "model.safetensors").is_file()
+
+
+def in_columns(trainer: Trainer) -> None:
+    for parameter in trainer.replica.model.parameters():
+        parameter.data = parameter.data.t().contiguous().t()

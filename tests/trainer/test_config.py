@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.generated import training_reference
+from tests.trainer.toy import Toy
 from trainloop.__main__ import main
 from trainloop.config import dump_config, load_config, parse_config
 from trainloop.distributed import DistributedSettings, choose_backend, choose_device, environment
@@ -29,7 +30,16 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"steps": 5}, "the length is not clear: set exactly one of epochs and steps"),
     ({"batch": {}}, "batch: batch needs size (samples in a step, all ranks) or per_rank (samples in a forward pass)"),
     ({"schedule": {"scaling": "linear"}}, "schedule: reference_batch is missing: scaling linear needs the batch that"),
-    ({"data": 5}, "data is 5: input should be a valid dictionary or instance of DataSettings"),
+    ({"data": 5}, "data is 5: it must be a mapping with the fields workers, prefetch, pin_memory"),
+    ({"batch": None}, "batch is missing: it is required"),
+    ({"optimizer": {"lr": True}}, "optimizer.lr: True is a switch: it must be a number"),
+    ({"checkpoint": {"every_steps": False}}, "checkpoint.every_steps: False is a switch: it must be a number"),
+    ({"optimizer": {"betas": [0.9, 1.5]}}, "optimizer.betas.1 is 1.5: input should be less than 1"),
+    ({"delayed": {"pattern": "("}}, "delayed.pattern is '(': input should be a valid regular expression"),
+    (
+        {"batch": {"size": 8, "per_rank": 2, "accumulation": 2}},
+        "batch: with size and per_rank the accumulation follows",
+    ),
     ({"data": {"workers": 1.5}}, "data.workers is 1.5: input should be a valid integer"),
 ]
 
@@ -67,6 +77,7 @@ def test_overrides_win_over_the_file(tmp_path: Path) -> None:
         ("optimizer.lr", "--set 'optimizer.lr' is not of the form field.field=value"),
         ("epochs.x=1", "--set 'epochs.x=1': epochs is a value, it has no fields"),
         ("optimizer.lrr=1", "optimizer.lrr (value 1) is not a field: did you mean 'lr'?"),
+        ("optimizer.lr=[", "--set 'optimizer.lr=[' is no YAML: while parsing a flow node"),
     ],
 )
 def test_a_wrong_override_is_a_sentence(tmp_path: Path, override: str, sentence: str) -> None:
@@ -74,16 +85,33 @@ def test_a_wrong_override_is_a_sentence(tmp_path: Path, override: str, sentence:
     file.write_text(yaml.safe_dump(GOOD))
     with pytest.raises(ConfigError) as caught:
         load_config(file, [override])
-    assert str(caught.value) == sentence
+    assert str(caught.value).startswith(sentence) and "\n" not in str(caught.value)
+
+
+def test_yaml_is_read_as_people_mean_it(tmp_path: Path) -> None:
+    """A bare `off` is false in YAML 1.1, which kubectl reads too, and a section that is all comments is null."""
+    file = tmp_path / "training.yaml"
+    file.write_text("epochs: 1\nbatch: {size: 8}\ngradients: {ghosts: off}\noptimizer:\n  # lr: 1\n")
+    config = load_config(file, ["optimizer.eps=1e-6", "delayed.pattern=^emb"])
+    assert (config.gradients.ghosts, config.optimizer.lr, config.optimizer.eps) == ("off", 1e-3, 1e-6)
+    assert parse_config({**GOOD, "distributed": {"debug": False}}).distributed.debug == "off"
+    assert parse_config(yaml.safe_load(dump_config(config))) == config
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("- 1", "has a list at the top"), ("a: [", "is no YAML"), (None, "can't be read")]
+    ("text", "words"),
+    [
+        ("- 1", "has a list at the top"),
+        ("a: [", "is no YAML"),
+        ("steps: 5\nbatch: {size: 8}\nsteps: 9", "'steps' is there twice .* line 3"),
+        ("# caf\xe9", "is no text in UTF-8"),
+        (None, "can't be read"),
+    ],
 )
 def test_a_file_that_is_no_configuration_is_a_sentence(tmp_path: Path, text: str | None, words: str) -> None:
     file = tmp_path / "training.yaml"
     if text is not None:
-        file.write_text(text)
+        file.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError, match=words):
         load_config(file)
 
@@ -105,6 +133,7 @@ def test_every_field_has_a_description() -> None:
     rows = [line for line in training_reference().splitlines() if line.startswith("| `")]
     assert len(rows) > 40
     assert [row for row in rows if row.rstrip().endswith("|  |")] == []
+    assert "| `constant`, `linear`, `cosine`, `cosine_restarts` | `cosine` |" in "\n".join(rows), "what may be written"
 
 
 def test_the_guide_to_the_code_has_every_module_with_its_size() -> None:
@@ -134,6 +163,44 @@ def test_the_guide_to_the_code_has_every_module_with_its_size() -> None:
 def test_a_task_that_is_none_is_a_sentence(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         build_task(TaskSettings.model_validate({"name": name}))
+
+
+def test_a_mistake_in_a_tasks_module_is_not_taken_for_a_name_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mistaken_task.py").write_text("import math\nmath.no_such_thing\ndef factory(options): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        build_task(TaskSettings.model_validate({"name": "mistaken_task:factory"}))
+
+
+def endless(options: dict[str, Any]) -> Toy:
+    task = Toy(options)
+    task.train = iter(task.train)  # type: ignore[assignment]
+    return task
+
+
+def empty(options: dict[str, Any]) -> Toy:
+    return Toy({"samples": 0})
+
+
+def tuples(options: dict[str, Any]) -> Toy:
+    task = Toy(options)
+    task.collate = lambda samples: tuple(samples)  # type: ignore[assignment,method-assign,return-value]
+    return task
+
+
+@pytest.mark.parametrize(
+    ("factory", "words"),
+    [
+        (endless, r"its train is of list_iterator, without len\(\) or \[index\]: a map-style dataset is needed"),
+        (empty, "its train has no samples"),
+        (tuples, "its collate gives tuple .* it must be a dict of tensors"),
+    ],
+)
+def test_data_that_can_not_be_used_is_a_sentence(factory: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_task(TaskSettings.model_validate({"name": f"{__name__}:{factory.__name__}"}))
 
 
 def test_a_tasks_own_options_are_checked_like_the_rest() -> None:

@@ -154,7 +154,7 @@ def test_a_step_poisoned_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
     assert largest_difference(poisoned[0]["weights"], poisoned[1]["weights"]) == 0
     assert [rank["state"].updates for rank in poisoned] == [99, 99]
     assert poisoned[0]["results"]["accuracy"] > 0.9
-    assert "step 70 left out: gradient norm" in (tmp_path / "report" / "metrics.jsonl").read_text()
+    assert "step 70 left out: loss " in (tmp_path / "report" / "metrics.jsonl").read_text()
 
 
 @pytest.mark.torch
@@ -178,19 +178,37 @@ def test_a_run_of_odd_steps_goes_back_to_the_checkpoint_and_passes_over_the_data
 
 
 @pytest.mark.torch
+def test_a_run_that_was_made_longer_stays_so_when_it_goes_back(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"schedule": {"kind": "constant"}, "batch": {"per_rank": 8}}
+    run_ranks(1, train, config(tmp_path, **changes, steps=3))
+    poisoned = toy(poison=[3, 4, 5], factor=math.nan)  # after the two passes of the warm-up
+    changes["batch"] = {"size": 10}
+    [run] = run_ranks(1, train, config(tmp_path, **changes, **poisoned, steps=9))
+    assert "went back to step 3" in (tmp_path / "report" / "metrics.jsonl").read_text()
+    assert (run["state"].step, run["state"].total, run["state"].batch) == (9, 9, 10)
+    assert run["state"].position == 3 * 8 + (3 + 6) * 10 - 4, "an epoch's last step has 6 samples"
+
+
+@pytest.mark.torch
 def test_without_a_checkpoint_numbers_that_are_not_finite_end_the_run_as_diverged(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"steps": 60, "anomaly": {"rollback_after": 2}}
-    with pytest.raises(
-        RankFailed, match="Diverged: steps stand out at step 41 and there is no checkpoint to go back to"
-    ):
+    sentence = "2 steps in a row stand out at step 41 and there is no checkpoint to go back to: look at the data"
+    with pytest.raises(RankFailed, match=f"Diverged: {sentence}"):
         run_ranks(1, train, config(tmp_path, **changes, **toy(poison=[40, 41], factor=math.nan)))
+    lines = [json.loads(line) for line in (tmp_path / "report" / "metrics.jsonl").read_text().splitlines()]
+    [at_40] = [line for line in lines if line["kind"] == "step" and line["step"] == 40]
+    assert at_40["loss"] is None, "NaN is no JSON"
+    assert "step 40 left out: loss nan, gradient norm nan stand out" in [line.get("text") for line in lines]
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"anomaly": {"rollback_after": 2}, **toy(poison=[2, 3], factor=math.nan)}, "steps stand out at step 3"),
+        (
+            {"anomaly": {"rollback_after": 2}, **toy(poison=[2, 3], factor=math.nan)},
+            "2 steps in a row stand out at step 3",
+        ),
         (toy(unused=True), "parameters without gradient after the first step: no rank has a gradient for 0.unused"),
     ],
 )
@@ -205,7 +223,7 @@ def test_what_ends_a_run_is_in_every_ranks_progress_report(
 def test_a_step_that_is_left_out_is_in_every_ranks_progress_report(tmp_path: Path) -> None:
     changes = {"steps": 70, **toy(poison=[70], poisoned_rank=1)}
     for told in run_ranks(2, _progress_after_each_step, config(tmp_path, **changes), tmp_path):
-        assert told[-1]["message"].startswith("step 70 left out: gradient norm")
+        assert told[-1]["message"].startswith("step 70 left out: loss ")
         assert all("message" not in line for line in told[:-1])
 
 

@@ -19,7 +19,7 @@ from trainloop.distributed import joined
 from trainloop.errors import ConfigError
 from trainloop.metrics import read_metrics
 from trainloop.plots import restarts
-from trainloop.report import write_report
+from trainloop.report import closing_line, write_report
 from trainloop.run import train as train_run
 from trainloop.tasks import TaskSettings, build_task
 from trainloop.tasks.hub import read_pairs
@@ -233,6 +233,33 @@ def test_a_run_says_in_its_report_what_it_was_and_compares_itself(tmp_path: Path
     assert "| run | tests.trainer.toy:Toy: 40 samples" in report
     assert " with 2 ranks: " in report and "nothing to compare with" not in report
     assert "nowhere has no metrics.jsonl" in (tmp_path / "alone" / "report.md").read_text()
+
+
+def test_the_report_is_of_the_newest_run_in_a_directory_that_is_used_again(tmp_path: Path) -> None:
+    rows = []
+    for run, last in enumerate((40, 20)):
+        about = {
+            "task": f"run{run}",
+            "samples": 1,
+            "parameters": 1,
+            "device": "cpu",
+            "backend": "gloo",
+            "torch": "2.13",
+        }
+        about |= {"ranks": 1, "batch": 8, "precision": "fp32", "totalSteps": last, "attempt": 1, "time": 100 * run}
+        rows.append({**about, "kind": "event", "event": "started", "step": 0})
+        rows += [
+            {"kind": "step", "attempt": 1, "time": 100 * run + s, "step": s, "totalSteps": last, "loss": float(s)}
+            for s in range(10, last + 10, 10)
+        ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = write_report(tmp_path)
+    assert page is not None
+    assert "20 of 20" in page.read_text() and "run0" not in page.read_text()
+
+
+def test_a_report_that_can_not_be_drawn_is_no_failure_of_the_run(tmp_path: Path) -> None:
+    assert closing_line(tmp_path / "nowhere", None).startswith("warning: no report, FileNotFoundError")
 
 
 def test_a_report_of_a_run_that_was_stopped_before_its_first_line_says_so(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class Toy:
     def model(self) -> nn.Module:
         hidden = self.options.get("hidden", 8)
         layers = [nn.Linear(FEATURES, hidden), nn.Tanh(), nn.Dropout(self.options.get("dropout", 0.0))]
+        layers += [nn.BatchNorm1d(hidden)] if self.options.get("norm") else []
         if self.options.get("unused"):
             layers[0].unused = nn.Linear(2, 2)
         layers += [

@@ -48,15 +48,9 @@ def leave(code: int) -> NoReturn:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainloop", description="A complete DDP training loop.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; docs/training.md describes every field")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="override, optimizer.lr=3e-4 say"
-    )
-    parser.add_argument(
-        "--print-config", action="store_true", help="print the whole configuration, defaults too, and end"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="build everything, run two steps, say memory and step time"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="override: optimizer.lr=3e-4")
+    parser.add_argument("--print-config", action="store_true", help="print the configuration, defaults too, and end")
+    parser.add_argument("--dry-run", action="store_true", help="build all, two steps, evaluate; memory and step time")
     return parser
 
 

@@ -30,17 +30,9 @@ class AnomalySettings(Settings):
     """When a step is odd, and what follows."""
 
     enabled: bool = Field(True, description="Judge every step by loss and gradient norm before it is made.")
-    threshold: float = Field(
-        8.0, gt=0, description="Robust z-score from which a step is odd. 3.0 skips about one in 300 healthy steps."
-    )
-    loss_ratio: float = Field(
-        1.5, ge=1, description="An odd loss is also this many times the median: a converged run hardly varies at all."
-    )
-    norm_ratio: float = Field(
-        5.0,
-        ge=1,
-        description="An odd gradient norm is also this many times the median; what is less, clipping deals with.",
-    )
+    threshold: float = Field(8.0, gt=0, description="Robust z-score of an odd step. At 3.0 one healthy step in 300 is.")
+    loss_ratio: float = Field(1.5, ge=1, description="An odd loss is also this many times the median of the window.")
+    norm_ratio: float = Field(5.0, ge=1, description="The same for a gradient norm; what is less, clipping deals with.")
     window: int = Field(128, ge=8, description="Accepted steps that the next one is compared with.")
     least: int = Field(64, ge=4, description="Accepted steps before any is judged by its z-score.")
     rollback_after: int = Field(3, ge=1, description="Odd steps in a row before the run goes back to a checkpoint.")

@@ -35,10 +35,7 @@ CHUNK = 64 << 20
 class CheckpointSettings(Settings):
     """Where, when and how the run is saved."""
 
-    path: str | None = Field(
-        None,
-        description="Directory; null is TRAINMASTER_CHECKPOINT_DIR or SAVE_CHECKPOINT, or no checkpoints at all.",
-    )
+    path: str | None = Field(None, description="Directory; null: TRAINMASTER_CHECKPOINT_DIR, SAVE_CHECKPOINT, or none.")
     every_steps: int = Field(1000, gt=0, description="Steps between checkpoints; the run's end is always saved.")
     keep: int = Field(5, ge=1, description="Newest checkpoints to keep; the best one is kept beside them.")
     best: str | None = Field(None, description="Evaluation result whose best checkpoint is kept, such as accuracy.")
@@ -70,13 +67,13 @@ class Checkpointer:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"checkpoint.path {path} can't be made: {error.strerror}") from error
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ConfigError(f"checkpoint.path {path} can't be written to: name a directory where this user may write")
         self._pending: Future[Checkpoint] | None = None
         self.writer = self._find_writer()
         if settings.format == "sharded" and any(world.gather(self.writer)):
-            raise ConfigError(
-                f"checkpoint.format is 'sharded', but ranks don't see the same {path}: mount a shared (RWX) volume, or "
-                "set it to full"
-            )
+            others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
+            raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
         self._saver = Saver(settings.mode)
         if self.is_writer:
             storage.clean(path)
@@ -85,7 +82,7 @@ class Checkpointer:
     def from_settings(cls, settings: CheckpointSettings, world: World) -> Checkpointer | None:
         """None when no directory is named anywhere."""
         path = settings.path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR") or os.environ.get("SAVE_CHECKPOINT")
-        return cls(settings, world, Path(path)) if path else None
+        return cls(settings, world, Path(path).expanduser()) if path else None
 
     @property
     def is_writer(self) -> bool:

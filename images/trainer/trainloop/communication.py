@@ -22,19 +22,10 @@ from trainloop.settings import Settings
 class CommunicationSettings(Settings):
     """What DDP sends."""
 
-    compression: Method = Field(
-        "none",
-        description="none, fp16, bf16, powersgd or onebit; see `python -m trainloop.bench compression`.",
-    )
+    compression: Method = Field("none", description="Of gradients; see `python -m trainloop.bench compression`.")
     powersgd_rank: int = Field(4, ge=1, description="Columns of PowerSGD's thin matrices.")
-    start_step: int = Field(
-        0, ge=0, description="Steps without compression at first; PowerSGD and onebit often need a few hundred."
-    )
-    local_steps: int = Field(
-        1,
-        ge=1,
-        description="Local SGD: ranks step by themselves and average weights every so many steps; 1 is DDP.",
-    )
+    start_step: int = Field(0, ge=0, description="Steps without compression at first; onebit often needs hundreds.")
+    local_steps: int = Field(1, ge=1, description="Local SGD: steps between two averages of the weights; 1 is DDP.")
 
 
 @dataclass

@@ -62,9 +62,7 @@ class Config(Settings):
     metrics: MetricsSettings = section(MetricsSettings)
     seed: SeedSettings = section(SeedSettings)
     distributed: DistributedSettings = section(DistributedSettings)
-    hooks: list[str] = Field(
-        [], description="Functions of yours, `module:function`, each called with the Trainer before it starts."
-    )
+    hooks: list[str] = Field([], description="`module:function` of yours, called with the Trainer before it starts.")
 
     @model_validator(mode="after")
     def _together(self) -> Config:
@@ -72,21 +70,27 @@ class Config(Settings):
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("the length is not clear: set exactly one of epochs and steps")
         fp16, ddp = self.precision.compute == "fp16", self.parallel.strategy == "ddp"
-        fsdp, sharded = self.parallel.strategy == "fsdp", self.checkpoint.format == "sharded"
+        fsdp, zero1 = self.parallel.strategy == "fsdp", self.parallel.strategy == "zero1"
+        sharded = self.checkpoint.format == "sharded"
         local, delayed = self.communication.local_steps > 1, self.delayed.pattern is not None
         compressed = self.communication.compression != "none"
+        # What they keep is in units of one loss scale, and infinite after a step that overflowed.
+        feedback = self.communication.compression in ("powersgd", "onebit")
         wrong = [
             (fp16 and fsdp, "precision.compute fp16 with parallel.strategy fsdp: use bf16"),
             (fp16 and local, "precision.compute fp16 with communication.local_steps: use bf16"),
             (fp16 and delayed, "precision.compute fp16 with delayed.pattern: use bf16"),
             (local and not ddp, "communication.local_steps with parallel.strategy other than ddp"),
             (local and delayed, "communication.local_steps with delayed.pattern"),
+            (compressed and fsdp, "communication.compression with parallel.strategy fsdp, which sends by itself"),
             (
-                compressed and fsdp,
-                "communication.compression with parallel.strategy fsdp: its gradients don't pass DDP's hook",
+                compressed and local,
+                "communication.compression with communication.local_steps, which sends no gradients",
             ),
+            (fp16 and feedback, "precision.compute fp16 with a compression that keeps what it left out: use bf16"),
             (delayed and not ddp, "delayed.pattern with parallel.strategy other than ddp"),
             (delayed and sharded, "delayed.pattern with checkpoint.format sharded"),
+            (sharded and zero1, "checkpoint.format sharded with parallel.strategy zero1: use full"),
             (self.balance.enabled and fsdp, "balance.enabled with parallel.strategy fsdp: its ranks run in step"),
         ]
         for sentence in (sentence for found, sentence in wrong if found):
@@ -112,9 +116,10 @@ def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
 def parse_config(document: dict[str, Any]) -> Config:
     """A configuration from plain values. Raises ConfigError."""
     try:
-        return Config.model_validate(document)
+        # A section that is all comments is null: its defaults are meant.
+        return Config.model_validate({name: value for name, value in document.items() if value is not None})
     except ValidationError as error:
-        raise ConfigError("\n".join(sentences(error, Config))) from error
+        raise ConfigError("\n".join(sentences(error, Config))) from None
 
 
 def dump_config(config: Config) -> str:
@@ -125,11 +130,11 @@ def dump_config(config: Config) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        document = yaml.load(file.read_text(), _Yaml)
+        document = _yaml(file.read_text("utf-8"), f"--config {file}")
     except OSError as error:
         raise ConfigError(f"--config {file} can't be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--config {file} is no YAML: {' '.join(str(error).split())}") from error
+    except UnicodeError as error:
+        raise ConfigError(f"--config {file} is no text in UTF-8: {error}") from error
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -144,14 +149,30 @@ def _override(document: dict[str, Any], override: str) -> None:
     *parents, last = path.split(".")
     target = document
     for parent in parents:
-        target = target.setdefault(parent, {})
+        if target.get(parent) is None:
+            target[parent] = {}
+        target = target[parent]
         if not isinstance(target, dict):
             raise ConfigError(f"--set {override!r}: {parent} is a value, it has no fields")
-    target[last] = yaml.load(text, _Yaml)
+    target[last] = _yaml(text, f"--set {override!r}")
+
+
+def _yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Yaml)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is no YAML: {' '.join(str(error).split())}") from error
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML 1.1 reads 3e-4 (no dot) as text; people mean the number."""
+    """YAML 1.1 reads 3e-4 (no dot) as text, people mean the number; and of two equal keys it would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: dict[str, yaml.Node] = {}
+        for key, _ in node.value:
+            if keys.setdefault(str(key.value), key) is not key:
+                raise yaml.MarkedYAMLError(f"{key.value!r} is there twice", key.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 _Yaml.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))

@@ -42,17 +42,15 @@ class BatchSettings(Settings):
         description="Samples in an optimizer step over all ranks; null is per_rank x accumulation x ranks at the first "
         "start. It is kept in the checkpoint: another number of ranks goes on with the same global batch.",
     )
-    per_rank: int | None = Field(
-        None,
-        gt=0,
-        description="Samples in one forward pass of a rank; null spreads `size` over ranks and accumulation.",
-    )
+    per_rank: int | None = Field(None, gt=0, description="Samples in one forward pass; null follows from `size`.")
     accumulation: int = Field(1, gt=0, description="Forward passes of a rank in an optimizer step.")
 
     @model_validator(mode="after")
     def _one_is_there(self) -> BatchSettings:
         if self.size is None and self.per_rank is None:
             raise ValueError("batch needs size (samples in a step, all ranks) or per_rank (samples in a forward pass)")
+        if self.size is not None and self.per_rank is not None and self.accumulation > 1:
+            raise ValueError("with size and per_rank the accumulation follows: leave one of the three out")
         return self
 
     def global_size(self, ranks: int) -> int:
@@ -194,10 +192,8 @@ class Loader:
         step, batches = next(self._iterator)
         waited = time.perf_counter() - began
         device = self._world.device
-        on_device = [
-            {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch in batches
-        ]
-        return Fetched(on_device, step, waited)
+        there = [{name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch in batches]
+        return Fetched(there, step, waited)
 
 
 def _as_is(step: Any) -> Any:

@@ -26,7 +26,9 @@ from trainloop.settings import Settings
 class DelayedSettings(Settings):
     """Which parameters wait, and how long."""
 
-    pattern: str | None = Field(None, description="Regular expression found in the names of the group; null for none.")
+    pattern: re.Pattern[str] | None = Field(
+        None, description="Regular expression found in the names of the group; null for none."
+    )
     every: int = Field(4, ge=1, description="Steps between two updates of the group.")
 
 
@@ -38,11 +40,11 @@ class DelayedGroup:
         self.named = {
             name: parameter
             for name, parameter in model.named_parameters()
-            if settings.pattern is not None and re.search(settings.pattern, name) and parameter.requires_grad
+            if settings.pattern is not None and settings.pattern.search(name) and parameter.requires_grad
         }
         if settings.pattern is not None and not self.named:
             raise ConfigError(
-                f"delayed.pattern is {settings.pattern!r}: no trainable parameter's name matches; the model has "
+                f"delayed.pattern is {settings.pattern.pattern!r}: no trainable parameter has it; the model has "
                 f"{listed([name for name, _ in model.named_parameters()])}"
             )
         # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).

@@ -35,16 +35,10 @@ class DistributedSettings(Settings):
         description="Collective backend: auto (the device's own), nccl, gloo, hccl, xccl or another that torch knows. "
         "`auto` follows TRAINMASTER_BACKEND when the operator sets it.",
     )
-    device: str = Field(
-        "auto", description="Device kind: auto (an accelerator when there is one), cpu, cuda, npu, xpu."
-    )
+    device: str = Field("auto", description="Device kind: auto (an accelerator if any), cpu, cuda, npu, xpu.")
     timeout_seconds: float = Field(600.0, gt=0, description="Seconds a collective may take before the rank gives up.")
-    interface: str | None = Field(
-        None, description="Network interface for gloo, NCCL and HCCL (eth0, say); null lets the library choose."
-    )
-    debug: Literal["off", "warn", "info", "detail"] = Field(
-        "off", description="What NCCL, HCCL and torch.distributed print about communication."
-    )
+    interface: str | None = Field(None, description="Network interface (eth0, say); null lets the library choose.")
+    debug: Literal["off", "warn", "info", "detail"] = Field("off", description="What NCCL, HCCL and torch print.")
 
 
 PreflightCheck = Callable[[Store, int, int], None]
@@ -138,7 +132,7 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
     if present is None or (kind != "auto" and present.type != kind):
         there = present.type if present else "only the CPU"
         raise ConfigError(
-            f"distributed.device is {kind!r} but this machine has {there}: set it to auto or ask for the device"
+            f"distributed.device is {kind!r} but this machine has {there}: set it to auto or get the device"
         )
     if local_rank >= torch.accelerator.device_count():
         raise ConfigError(
@@ -160,9 +154,7 @@ def choose_backend(name: str, device: torch.device) -> str:
         name = dist.get_default_backend_for_device(device)
     known = [backend for backend in dist.Backend.backend_list if dist.is_backend_available(backend)]
     if name.lower() not in known:
-        raise ConfigError(
-            f"distributed.backend is {name!r}: this torch build has {', '.join(known)}; use one of them or auto"
-        )
+        raise ConfigError(f"distributed.backend is {name!r}: this torch build has {', '.join(known)}; use one or auto")
     return name
 
 

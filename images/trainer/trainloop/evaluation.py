@@ -19,9 +19,7 @@ from trainloop.tasks import Task
 class EvaluationSettings(Settings):
     """When the model is measured on the evaluation set."""
 
-    every_steps: int | None = Field(
-        None, gt=0, description="Steps between evaluations; null only at the end of the run."
-    )
+    every_steps: int | None = Field(None, gt=0, description="Steps between evaluations; null is only at the end.")
     batch: int = Field(256, gt=0, description="Samples in one forward pass of a rank.")
     samples: int | None = Field(None, gt=0, description="Use only the first so many samples; null all.")
     seconds: float = Field(1800, gt=0, description="How long an evaluation may take before it counts as a hang.")

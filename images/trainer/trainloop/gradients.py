@@ -27,12 +27,8 @@ CHUNK = 1 << 22
 class GradientSettings(Settings):
     """What is checked about gradients and parameters."""
 
-    ghosts: Literal["fail", "warn", "off"] = Field(
-        "fail", description="What to do about trainable parameters that got no gradient in the first step."
-    )
-    checksum_every: int | None = Field(
-        1000, gt=0, description="Steps between comparisons of all parameters over the ranks, to the bit; null never."
-    )
+    ghosts: Literal["fail", "warn", "off"] = Field("fail", description="When step 1 gave a parameter no gradient.")
+    checksum_every: int | None = Field(1000, gt=0, description="Steps between comparisons of parameters; null never.")
 
 
 @contextmanager

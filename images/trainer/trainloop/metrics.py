@@ -19,8 +19,10 @@ import torch
 from pydantic import Field
 
 from trainloop.communication import StepTimes
+from trainloop.data import RankStep
 from trainloop.distributed import World
 from trainloop.errors import ConfigError
+from trainloop.progress import has_a_value
 from trainloop.settings import Settings
 from trainloop.snapshots import TrainState
 
@@ -35,21 +37,10 @@ class MetricsSettings(Settings):
         "trainloop-report where there are none.",
     )
     plot: bool = Field(True, description="Write report.md, report.html and curves at the end (needs matplotlib).")
-    against: str | None = Field(
-        None,
-        description="Directory with the metrics.jsonl of a one-rank run, whose curves and speed the report compares "
-        "this run with.",
-    )
-    peak_tflops: float | None = Field(
-        None,
-        gt=0,
-        description="A device's peak in TFLOP/s for this precision (H200 bf16: 989); model FLOPs utilisation "
-        "is reported against it, with 6 x parameters operations a token (Kaplan et al. 2020).",
-    )
+    against: str | None = Field(None, description="Where a one-rank run's metrics.jsonl is, to compare with.")
+    peak_tflops: float | None = Field(None, gt=0, description="A device's peak TFLOP/s, for MFU (H200 bf16: 989).")
     tensorboard: bool = Field(False, description="Also write TensorBoard events (needs tensorboard).")
-    prometheus_file: str | None = Field(
-        None, description="Also keep the newest numbers here for node_exporter's textfile collector (a .prom file)."
-    )
+    prometheus_file: str | None = Field(None, description="A .prom file for node_exporter's textfile collector.")
 
 
 @dataclass(frozen=True)
@@ -61,7 +52,7 @@ class StepNumbers:
     rate: float
     seconds: float
     terms: float  # what the global loss is a mean over: samples or tokens
-    samples: int  # of all ranks
+    part: RankStep  # what it was made with
     waited: float  # for data, in seconds
     times: StepTimes
 
@@ -73,6 +64,11 @@ class Window:
         self.began = time.perf_counter()
         self.stalled = 0.0  # for checkpoints, in seconds
         self.steps: list[StepNumbers] = []
+
+    @property
+    def share(self) -> float:
+        """This rank's part of all samples."""
+        return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
     def close(self, world: World, state: TrainState, length: int) -> dict[str, Any]:
         """The window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
@@ -87,7 +83,7 @@ class Window:
             "loss": losses / count,
             "lr": newest.rate,
             "gradNorm": float(newest.norm),
-            "samplesPerSecond": sum(step.samples for step in self.steps) / seconds,
+            "samplesPerSecond": sum(step.part.all_samples for step in self.steps) / seconds,
             "termsPerSecond": sum(step.terms for step in self.steps) / seconds,
             "stepSeconds": seconds / count,
             "dataWait": waits / seconds / world.size,
@@ -102,7 +98,7 @@ class Window:
 def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:
     """Where this run's numbers go."""
     if settings.path:
-        return Path(settings.path)
+        return Path(settings.path).expanduser()
     return checkpoints / "report" if checkpoints else Path("trainloop-report")
 
 
@@ -115,8 +111,12 @@ class MetricsLog:
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
         self._board: Any = None
+        self._failed = False
         if main:
-            path.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(f"metrics.path {path} can't be made: {error.strerror}") from error
             self._board = _tensorboard(path) if settings.tensorboard else None
 
     @property
@@ -124,17 +124,27 @@ class MetricsLog:
         return self.path / "metrics.jsonl"
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """One JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers."""
+        """One JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
+
+        Numbers that aren't finite are null: JSON has no others. A disk that refuses doesn't stop training.
+        """
         if not self._main:
             return
         line = {"kind": kind, "attempt": self.attempt, "time": round(time.time(), 3), **numbers}
-        with self.file.open("a") as stream:
-            stream.write(json.dumps(line) + "\n")
-        if self._board is not None and kind in ("step", "evaluation"):
-            for name, value in _plain(numbers).items():
-                self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
-            # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
-            self._board.flush()
+        try:
+            with self.file.open("a") as stream:
+                stream.write(json.dumps({name: v if has_a_value(v) else None for name, v in line.items()}) + "\n")
+            if self._board is not None and kind in ("step", "evaluation"):
+                for name, value in _plain(numbers).items():
+                    self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
+                # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
+                self._board.flush()
+            if self.settings.prometheus_file and kind == "step":
+                write_prometheus(Path(self.settings.prometheus_file), numbers)
+        except OSError as error:
+            if not self._failed:
+                self.say(f"warning: metrics can't be written to {self.path}: {error}; training goes on without them")
+            self._failed = True
 
     def started(self, step: int, total: int, about: dict[str, Any]) -> None:
         """What is trained, with what, by whom; once in each attempt."""
@@ -146,8 +156,6 @@ class MetricsLog:
         numbers = {"step": step, "totalSteps": total, **line}
         self.write("step", numbers)
         self.say(step_line(numbers))
-        if self._main and self.settings.prometheus_file:
-            write_prometheus(Path(self.settings.prometheus_file), numbers)
 
     def say(self, text: str) -> None:
         """One line on the console."""

@@ -7,13 +7,15 @@ the step, as some recipes have it, does nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
 from trainloop.settings import Settings
+
+Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(Settings):
@@ -22,13 +24,11 @@ class OptimizerSettings(Settings):
     name: Literal["adamw", "adam", "sgd"] = Field("adamw", description="Algorithm, torch.optim's own.")
     lr: float = Field(1e-3, gt=0, description="Peak learning rate, before batch scaling (schedule.scaling).")
     weight_decay: float = Field(0.01, ge=0, description="Decay of matrices; biases and norms (one dimension) get none.")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="Adam's moments.")
+    betas: tuple[Moment, Moment] = Field((0.9, 0.999), description="Adam's moments.")
     eps: float = Field(1e-8, gt=0, description="Adam's epsilon.")
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD's momentum.")
     nesterov: bool = Field(False, description="SGD's Nesterov momentum.")
-    max_norm: float | None = Field(
-        1.0, gt=0, description="Clip the gradient to this global L2 norm before each step; null for no clipping."
-    )
+    max_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this global L2 norm; null never.")
 
 
 #: Class, and the settings that it takes.

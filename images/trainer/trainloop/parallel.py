@@ -38,9 +38,7 @@ class ParallelSettings(Settings):
         "gradients and state are (FSDP2), for models that don't fit.",
     )
     bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
-    find_unused_parameters: bool = Field(
-        False, description="Let DDP look in every step for parameters without gradient; costs a pass over the graph."
-    )
+    find_unused_parameters: bool = Field(False, description="Let DDP look for parameters without gradient every step.")
 
 
 class Replica:

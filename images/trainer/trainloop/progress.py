@@ -9,6 +9,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,19 +75,21 @@ class Progress:
     def _write(self) -> None:
         if self.path is None:
             return
-        told = {name: value for name, value in self._fields.items() if _has_a_value(value)}
+        told = {name: value for name, value in self._fields.items() if has_a_value(value)}
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(told) + "\n")
-        temporary.replace(self.path)
+        with suppress(OSError):  # a full disk is no reason to stop training
+            temporary.write_text(json.dumps(told) + "\n")
+            temporary.replace(self.path)
         self._written = time.monotonic()
 
 
-def _has_a_value(value: object) -> bool:
+def has_a_value(value: object) -> bool:
+    """Whether it isn't None, nor a number that isn't finite."""
     return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def heartbeat(step: int, total: int | None = None, loss: float | None = None) -> None:
     """Progress for a script of one's own: call it every step, it is cheap and does nothing outside Trainmaster."""
-    name = os.environ.get("TRAINMASTER_PROGRESS_FILE")
-    if name:
-        Progress(Path(name)).step(step, totalSteps=total, loss=loss)
+    own = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    own._fields["section"] = "train"
+    own.step(step, totalSteps=total, loss=loss)

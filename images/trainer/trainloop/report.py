@@ -32,10 +32,10 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
     except ImportError:
         return None
     matplotlib.use("Agg")
-    lines = read_metrics(directory / "metrics.jsonl")
+    lines = _newest_run(read_metrics(directory / "metrics.jsonl"))
     # The training is over by now: a comparison that can't be made must not be its end.
     there = against is not None and (against / "metrics.jsonl").is_file()
-    alone = read_metrics(against / "metrics.jsonl") if against and there else None
+    alone = _newest_run(read_metrics(against / "metrics.jsonl")) if against and there else None
     pictures = {"curves over the steps": draw_curves(lines, directory, alone)}
     if any(len(line.get("rankComputeSeconds", [])) > 1 for line in lines):
         pictures["computing time of each rank"] = draw_ranks(lines, directory)
@@ -55,6 +55,15 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
         f"<style>{STYLE}</style><h1>{html.escape(title)}</h1><table>{table}</table>{images}</html>\n"
     )
     return page
+
+
+def closing_line(directory: Path, against: Path | None) -> str:
+    """Write the report at the end of a run; what is said of it. The training is over and saved: no failure counts."""
+    try:
+        page = write_report(directory, against)
+    except Exception as error:  # a full disk, a number that matplotlib can't draw
+        return f"warning: no report, {type(error).__name__}: {error}"
+    return f"report with curves: {page}" if page else "no report: it needs matplotlib (pip install matplotlib)"
 
 
 def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
@@ -92,6 +101,13 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
     ]
 
 
+def _newest_run(lines: Lines) -> Lines:
+    """What the newest run has written: a directory that is used again has the lines of earlier ones too."""
+    starts = [index for index, line in enumerate(lines) if line.get("event") == "started"]
+    anew = [index for index in starts if lines[index]["step"] == 0 and lines[index]["attempt"] == 1]
+    return lines[anew[-1] :] if anew else lines
+
+
 def _started(lines: Lines) -> Lines:
     """What each attempt said of itself at its start."""
     return [line for line in lines if line.get("event") == "started"]
@@ -127,7 +143,7 @@ def _results(lines: Lines) -> list[tuple[str, str]]:
         (f"evaluation, {name}", f"{value:.4f} at step {line['step']}")
         for line in newest
         for name, value in line.items()
-        if name not in hidden
+        if name not in hidden and value is not None
     ]
 
 

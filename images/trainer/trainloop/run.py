@@ -11,8 +11,9 @@ from trainloop.config import Config, dump_config
 from trainloop.distributed import environment, joined
 from trainloop.inquiries import answer_inquiries
 from trainloop.preflight import check, fingerprint
-from trainloop.report import write_report
+from trainloop.report import closing_line
 from trainloop.resources import memory, memory_limit
+from trainloop.settings import Settings
 from trainloop.tasks import task_module
 from trainloop.trainer import Trainer
 
@@ -29,16 +30,17 @@ def train(config: Config) -> bool:
         stopped = trainer.run()
         if world.is_main and not stopped:
             against = Path(config.metrics.against) if config.metrics.against else None
-            if config.metrics.plot and (page := write_report(trainer.report_path, against)):
-                trainer.log.say(f"report with curves: {page}")
+            if config.metrics.plot:
+                trainer.log.say(closing_line(trainer.report_path, against))
             trainer.log.say(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
     return stopped
 
 
 def dry_run(config: Config) -> None:
-    """Build everything and make two steps without leaving a file, then say what a step takes."""
+    """Build everything, make two steps and evaluate a batch, without leaving a file; say what a step takes."""
     with tempfile.TemporaryDirectory() as folder:
-        changes = {
+        changes: dict[str, Settings] = {
+            "evaluation": config.evaluation.model_copy(update={"samples": config.evaluation.batch}),
             "checkpoint": config.checkpoint.model_copy(update={"path": folder, "resume": False, "storage": "shared"}),
             "metrics": config.metrics.model_copy(update={"path": folder, "prometheus_file": None}),
         }
@@ -46,10 +48,11 @@ def dry_run(config: Config) -> None:
         with joined(config.distributed) as world:
             trainer = Trainer(config, world)
             trainer.prepare()
-            began = time.perf_counter()
             for _ in range(DRY_STEPS):
+                began = time.perf_counter()  # of the last one: the first one also warms up
                 trainer.train_step()
-            seconds = (time.perf_counter() - began) / DRY_STEPS
+            seconds = time.perf_counter() - began
+            trainer.evaluate()
             peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
             host = f"peak memory {peaks['hostMemory']:.2f} GiB"
             if limit := memory_limit():

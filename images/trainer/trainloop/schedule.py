@@ -21,9 +21,7 @@ class ScheduleSettings(Settings):
     kind: Literal["constant", "linear", "cosine", "cosine_restarts"] = Field(
         "cosine", description="Shape after warmup. cosine_restarts is SGDR (Loshchilov and Hutter 2017)."
     )
-    warmup: float = Field(
-        0.05, ge=0, description="Linear warmup: below 1 a fraction of all updates, from 1 on a number of updates."
-    )
+    warmup: float = Field(0.05, ge=0, description="Linear warmup: below 1 a share of all updates, from 1 on a number.")
     minimum: float = Field(0.0, ge=0, le=1, description="The lowest rate, as a fraction of the peak.")
     period: int | None = Field(None, gt=0, description="Updates in the first cycle of cosine_restarts.")
     period_factor: float = Field(1.0, ge=1, description="Each cycle is this many times as long as the one before.")
@@ -41,7 +39,7 @@ class ScheduleSettings(Settings):
             raise ValueError("period is missing: kind cosine_restarts needs the number of updates in its first cycle")
         if self.scaling != "none" and self.reference_batch is None:
             raise ValueError(
-                f"reference_batch is missing: scaling {self.scaling} needs the batch that lr was chosen for"
+                f"reference_batch is missing: scaling {self.scaling} needs the batch that lr was meant for"
             )
         return self
 

@@ -20,10 +20,7 @@ class SeedSettings(Settings):
     """What is random, and whether kernels may be."""
 
     value: int = Field(0, ge=0, lt=2**32, description="Everything random follows from it.")
-    deterministic: bool = Field(
-        False,
-        description="Only deterministic kernels: two runs are equal to the bit. Some run slower, some are refused.",
-    )
+    deterministic: bool = Field(False, description="Only deterministic kernels; some are slower, some ops are refused.")
 
 
 def seed_all(value: int, *purpose: int) -> None:

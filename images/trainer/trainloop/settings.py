@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 
@@ -18,6 +18,18 @@ class Settings(BaseModel):
     """Base of every settings model: immutable, no unknown names, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML 1.1, kubectl's too, reads a bare `off` as false; and pydantic would take `true` for 1."""
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        kinds = (annotation, *get_args(annotation))
+        if value is False and "off" in kinds:
+            return "off"
+        if isinstance(value, bool) and (int in kinds or float in kinds):
+            raise ValueError(f"{value} is a switch: it must be a number")
+        return value
 
 
 def section(kind: type[BaseModel]) -> Any:
@@ -41,6 +53,8 @@ def _sentence(detail: ErrorDetails, model: type[BaseModel], prefix: str) -> str:
     if detail["type"] == "missing":
         return f"{field} is missing: it is required"
     message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "model_type" and (fields := _model_at(model, path)):
+        message = f"it must be a mapping with the fields {', '.join(fields.model_fields)}"
     if detail["type"] == "value_error":
         return f"{field}: {message}" if path else message
     return f"{field} is {_short(value)}: {message[0].lower()}{message[1:]}"

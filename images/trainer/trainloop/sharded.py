@@ -60,11 +60,9 @@ class FullySharded(Replica):
         return {name: {key: whole(value) for key, value in state.items()} for name, state in named.items()}
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
-        parameters = dict(self.model.named_parameters())
-        sharded = {
-            name: {key: like(value, parameters[name]) for key, value in values.items()}
-            for name, values in state.items()
-        }
+        own, sharded = dict(self.model.named_parameters()), {}
+        for name, values in state.items():
+            sharded[name] = {key: like(value, own[name]) for key, value in values.items()}
         super().load_optimizer(optimizer, sharded)
 
 
@@ -80,6 +78,5 @@ def like(value: Any, parameter: torch.Tensor) -> Any:
     """
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
-    return distribute_tensor(
-        value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
-    )
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(value.to(parameter.device), mesh, placements, src_data_rank=None)

@@ -73,13 +73,20 @@ def save(trainer: Trainer) -> list[str]:
 def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
     """Take up a state that `capture` made, by this or another number of ranks."""
     trainer.state = TrainState(**saved["train"])
-    if "model" in saved:
-        trainer.replica.load_model(saved["model"])
-        trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
-    else:
-        _load_shards(trainer, checkpoint)
+    try:
+        if "model" in saved:
+            trainer.replica.load_model(saved["model"])
+            trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
+        else:
+            _load_shards(trainer, checkpoint)
+    except (RuntimeError, KeyError) as error:
+        raise ConfigError(
+            f"{checkpoint.path} is of another model or optimizer: set checkpoint.path to a new directory, or "
+            f"checkpoint.resume to false. {' '.join(str(error).split())}"
+        ) from error
     trainer.delayed.load(saved["delayed"])
-    trainer.precision.scaler.load_state_dict(saved["scaler"])
+    if saved["scaler"]:  # else it was saved in another precision
+        trainer.precision.scaler.load_state_dict(saved["scaler"])
     trainer.detector.load(saved["anomaly"])
     ranks, world = saved["ranks"], trainer.world
     if len(ranks) == world.size:
@@ -100,18 +107,15 @@ def resume(trainer: Trainer) -> bool:
     if trainer.checkpoints is None or not trainer.config.checkpoint.resume:
         return False
     trainer.progress.enter("checkpoint", message="looking for a checkpoint")
-    found = False
     for checkpoint, saved in trainer.checkpoints.valid():
-        if not found:
-            _warm_up(trainer)
-            found = True
+        _warm_up(trainer)
         apply(trainer, checkpoint, saved)
         if _computes_the_same(trainer, saved["sampleLoss"]):
             trainer.log.say(f"resumed from {checkpoint.path}")
             trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, "world": trainer.world.size})
             return True
         trainer.log.say(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
-    if found:
+    if any(trainer.world.gather(bool(storage.complete(trainer.checkpoints.path)))):
         raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
     return False
 
@@ -160,7 +164,8 @@ def _warm_up(trainer: Trainer) -> None:
     DDP orders its buckets anew after the first backward. An uninterrupted run has done so long before; a resumed one
     would reduce its first step in other chunks, and with four ranks (not with two) sums come out differently.
     """
-    samples = trainer.task.collate([trainer.task.train[0]])
+    # Two samples, because BatchNorm refuses one.
+    samples = trainer.task.collate([trainer.task.train[0]] * 2)
     batch = {name: tensor.to(trainer.world.device) for name, tensor in samples.items()}
     for _ in range(2):
         with trainer.replica.synchronising(last=True), trainer.precision.autocast():

@@ -10,9 +10,11 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from types import FrameType
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from trainloop import seeding, snapshots
@@ -77,7 +79,7 @@ class Trainer:
 
     def run(self) -> bool:
         """Train to the end, or until SIGTERM has asked any rank to stop: then True, on all ranks, and all is saved."""
-        before = signal.signal(signal.SIGTERM, self._ask_to_stop)
+        before = {number: signal.signal(number, self._ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog:
                 self.prepare()
@@ -87,19 +89,23 @@ class Trainer:
             self._warn(str(error))
             raise
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def prepare(self) -> None:
         """Everything between construction and the first step: the newest checkpoint, sizes, data."""
         self._saved = snapshots.resume(self)
         if not self._saved:
-            self.state.batch = self.config.batch.global_size(self.world.size)
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.rank)
-        micro_size, seed = self.config.batch.micro_size(self.world.size), self.config.seed.value
+        batch, seed = self.config.batch, self.config.seed.value
+        self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.size)
+        micro_size = batch.micro_size(self.world.size)
         sampler = Sampler(len(self.task.train), self.state.batch, micro_size, seed, self.replica.equal_passes)
         self.loader = Loader(self.config.data, self.task.train, self.task.collate, sampler, self.world)
         self.state.total = self.config.total_steps(sampler.steps_per_epoch)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
+        if self.schedule.warmup > self.state.total:
+            self._warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
         self.loader.start(self.state.position, self.balancer.weights)
         self._window = Window()
         self._started_at = self.state.step
@@ -129,10 +135,10 @@ class Trainer:
         norm = clip_gradients(self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm)
         verdict = self._judge(loss, norm)
         rate = self.config.optimizer.lr * self.schedule.factor(self.state.updates)
-        updated = self._step(rate) if verdict == "step" else self._skip(norm)
+        updated = self._step(rate) if verdict == "step" else self._skip()
         self._advance(fetched, updated)
         seconds, times = time.perf_counter() - began, self.exchange.times
-        self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step.all_samples, fetched.waited, times))
+        self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
         self._look_after_ranks(fetched)
         if verdict == "rollback":
             self._roll_back()
@@ -153,6 +159,8 @@ class Trainer:
         self.log.write("evaluation", {"step": self.state.step, **results})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         self.log.say(f"evaluation at step {self.state.step}  {shown}")
+        if (best := self.config.checkpoint.best) and best not in results:
+            self._warn(f"checkpoint.best is {best!r}, which isn't among the results: none is kept as the best")
         self._enter("train")
         return False
 
@@ -234,6 +242,9 @@ class Trainer:
             self.detector.forget()
             self._warn(f"step {self.state.step + 1} stands out like those before; without a checkpoint it is made")
             return "step"
+        if verdict != "step":
+            step = self.state.step + 1
+            self._warn(f"step {step} left out: loss {global_loss:.4g}, gradient norm {global_norm:.4g} stand out")
         return verdict
 
     def _step(self, rate: float) -> bool:
@@ -245,12 +256,11 @@ class Trainer:
         self.exchange.times.sent += sent + self.replica.after_step(self.state.step + 1)
         return updated
 
-    def _skip(self, norm: torch.Tensor) -> bool:
+    def _skip(self) -> bool:
         """Drop all that an odd step's gradients have got into."""
         self.precision.skip()
         self.optimizer.zero_grad(set_to_none=True)
         self.exchange.compressor.memory.clear()
-        self._warn(f"step {self.state.step + 1} left out: gradient norm {float(norm):.4g} stands out")
         return False
 
     def _advance(self, fetched: Fetched, updated: bool) -> None:
@@ -260,22 +270,23 @@ class Trainer:
 
     def _roll_back(self) -> None:
         """Take up the newest checkpoint and go on with the data after this step; what lies between is passed over."""
+        odd = f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}"
+        look = "look at the data and at optimizer.lr"
         if self.checkpoints is None or not self._saved:
-            raise Diverged(f"steps stand out at step {self.state.step} and there is no checkpoint to go back to")
+            raise Diverged(f"{odd} and there is no checkpoint to go back to: {look}")
         if self.detector.rollbacks >= self.config.anomaly.rollbacks:
-            raise Diverged(
-                f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}, after "
-                f"{self.detector.rollbacks} returns to a checkpoint: look at the data and at optimizer.lr"
-            )
-        step, position, rollbacks = self.state.step, self.state.position, self.detector.rollbacks + 1
-        for checkpoint, saved in self.checkpoints.valid(until=step):
+            raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {look}")
+        before, rollbacks = self.state, self.detector.rollbacks + 1
+        for checkpoint, saved in self.checkpoints.valid(until=before.step):
             snapshots.apply(self, checkpoint, saved)
-            self.checkpoints.forget_after(checkpoint, until=step)
-            self.state.position, self.detector.rollbacks = position, rollbacks
-            self.loader.start(position, self.balancer.weights)
+            self.checkpoints.forget_after(checkpoint, until=before.step)
+            # The checkpoint may be of an attempt with another length or batch.
+            self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)
+            self.detector.rollbacks = rollbacks
+            self.loader.start(before.position, self.balancer.weights)
             self._warn(f"went back to step {self.state.step}, going on with the data after what stood out")
             return
-        raise Diverged(f"steps stand out at step {self.state.step} and no checkpoint can be read any more")
+        raise Diverged(f"{odd} and no checkpoint can be read any more")
 
     def _look_for_ghosts(self, reached: set[str]) -> None:
         problem = ghosts(self.replica.model, reached, self.world)
@@ -306,11 +317,12 @@ class Trainer:
         line = self._window.close(self.world, state, len(self.task.train))
         line.update(memory(self.world.device))
         if peak := self.config.metrics.peak_tflops:
+            # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(state.step, state.total, line)
         told = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
         # The line has all ranks' samples, the progress file each rank's own: whoever reads all of them adds up.
-        told["samplesPerSecond"] /= self.world.size
+        told["samplesPerSecond"] *= self._window.share
         self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **told)
         self._window = Window()
 
@@ -325,7 +337,7 @@ class Trainer:
             self._warn(problem)
         if stopped:
             saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
-            self.log.say(f"stopped on SIGTERM after step {self.state.step}, {saved}")
+            self.log.say(f"stopped by a signal after step {self.state.step}, {saved}")
             self.log.write("event", {"event": "stopped", "step": self.state.step})
         else:
             self._export()
@@ -337,10 +349,16 @@ class Trainer:
         """Leave the trained weights alone, in a form that other programs read."""
         if self.checkpoints is None or not self.config.checkpoint.export:
             return
-        # Copies, because safetensors refuses tensors that share memory (tied embeddings).
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in self.replica.model_state().items()}
+        # Copies, because safetensors refuses tensors that share memory (tied embeddings) or aren't contiguous.
+        state, plain = self.replica.model_state(), torch.contiguous_format
+        weights = {name: tensor.detach().cpu().clone(memory_format=plain) for name, tensor in state.items()}
         if self.checkpoints.is_writer:
-            save_file(weights, self.checkpoints.path / "model.safetensors")
+            beside = self.checkpoints.path / ".model.safetensors"
+            try:
+                save_file(weights, beside)
+                beside.replace(self.checkpoints.path / "model.safetensors")
+            except (OSError, SafetensorError) as error:
+                self._warn(f"model.safetensors can't be written: {error}")
 
     def _enter(self, section: Section, seconds: float | None = None) -> None:
         self.watchdog.at(section, self.state.step, limit=seconds, waits=True)
@@ -352,5 +370,5 @@ class Trainer:
         self.progress.enter("train", message=text)
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM: stop after this step, or in the midst of an evaluation."""
+        """SIGTERM, or Ctrl-C: stop after this step, or in the midst of an evaluation."""
         self._stop_asked = True

@@ -28,9 +28,7 @@ ANSWER_SECONDS = 3.0
 class WatchdogSettings(Settings):
     """When a step has stalled."""
 
-    stall_seconds: float | None = Field(
-        300.0, gt=0, description="A step that takes longer is reported with where every rank stands; null never."
-    )
+    stall_seconds: float | None = Field(300.0, gt=0, description="When a step counts as stalled; null never.")
 
 
 @dataclass(frozen=True)

@@ -88,18 +88,37 @@ def build_task(settings: TaskSettings) -> Task:
         raise ConfigError(
             f"task.name is {settings.name!r}: what it returns has no {', '.join(missing)} (see docs/training.md)"
         )
+    if problem := _unusable(task):
+        raise ConfigError(f"task.name is {settings.name!r}: {problem}")
     return task
+
+
+def _unusable(task: Task) -> str | None:
+    """What is wrong with the task's data, found on its first sample: later it would be a traceback deep in the loop."""
+    for name, data in (("train", task.train), ("evaluation", () if task.evaluation is None else task.evaluation)):
+        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+            return (
+                f"its {name} is of {type(data).__name__}, without len() or [index]: a map-style dataset is needed, "
+                "whose order all ranks know, so that a run can be resumed anywhere"
+            )
+    if not len(task.train):
+        return "its train has no samples"
+    batch = task.collate([task.train[0]])
+    if not isinstance(batch, Mapping) or not all(isinstance(value, torch.Tensor) for value in batch.values()):
+        return f"its collate gives {type(batch).__name__} of other things than tensors: it must be a dict of tensors"
+    return None
 
 
 def imported(field: str, target: str) -> Any:
     """What `target`, written as `module:name` in the configuration's `field`, is. Raises ConfigError."""
     module, _, name = target.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{field} is {target!r}: {error}; is it on PYTHONPATH in the image?") from error
-    except AttributeError as error:
-        raise ConfigError(f"{field} is {target!r}: module {module} has no {name!r}") from error
+    if not hasattr(found, name):
+        raise ConfigError(f"{field} is {target!r}: module {module} has no {name!r}")
+    return getattr(found, name)
 
 
 _TASK_ATTRIBUTES = ("train", "evaluation", "model", "collate", "count", "loss", "measure", "results")
