@@ -127,21 +127,22 @@ class Replay:
         before = _BEFORE.get(case.title)
         if before is not None:
             await before(self)
-        request = asyncio.create_task(self._send(case))
+        begun = asyncio.Event()
+        request = asyncio.create_task(self._send(case, begun))
         if act is not None:
-            await asyncio.sleep(0.5)
+            await begun.wait()
             await act(self)
         answer = await request
         self._learn(case.answer, answer.body)
         self.answers[case.title] = answer
         return answer
 
-    async def _send(self, case: Case) -> Answer:
+    async def _send(self, case: Case, begun: asyncio.Event) -> Answer:
         path = await self._path(case)
         body = case.body
         if body is not None and not isinstance(body, str):
             body = json.dumps(self._translated(body))
-        return await self.request(case.method, path, body, case.content_type, case.accept)
+        return await self.request(case.method, path, body, case.content_type, case.accept, begun)
 
     async def request(
         self,
@@ -150,7 +151,9 @@ class Replay:
         body: str | None = None,
         content_type: str | None = None,
         accept: str = "application/json",
+        begun: asyncio.Event | None = None,
     ) -> Answer:
+        """One request. `begun` is set when its answer begins: a watch is open then."""
         # The recorder sent no User-Agent, which makes the field manager `unknown`.
         headers = {**self.headers, "Accept": accept, "User-Agent": ""}
         if content_type:
@@ -159,6 +162,8 @@ class Replay:
         async with self.session.request(
             method, self.url + path, data=body, headers=headers, timeout=timeout
         ) as response:
+            if begun is not None:
+                begun.set()
             text = await response.text()
             kind = response.headers.get("Content-Type", "")
             return Answer(response.status, kind, _parsed(text, kind), response.headers.getall("Warning", []))
@@ -235,7 +240,7 @@ async def _change_w1(replay: Replay) -> None:
     await replay.request("DELETE", f"{path}/w1")
 
 
-async def _wait(replay: Replay, path: str, ready: Callable[[Any], bool], seconds: float = 15) -> None:
+async def _wait(replay: Replay, path: str, ready: Callable[[Any], bool], seconds: float = 60) -> None:
     """Waits until what is at `path` is as it was when the recorder asked; what comes is compared anyway."""
     for _ in range(int(seconds * 10)):
         answer = await replay.request("GET", path)
