@@ -81,6 +81,8 @@ class Run:
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
         self._terminated = False
+        self._planned = False
+        """Whether it was a plan that ended the ranks: what they raise then is how they leave."""
         self._terminate_timer: Timer | None = None
         self._kill_timer: Timer | None = None
         self._kill_at = float("inf")
@@ -160,8 +162,8 @@ class Run:
         if self._terminate_timer is not None:
             self._terminate_timer.cancel()
         if not self._terminated:
-            self._terminated = True
-            if self._wraps_ranks and grace < PLANNED_GRACE and self._launcher_ending is None:
+            self._terminated, self._planned = True, grace >= PLANNED_GRACE
+            if self._wraps_ranks and not self._planned and self._launcher_ending is None:
                 # torchrun would wait up to 30 s for its ranks; without it they become our own children.
                 children.send([self._launcher_pid], signal.SIGKILL)
             living = [pid for local_rank, pid in self.ranks.items() if local_rank not in self._endings]
@@ -303,9 +305,10 @@ class Run:
         if self._provoked or ending.exit_code == 0:
             return
         if self._was_ended(ending):
-            # No cause of anything, unless it had failed of its own before: on a loaded machine the rank at fault can be
-            # gone later than one that lost the connection to it.
-            if self.outcome is None or self.outcome.culprit or not self._raised(local_rank):
+            # No cause of anything, unless it had failed of its own before: the rank at fault can be gone later than one
+            # that lost the connection to it, here or on another worker.
+            known = self._planned if self.outcome is None else self.outcome.culprit
+            if known or not self._raised(local_rank):
                 return
             ending = Ending(1) if ending.signal is not None else ending
         oom_kills = oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from .agents import Agent, Job, Stream, until
 
@@ -119,6 +122,32 @@ def test_the_rank_at_fault_may_still_leave_with_its_own_code_after_a_bystander_h
         lambda line: (line.get("report") or {}).get("state") in ("Failed", "Stopped") and line["report"]["worker"] == 0
     )["report"]
     assert (fault["state"], fault["culprit"], fault["exitCode"]) == ("Failed", True, 9)
+    stream.close()
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_rank_at_fault_that_is_slow_to_leave_is_told_by_its_exception(job: Job, planned: bool) -> None:
+    """Worker 0 has raised and closed its connections, but doesn't come to its end before it is ended for worker 1's."""
+    raised = json.dumps({"message": {"message": "ValueError: mine", "extraInfo": {"py_callstack": "stack"}}})
+    program = (
+        'if [ $NODE_RANK = 1 ]; then until [ -e "$1/raised" ]; do sleep 0.02; done; '
+        'if [ $PLANNED = True ]; then exec sleep 300; fi; echo "BrokenPipeError: broken pipe" >&2; exit 1; fi; '
+        f"trap '' TERM; echo '{raised}' > $TORCHELASTIC_ERROR_FILE; touch \"$1/raised\"; while :; do sleep 0.1; done"
+    )
+    agents = start_group(job, 2, program, PLANNED=str(planned))
+    stream = Stream(agents[0])
+    if planned:
+        until(lambda: (job.folder / "raised").exists())
+        stop = {**job.assignment(1, range(2)), "state": "Hold", "graceSeconds": 2.5}
+        assert agents[0].request("POST", "/v1/assignment", stop)[0] == 204
+    fault = stream.until(
+        lambda line: (line.get("report") or {}).get("state") in ("Failed", "Stopped") and line["report"]["worker"] == 0
+    )["report"]
+    if planned:
+        assert fault["state"] == "Stopped", "whoever is asked to leave may raise something on the way"
+    else:
+        assert (fault["state"], fault["culprit"], fault["rank"], fault["reason"]) == ("Failed", True, 0, "Error")
+        assert fault["error"] == "stack\nValueError: mine"
     stream.close()
 
 
