@@ -15,8 +15,10 @@ from trainmaster.agent.settings import Settings
 
 LINE_SECONDS = 1.0
 """Progress lines come at most so often."""
+LOOK_SECONDS = 0.25
+"""The ranks are looked at so often."""
 FIRST_LOOKS_SECONDS = 0.05
-"""Until the ranks are up, they are looked at so often: the restart is told, and its time booked, to that."""
+"""And so often until they are up: the restart is told, and its time booked, to that."""
 UP_SECONDS = 1.0
 """Ranks that live so long count as up, also where they write no progress."""
 
@@ -47,15 +49,19 @@ class Observation:
         self._unsent = False
         self._stalled = False
         self._quiet_until = 0.0
-        loop.call_later(FIRST_LOOKS_SECONDS, self._look_until_up)
+        loop.call_later(FIRST_LOOKS_SECONDS, self._look_again)
 
     @property
     def ranks(self) -> dict[str, dict[str, Any]]:
         """The newest progress of each rank."""
         return self._heartbeats.ranks
 
-    def look(self) -> None:
-        """Look again; to be called a few times a second while the ranks run."""
+    def _look_again(self) -> None:
+        if self._run.outcome is None:
+            self._look()
+            self._loop.call_later(LOOK_SECONDS if self._up else FIRST_LOOKS_SECONDS, self._look_again)
+
+    def _look(self) -> None:
         run, now = self._run, time.monotonic()
         self._unsent = self._heartbeats.poll() or self._unsent
         if not self._up and run.up and (self.ranks or now - run.started_at > UP_SECONDS):
@@ -67,12 +73,6 @@ class Observation:
         if not quiet and any(hang.is_over(standing) for standing in self.standings()):
             self._stalled = True
             self._on_stall()
-
-    def _look_until_up(self) -> None:
-        if self._up or self._run.outcome is not None:
-            return
-        self.look()
-        self._loop.call_later(FIRST_LOOKS_SECONDS, self._look_until_up)
 
     def finish(self) -> None:
         """The ranks are gone: pass on what they wrote last."""

@@ -117,11 +117,6 @@ class Part:
         if self._run is not None:
             self._run.child_ended(pid, ending)
 
-    def look(self) -> None:
-        """Take in the ranks' progress."""
-        if self._run is not None and self._run.outcome is None and self.observation is not None:
-            self.observation.look()
-
     def look_once_more(self) -> None:
         """Take in the rest of the ranks' progress, before their end is told of."""
         if self._run is not None and self.observation is not None:

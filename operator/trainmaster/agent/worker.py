@@ -29,7 +29,6 @@ from trainmaster.agent.settings import Settings
 from trainmaster.agent.verdict import Outcome
 
 FILE_SECONDS = 0.05
-PROGRESS_SECONDS = 0.25
 KEPT_ATTEMPTS = 5
 
 
@@ -115,7 +114,6 @@ class Worker:
         if terminated_already:
             self._terminate()
         self._loop.call_every(FILE_SECONDS, self._poll_file)
-        self._loop.call_every(PROGRESS_SECONDS, self._part.look)
         self._loop.run()
         for printer in self._printers:
             printer.drain(1.0)
