@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_encoders, ext_math, ext_optional, ext_strings
 
+from trainmaster.local.apiserver.cel_costs import REQUEST_BYTES, Place, cost_errors, declared
 from trainmaster.local.apiserver.errors import FieldError
 from trainmaster.local.apiserver.schema.structure import ANY, Schema, item_schema, list_keys, list_type
 
@@ -261,6 +262,23 @@ class Rules:
             inner = Rules.compile(schema["additionalProperties"], f"{path}.additionalProperties", root=False)
             rules._values = inner if inner else None
         return rules
+
+    def costs_too_much(self, path: str) -> list[FieldError]:
+        """The errors of rules whose estimated cost is over Kubernetes' budget."""
+        return cost_errors(self.places(path, 1), path)
+
+    def places(self, path: str, often: int) -> Iterator[Place]:
+        """This place and those below. `often`: how often its data can be in one object, 0 where lists say no limit."""
+        mine = declared(self._schema, _escaped)
+        times = often or REQUEST_BYTES // ((mine.least_bytes if mine else 1) + 1)
+        if self._own:
+            yield Place(path, mine, times, [(rule.program, rule.message_program) for rule in self._own])
+        for name, rules in self._fields.items():
+            yield from rules.places(f"{path}.properties[{name}]", often)
+        below = (self._items, "items", "maxItems"), (self._values, "additionalProperties", "maxProperties")
+        for inner, where, limit in below:
+            if inner is not None:
+                yield from inner.places(f"{path}.{where}", often * max(self._schema.get(limit, 0), 0))
 
     def check(self, value: Any, old: Any = None) -> list[FieldError]:
         """The field errors of an object; `old` is the object it replaces, None when it is new."""

@@ -137,10 +137,9 @@ def versions_text(versions: list[Any]) -> list[str]:
 
 def _rule_errors(schema: Mapping[str, Any], place: str) -> list[FieldError]:
     try:
-        Rules.compile(schema, place)
+        return Rules.compile(schema, place).costs_too_much(place)
     except RuleError as error:
         return [FieldError.invalid(error.path, error.rule, str(error))]
-    return []
 
 
 def _column_errors(version: Mapping[str, Any], place: str) -> list[FieldError]:
