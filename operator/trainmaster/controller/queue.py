@@ -105,7 +105,8 @@ class WorkQueue(Generic[Key]):
                 raise QueueClosed
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 

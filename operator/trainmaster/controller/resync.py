@@ -63,7 +63,8 @@ class Resync:
         """Sweep until cancelled."""
         while True:
             try:
-                await asyncio.wait_for(self._asked.wait(), self._interval)
+                async with asyncio.timeout(self._interval):
+                    await self._asked.wait()
                 # Several watches are listed anew together; one sweep serves them all.
                 await asyncio.sleep(1.0)
             except TimeoutError:

@@ -238,7 +238,8 @@ class _Follower:
             backoff = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
             pause = backoff * (0.8 + 0.4 * random.random())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._changed.wait()
 
     def _choose(self) -> AgentAddress:
         candidates = self.following.candidates
@@ -249,7 +250,8 @@ class _Follower:
         while True:
             first = self.following.candidates[0] == agent
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), None if first else PREFERENCE_SECONDS)
+                async with asyncio.timeout(None if first else PREFERENCE_SECONDS):
+                    await self._changed.wait()
             candidates = self.following.candidates
             if agent not in candidates or self._again:
                 self._changed.set()

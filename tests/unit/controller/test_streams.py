@@ -19,6 +19,7 @@ from trainmaster.api.protocol import TOKEN_HEADER, ProtocolError, job_token
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller import reach
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.errors import Unreachable
 from trainmaster.controller.reach import AgentAddress, DirectReach
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
@@ -269,6 +270,43 @@ async def test_reports_of_strangers_and_of_attempts_that_were_never_made_are_not
         w.streams.follow(KEY, following(address(0)))
         await until(lambda: bool(w.snapshot().observed.reports))
         assert [r.worker for r in w.snapshot().observed.reports] == [1]
+
+
+class Failing:
+    """A reach whose streams are open until `fail`, and say nothing."""
+
+    def __init__(self) -> None:
+        self.opened: list[int] = []
+        self.over = asyncio.Event()
+
+    @asynccontextmanager
+    async def open(self, method: str, agent: AgentAddress, path: str, token: str, body: bytes | None = None) -> Any:
+        self.opened.append(agent.worker)
+        await self.over.wait()
+        raise Unreachable("GET", "no route")
+        yield
+
+    async def close(self) -> None:
+        self.over.set()
+
+
+@pytest.mark.parametrize("ticks", range(-6, 7))
+async def test_news_at_the_moment_when_a_stream_breaks_dont_keep_the_next_one_from_being_opened(ticks: int) -> None:
+    reach = Failing()
+    streams = LeadStreams(reach, Store(lambda key: None), progressed=lambda key, first: None)
+    streams.follow(KEY, following(address(1)))
+    await until(lambda: reach.opened == [1])
+    # Worker 0 is there now, and would be preferred once it answers.
+    streams.follow(KEY, following(address(0), address(1)))
+    await asyncio.sleep(0.01)
+    for tick in range(-6, 7):
+        if tick == 0:
+            reach.over.set()
+        if tick == ticks:
+            streams.follow(KEY, following(address(0, "127.0.0.9"), address(1)))
+        await asyncio.sleep(0)
+    await until(lambda: len(reach.opened) > 1)
+    await streams.close()
 
 
 async def test_agents_of_an_earlier_job_of_the_same_name_tell_nothing_of_this_one() -> None:

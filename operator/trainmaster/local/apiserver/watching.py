@@ -104,7 +104,8 @@ class Watch:
             return True
         self._wake = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait_for(self._wake, seconds)
+            async with asyncio.timeout(seconds):
+                await self._wake
         except TimeoutError:
             return False
         finally:

@@ -70,7 +70,8 @@ class WorkQueue:
             self._wake.clear()
             delay = self._later[0][0] - now if self._later else None
             try:
-                await asyncio.wait_for(self._wake.wait(), delay)
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
 

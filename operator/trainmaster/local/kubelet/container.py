@@ -254,7 +254,8 @@ class ContainerRun:
         except StartError as error:
             return 126, f"OCI runtime exec failed: exec failed: unable to start container process: {error}"
         try:
-            ended = await asyncio.wait_for(asyncio.shield(started.exited), seconds)
+            async with asyncio.timeout(seconds):
+                ended = await asyncio.shield(started.exited)
         except TimeoutError:
             self._runtime.signal(started, SIGKILL)
             return None, ""

@@ -134,7 +134,8 @@ class PodWorker:
 
     async def _sleep(self, delay: float | None) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), delay)
+            async with asyncio.timeout(delay):
+                await self._wake.wait()
 
     async def _publish(self) -> None:
         """Writes the status if it differs from what stands there. A write that fails is tried again a few times."""

@@ -86,7 +86,8 @@ async def _http(action: Object, target: Target, timeout: float) -> ProbeResult:
 async def _tcp(action: Object, target: Target, timeout: float) -> ProbeResult:
     host, port = action.get("host") or target.address, target.port(action["port"])
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout)
+        async with asyncio.timeout(timeout):
+            _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return ProbeResult(False, f"dial tcp {host}:{port}: i/o timeout")
     except OSError as error:

@@ -47,7 +47,8 @@ async def stop_containers(
                     run.signal(SIGKILL)
                 remaining = 1.0
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), remaining)
+                async with asyncio.timeout(remaining):
+                    await wake.wait()
     finally:
         for task in politely:
             task.cancel()
