@@ -122,6 +122,22 @@ class History(RuleBasedStateMachine):
     def container_dies(self, worker: int, reason: str) -> None:
         self.world.kill_container(worker, reason)
 
+    @rule(worker=WORKERS)
+    def a_worker_stands_still(self, worker: int) -> None:
+        pod = self.world.pods.get(f"bert-{worker}")
+        if pod is not None and pod.running:
+            pod.frozen = True
+
+    @rule(worker=WORKERS)
+    def its_probe_ends_a_worker_that_stands_still(self, worker: int) -> None:
+        pod = self.world.pods.get(f"bert-{worker}")
+        if pod is not None:
+            self.world.probe(pod)
+
+    @rule()
+    def the_kubelets_events_expire(self) -> None:
+        self.world.kills.clear()
+
     @rule(worker=WORKERS, force=st.booleans())
     def pod_is_deleted(self, worker: int, force: bool) -> None:
         self.world.delete_pod(f"bert-{worker}", force=force)
@@ -228,6 +244,23 @@ def test_a_job_without_faults_ends_in_its_first_attempt_with_few_writes() -> Non
     assert world.writes.count("apply StatefulSet") == 2
     assert "annotate" not in world.writes
     assert world.writes[:3] == ["status", "apply Service", "apply StatefulSet"]
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_workers_that_stand_still_together_cost_one_restart(followed: bool) -> None:
+    """The kubelets' probes end them one after the other, and their events expire."""
+    world = World(workers=3)
+    world.followed = followed
+    pods = list(training(world).pods.values())
+    for pod in pods:
+        pod.frozen = True
+    for pod in pods:
+        world.probe(pod)
+        for _ in range(8):
+            world.round()
+    world.kills.clear()
+    world.settle()
+    assert (world.status.phase, world.status.attempt, world.status.restarts) == ("Succeeded", 2, 1)
 
 
 @pytest.mark.parametrize("followed", [True, False])

@@ -63,6 +63,8 @@ class World:
         self.writes: list[str] = []
         # Pods that operators have deleted.
         self.replaced: list[str] = []
+        # The kubelets' words on containers that their probes have ended, by pod and time.
+        self.kills: dict[tuple[str, float], str | None] = {}
         self.agents = Agents(self)
         self.sync(self.operator)
 
@@ -148,7 +150,7 @@ class World:
     def push(self, assignment: Assignment) -> None:
         if self.followed:
             for pod in self.pods.values():
-                if pod.running:
+                if pod.running and not pod.frozen:
                     self.agents.see(pod, assignment)
 
     def annotate(self, operator: Operator, name: str, uid: str, assignment: Assignment) -> None:
@@ -226,7 +228,7 @@ class World:
         if not self.followed:
             return
         for pod in self.pods.values():
-            if pod.running:
+            if pod.running and not pod.frozen:
                 for report in list(pod.reports.values()):
                     operator.take(report)
                     if report.state in ENDED_STATES:
@@ -244,6 +246,13 @@ class World:
         pod = self.pods.get(f"bert-{worker}")
         if pod is not None and pod.running:
             pod.end_container(self.now, 137, reason, None)
+
+    def probe(self, pod: Pod) -> None:
+        """The kubelet ends the container of an agent that stands still."""
+        if pod.running and pod.frozen:
+            pod.end_container(self.now, 137, "Error", None)
+            assert pod.end is not None and pod.end.finished_at is not None
+            self.kills[pod.uid, pod.end.finished_at] = "the kubelet: Container worker failed liveness probe"
 
     def delete_pod(self, name: str, *, force: bool = False) -> None:
         pod = self.pods.get(name)
@@ -295,6 +304,8 @@ class World:
         for _ in range(rounds):
             if self.at_rest():
                 break
+            for pod in self.pods.values():
+                self.probe(pod)
             self.round()
         assert self.at_rest(), f"{self.status.phase} after {rounds} rounds: {self.status}"
         self.round()

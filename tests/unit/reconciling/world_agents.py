@@ -36,7 +36,7 @@ class Agents:
     def step(self, name: str) -> None:
         """The agent looks at its file, its ranks and its links."""
         pod = self._world.pods.get(name)
-        if pod is None or not pod.running:
+        if pod is None or not pod.running or pod.frozen:
             return
         if pod.file is not None:
             self.see(pod, pod.file)

@@ -104,14 +104,15 @@ class Operator:
         members = tuple(
             MemberView(pod.worker, pod.uid, pod.assignment.attempt if pod.assignment else 0, connected=True)
             for pod in world.pods.values()
-            if pod.running and connected
+            if pod.running and connected and not pod.frozen
         )
         progress = {
             pod.worker: {pod.worker: RankProgress(step=pod.steps, total_steps=STEPS)}
             for pod in world.pods.values()
-            if connected and pod.ranks == self.status.attempt and pod.joined
+            if connected and not pod.frozen and pod.ranks == self.status.attempt and pod.joined
         }
         return Observed(
+            kills=dict(world.kills),
             children=tuple(child for child in (self.service, self.child) if child is not None),
             pods=tuple(self.pods.values()),
             reports=tuple(self.reports.values()),

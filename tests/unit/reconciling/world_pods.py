@@ -50,6 +50,8 @@ class Pod:
     joined: tuple[str, ...] | None = None
     steps: int = 0
     fault: Report | None = None
+    # Agent and ranks stand still: nothing is heard, nothing ends.
+    frozen: bool = False
 
     @property
     def alive(self) -> bool:
@@ -96,7 +98,7 @@ class Pod:
         self.start_again_at = now + wait
 
     def stop_process(self) -> None:
-        self.running = False
+        self.running = self.frozen = False
         self.ranks = self.joined = self.fault = self.assignment = None
         self.reports = {}
 
