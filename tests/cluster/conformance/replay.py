@@ -31,6 +31,8 @@ _VOLATILE_TEXT = (
     (re.compile(r"\bs-[0-9a-f]{7,10}\b"), "s-<revision>"),
     (re.compile(r"(too old resource version: \d+) \(\d+\)"), r"\1 (…)"),
     (re.compile(r"current: \d+"), "current: …"),
+    # Quoted otherwise by each version of Go.
+    (re.compile(r"invalid character '[^']*'"), "invalid character …"),
     # kube-apiserver appends a diff of its internal Go structs.
     (re.compile(r"\n@@ .*", re.DOTALL), ""),
     (_UUID, "<uid>"),
@@ -218,10 +220,12 @@ class Replay:
 def _parsed(text: str, content_type: str) -> Any:
     if not content_type.startswith("application/json"):
         return text
-    lines = [line for line in text.splitlines() if line]
-    if len(lines) > 1 or (lines and '"object":' in lines[0] and lines[0].startswith('{"type":')):
-        return [json.loads(line) for line in lines]
-    return json.loads(text) if text else []
+    try:
+        body = json.loads(text) if text else []
+    except ValueError:
+        # A watch: a line an event. /version is one object on several lines.
+        return [json.loads(line) for line in text.splitlines() if line]
+    return [body] if isinstance(body, dict) and body.keys() == {"type", "object"} else body
 
 
 async def _change_w1(replay: Replay) -> None:
@@ -333,6 +337,11 @@ def _normal_object(value: dict[str, Any]) -> dict[str, Any]:
     if isinstance(sources, list):
         # The recorder's cluster put a second CA bundle into every pod.
         result["sources"] = [s for s in sources if s.get("configMap", {}).get("name") != "openshift-service-ca.crt"]
+    causes = (result.get("details") or {}).get("causes") if result.get("kind") == "Status" else None
+    if causes and len(causes) > 1:
+        # kube-apiserver goes through a schema's fields in no fixed order (Go's maps), and so do its errors.
+        result["details"]["causes"] = sorted(causes, key=lambda cause: json.dumps(cause, sort_keys=True))
+        result["message"] = sorted(re.split(r"[\s,\[\]]+", result["message"]))
     return result
 
 

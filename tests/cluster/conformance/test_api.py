@@ -32,6 +32,12 @@ CONTROLLERS = frozenset(
     )
 )
 
+# Here the ServiceAccount admission plugin adds to the pod; a kube-apiserver alone is started without it.
+ADMITTED = frozenset(("pod: created with defaults",))
+RECORDED_MINOR = "36"
+# Said of a pod by the recorder's scheduler; other clusters have nodes that the pod doesn't fit.
+NO_NODES = "no nodes available to schedule pods"
+
 # Seconds; what controllers do comes a moment after what they do it for.
 PATIENCE = 30.0
 
@@ -42,16 +48,28 @@ async def replay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         target(request, tmp_path_factory.mktemp("conformance")) as cluster,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=cluster.tls)) as session,
     ):
-        yield Replay(cluster.server, cluster.headers, session, cluster.controllers)
+        replay = Replay(cluster.server, cluster.headers, session, cluster.controllers)
+        version = (await replay.request("GET", "/version")).body
+        if version["minor"] != RECORDED_MINOR:
+            pytest.skip(f"the answers are those of Kubernetes 1.{RECORDED_MINOR}, and this is {version['gitVersion']}")
+        yield replay
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 async def test_answers_as_kubernetes(replay: Replay, case: Case) -> None:
-    if case.title in CONTROLLERS and not replay.controllers:
-        pytest.skip("a kube-apiserver alone runs no controllers")
-    differences = compare(case, await replay.play(case))
+    if case.title in CONTROLLERS | ADMITTED and not replay.controllers:
+        pytest.skip("a kube-apiserver alone runs no controllers and knows no service accounts")
+    differences = await _differences(replay, case)
     deadline = time.monotonic() + PATIENCE
     while differences and case.title in CONTROLLERS and case.method == "GET" and time.monotonic() < deadline:
         await asyncio.sleep(0.1)
-        differences = compare(case, await replay.play(case))
+        differences = await _differences(replay, case)
     assert differences == []
+
+
+async def _differences(replay: Replay, case: Case) -> list[str]:
+    found = compare(case, await replay.play(case))
+    if not any(NO_NODES in difference for difference in found):
+        return found
+    nodes = (await replay.request("GET", "/api/v1/nodes?limit=1")).body["items"]
+    return [difference for difference in found if not (nodes and NO_NODES in difference)]
