@@ -205,6 +205,11 @@ def status_of(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs}
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be reaped."""
+    return status_of(pid).get("State", "X")[:1] in "XZ"
+
+
 def catches(pid: int, number: int) -> bool:
     """Whether a process has a handler for a signal."""
     return bool(int(status_of(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)

@@ -300,11 +300,12 @@ class Run:
             self._rank_ended(local_rank, ending)
             self._sweep_when_ended()
 
-    def _rank_ended(self, local_rank: int, ending: Ending) -> None:
+    def _rank_ended(self, local_rank: int, ending: Ending, *, named: bool = False) -> None:
+        """`named`: torchrun says that it was this rank that failed first."""
         self._endings[local_rank] = ending
         if self._provoked or ending.exit_code == 0:
             return
-        if self._was_ended(ending):
+        if self._was_ended(local_rank, ending) and not (named and not self._terminated):
             # No cause of anything, unless it had failed of its own before: the rank at fault can be gone later than one
             # that lost the connection to it, here or on another worker.
             known = self._planned if self.outcome is None else self.outcome.culprit
@@ -317,9 +318,15 @@ class Run:
         others = any(rank not in self._endings for rank in self.ranks)
         self.stop(FAILURE_GRACE, FAILURE_GRACE if others and not outcome.culprit else 0.0)
 
-    def _was_ended(self, ending: Ending) -> bool:
+    def _was_ended(self, local_rank: int, ending: Ending) -> bool:
         """Whether we have ended the rank, or torchrun: it sends SIGTERM to the others as soon as one has failed."""
-        return self._terminated or (self._wraps_ranks and self.outcome is not None and ending.signal == signal.SIGTERM)
+        if self._terminated:
+            return True
+        if not self._wraps_ranks or ending.signal != signal.SIGTERM:
+            return False
+        # On a loaded machine torchrun may have reaped the one that failed before we saw it: then its report names it.
+        others = {pid for other, pid in self.ranks.items() if other != local_rank and other not in self._endings}
+        return self.outcome is not None or any(children.has_ended(pid) for pid in others)
 
     def _raised(self, local_rank: int) -> bool:
         """Whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
@@ -334,7 +341,7 @@ class Run:
         if match is not None:
             # A rank's end that we were too late to see for ourselves.
             code, local_rank = int(match[1]), int(match[2])
-            self._rank_ended(local_rank, Ending(128 - code, -code) if code < 0 else Ending(code))
+            self._rank_ended(local_rank, Ending(128 - code, -code) if code < 0 else Ending(code), named=True)
         elif not self.ranks and ending.signal is None and not broken_connection(text):
             self._settle(Outcome("Failed", None, ending.exit_code, None, "LaunchError", text))
         else:
