@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.scenarios import Scenario, Start
+from tests.cluster.scenarios import Scenario, Stage, Start
 
 # Quick, but longer than a loaded machine makes a healthy agent wait: it must not be ended.
 PROBE = {
@@ -35,37 +35,35 @@ def kubelet_events(scenario: Scenario, worker: int) -> list[str]:
 
 
 def is_lost_to_the_probe(failure: Any, worker: int) -> bool:
-    return (failure["reason"], failure["worker"], failure["exitCode"]) == ("AgentLost", worker, 137) and failure[
-        "message"
-    ].endswith("the kubelet: Container worker failed liveness probe, will be restarted")
+    facts = (failure["reason"], failure["worker"], failure["exitCode"])
+    words = "the kubelet: Container worker failed liveness probe, will be restarted"
+    return facts == ("AgentLost", worker, 137) and failure["message"].endswith(words)
 
 
-def test_the_only_workers_agent_stands_still_and_the_job_recovers(scenario: Scenario) -> None:
+def test_agents_stand_still_and_leave_nobody_to_notice(stage: Stage, scenario: Scenario) -> None:
+    """The only worker's, and all of another job at the same time: that costs each of them one restart."""
     scenario.apply(workers=1, podTemplate=QUICKLY_PROBED)
-    (started,) = scenario.until_training(workers=1).values()
-    before = scenario.uids()
-    stop_agent(scenario, started)
-    scenario.until(lambda: scenario.container_restarts() == [1], "the kubelet starts the container again")
-    assert scenario.uids() == before
-    scenario.succeeds(attempt=2, restarts=1)
-    assert is_lost_to_the_probe(scenario.failures[0], 0), scenario.failures
-    assert not Path("/proc", str(started.pid)).exists(), "the rank that the agent had left alone"
+    with stage.scenario() as other:
+        other.apply(podTemplate=QUICKLY_PROBED)
+        (alone,) = scenario.until_training(workers=1).values()
+        both = other.until_training()
+        before = scenario.uids()
+        stop_agent(scenario, alone)
+        stop_agent(other, both[0])
+        # So that the kubelet's turn comes to the second one when an attempt has opened without it.
+        time.sleep(4)
+        stop_agent(other, both[1])
+        scenario.until(lambda: scenario.container_restarts() == [1], "the kubelet starts the container again")
+        assert scenario.uids() == before
+        for each in (scenario, other):
+            each.succeeds(attempt=2, restarts=1)
+            assert is_lost_to_the_probe(each.failures[0], 0), each.failures
+        left = [start.pid for start in (alone, *both.values()) if Path("/proc", str(start.pid)).exists()]
+        assert not left, "the ranks that the agents had left alone"
     events = kubelet_events(scenario, 0)
     silence = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
     assert any(event.startswith("Unhealthy Liveness probe failed: Get") and silence in event for event in events)
     assert "Killing Container worker failed liveness probe, will be restarted" in events
-
-
-def test_all_agents_stand_still_and_that_costs_one_restart(scenario: Scenario) -> None:
-    scenario.apply(podTemplate=QUICKLY_PROBED)
-    started = scenario.until_training()
-    stop_agent(scenario, started[0])
-    # So that the kubelet's turn comes to the second one when an attempt has opened without it.
-    time.sleep(4)
-    stop_agent(scenario, started[1])
-    scenario.succeeds(attempt=2, restarts=1)
-    assert is_lost_to_the_probe(scenario.failures[0], 0), scenario.failures
-    assert all(not Path("/proc", str(start.pid)).exists() for start in started.values())
 
 
 def test_a_job_can_do_without_the_probe(scenario: Scenario) -> None:

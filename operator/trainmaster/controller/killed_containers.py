@@ -24,7 +24,7 @@ from trainmaster.reconciling.snapshot import ContainerEnd, PodView
 logger = logging.getLogger(__name__)
 
 # Seconds that the decision waits for the reason at most: it is only said, and recovery doesn't depend on it.
-PATIENCE = 1.0
+PATIENCE = 5.0
 # 128 + SIGKILL: the agent didn't obey SIGTERM; 128 + SIGTERM: it did.
 KILLED, OBEYED = 137, 143
 # Seconds by which the kubelet's two clocks may differ: an event's time and a container's, both in whole seconds.
