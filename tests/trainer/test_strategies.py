@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from tests.trainer.ranks import RankFailed, run_ranks
+from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import Toy, config, largest_difference, train
 from trainloop import storage
 from trainloop.compression import Compressor, OneBit, PowerSGD, carried_over, compressor_for
 from trainloop.config import Config, parse_config
+from trainloop.delayed import DelayedGroup, DelayedSettings
 from trainloop.distributed import joined
 from trainloop.errors import ConfigError
 from trainloop.metrics import read_metrics
@@ -39,6 +40,14 @@ def test_a_strategy_equals_ddp_and_its_checkpoint_loads_with_other_ranks_and_ano
     assert at_four[0]["state"].step == 5
     as_ddp = run_ranks(2, train, config(tmp_path, **UNEVEN))
     assert largest_difference(as_ddp[1]["weights"], through) < 1e-12
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_statistics_of_batch_norm_are_the_same_on_all_ranks_when_the_model_is_evaluated(strategy: str) -> None:
+    norm = {"name": "tests.trainer.toy:Toy", "options": {"norm": True}}
+    first, second = run_ranks(2, train, config(task=norm, parallel={"strategy": strategy}))
+    assert largest_difference(first["weights"], second["weights"]) == 0
 
 
 def test_sharded_checkpoints_are_written_by_all_ranks_and_loaded_by_more(tmp_path: Path) -> None:
@@ -96,9 +105,12 @@ def test_a_delayed_group_is_resumed_in_the_middle_of_its_interval(tmp_path: Path
     assert largest_difference(resumed[0]["weights"], through[0]["weights"]) < 1e-12
 
 
-def test_a_pattern_that_matches_nothing_is_a_sentence() -> None:
-    with pytest.raises(RankFailed, match=r"delayed\.pattern is 'embedding': no trainable parameter has it"):
-        run_ranks(1, train, config(delayed={"pattern": "embedding"}))
+@pytest.mark.parametrize(("pattern", "share"), [("embedding", "none"), (".", "all")])
+def test_a_pattern_that_matches_nothing_or_everything_is_a_sentence(pattern: str, share: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    sentence = f"it is in {share} of the trainable parameters' names, it must be in some of 0.weight, 0.bias"
+    with pytest.raises(ConfigError, match=sentence):
+        DelayedGroup(DelayedSettings.model_validate({"pattern": pattern}), model)
 
 
 def test_local_steps_of_one_with_sgd_are_ddp_and_more_come_near() -> None:
@@ -208,7 +220,8 @@ def test_memory_is_carried_over_to_another_number_of_ranks() -> None:
     [
         ({"precision": {"compute": "fp16"}, "parallel": {"strategy": "fsdp"}}, "use bf16"),
         ({"communication": {"compression": "onebit"}, "parallel": {"strategy": "fsdp"}}, "fsdp, which sends by itself"),
-        ({"communication": {"compression": "onebit", "local_steps": 4}}, "which sends no gradients"),
+        ({"communication": {"compression": "onebit", "local_steps": 4}}, "no gradients are sent"),
+        ({"communication": {"local_steps": 4}, "balance": {"enabled": True}}, "which weighs all alike"),
         # Their memory would be in units of an older loss scale, or infinite: no step was ever made again.
         ({"communication": {"compression": "onebit"}, "precision": {"compute": "fp16"}}, "keeps what it left out"),
         ({"parallel": {"strategy": "zero1"}, "checkpoint": {"format": "sharded"}}, "strategy zero1: use full"),

@@ -15,7 +15,6 @@ from typing import NoReturn
 
 from trainloop.errors import TrainingError
 
-EXIT_ERROR = 1
 EXIT_STOPPED = 143
 
 
@@ -30,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except Exception:
         traceback.print_exc()
-        return EXIT_ERROR
+        return TrainingError.exit_code
 
 
 def leave(code: int) -> NoReturn:

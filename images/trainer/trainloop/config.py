@@ -83,15 +83,13 @@ class Config(Settings):
             (local and not ddp, "communication.local_steps with parallel.strategy other than ddp"),
             (local and delayed, "communication.local_steps with delayed.pattern"),
             (compressed and fsdp, "communication.compression with parallel.strategy fsdp, which sends by itself"),
-            (
-                compressed and local,
-                "communication.compression with communication.local_steps, which sends no gradients",
-            ),
+            (compressed and local, "communication.compression with communication.local_steps: no gradients are sent"),
             (fp16 and feedback, "precision.compute fp16 with a compression that keeps what it left out: use bf16"),
             (delayed and not ddp, "delayed.pattern with parallel.strategy other than ddp"),
             (delayed and sharded, "delayed.pattern with checkpoint.format sharded"),
             (sharded and zero1, "checkpoint.format sharded with parallel.strategy zero1: use full"),
             (self.balance.enabled and fsdp, "balance.enabled with parallel.strategy fsdp: its ranks run in step"),
+            (self.balance.enabled and local, "balance.enabled with communication.local_steps, which weighs all alike"),
         ]
         for sentence in (sentence for found, sentence in wrong if found):
             raise ValueError(f"these don't go together: {sentence}")

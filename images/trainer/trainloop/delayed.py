@@ -26,9 +26,7 @@ from trainloop.settings import Settings
 class DelayedSettings(Settings):
     """Which parameters wait, and how long."""
 
-    pattern: re.Pattern[str] | None = Field(
-        None, description="Regular expression found in the names of the group; null for none."
-    )
+    pattern: re.Pattern[str] | None = Field(None, description="Found in the names of the group; null for no group.")
     every: int = Field(4, ge=1, description="Steps between two updates of the group.")
 
 
@@ -42,10 +40,11 @@ class DelayedGroup:
             for name, parameter in model.named_parameters()
             if settings.pattern is not None and settings.pattern.search(name) and parameter.requires_grad
         }
-        if settings.pattern is not None and not self.named:
+        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+        if settings.pattern is not None and len(self.named) in (0, len(names)):
             raise ConfigError(
-                f"delayed.pattern is {settings.pattern.pattern!r}: no trainable parameter has it; the model has "
-                f"{listed([name for name, _ in model.named_parameters()])}"
+                f"delayed.pattern is {settings.pattern.pattern!r}: it is in {'all' if self.named else 'none'} of the "
+                f"trainable parameters' names, it must be in some of {listed(names)}"
             )
         # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model

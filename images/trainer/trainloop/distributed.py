@@ -132,7 +132,7 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
     if present is None or (kind != "auto" and present.type != kind):
         there = present.type if present else "only the CPU"
         raise ConfigError(
-            f"distributed.device is {kind!r} but this machine has {there}: set it to auto or get the device"
+            f"distributed.device is {kind!r} but this machine has {there}: set it to auto or get such one"
         )
     if local_rank >= torch.accelerator.device_count():
         raise ConfigError(

@@ -143,7 +143,7 @@ class MetricsLog:
                 write_prometheus(Path(self.settings.prometheus_file), numbers)
         except OSError as error:
             if not self._failed:
-                self.say(f"warning: metrics can't be written to {self.path}: {error}; training goes on without them")
+                self.say(f"warning: metrics can't all be written to {self.path}: {error}; training goes on")
             self._failed = True
 
     def started(self, step: int, total: int, about: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -84,7 +85,12 @@ class Replica:
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        """Make the ranks equal, before an evaluation or a checkpoint."""
+        """Make the ranks equal, before an evaluation or a checkpoint.
+
+        Buffers (BatchNorm's statistics) are each rank's own until then; rank 0's count, as in DDP's next forward.
+        """
+        for buffer in self.model.buffers() if self.world.size > 1 else ():
+            dist.broadcast(buffer, 0)
 
     def model_state(self) -> dict[str, torch.Tensor]:
         """The whole model's state by name."""

@@ -38,9 +38,7 @@ class ScheduleSettings(Settings):
         if self.kind == "cosine_restarts" and self.period is None:
             raise ValueError("period is missing: kind cosine_restarts needs the number of updates in its first cycle")
         if self.scaling != "none" and self.reference_batch is None:
-            raise ValueError(
-                f"reference_batch is missing: scaling {self.scaling} needs the batch that lr was meant for"
-            )
+            raise ValueError(f"reference_batch is missing: scaling {self.scaling} needs the batch that lr was made for")
         return self
 
 
