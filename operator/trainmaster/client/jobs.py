@@ -194,8 +194,12 @@ class JobClient:
         if tail is not None:
             query["tailLines"] = str(tail)
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"
-        for line in self.transport.lines(path, query=query, read_seconds=None):
-            yield line.decode("utf-8", "replace")
+        try:
+            for line in self.transport.lines(path, query=query, read_seconds=None):
+                yield line.decode("utf-8", "replace")
+        except JobNotFound:
+            # The job has ended meanwhile: its pods go when their logs are kept.
+            yield from self._kept(name, worker, tail)
 
     def kept_workers(self, name: str) -> builtins.list[int]:
         """Workers whose output the operator kept when the job ended."""

@@ -50,7 +50,7 @@ class FakeTransport:
     """Answers requests by `METHOD path`; streams by path. What was asked stands in `asked`."""
 
     answers: dict[str, Any] = field(default_factory=dict)
-    streams: dict[str, list[list[bytes]]] = field(default_factory=dict)
+    streams: dict[str, list[Any]] = field(default_factory=dict)
     asked: list[tuple[str, str, Mapping[str, str], Any]] = field(default_factory=list)
 
     def request(
@@ -73,4 +73,7 @@ class FakeTransport:
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         self.asked.append(("STREAM", path, dict(query), None))
         batches = self.streams.get(path, [])
-        yield from batches.pop(0) if batches else []
+        batch = batches.pop(0) if batches else []
+        if isinstance(batch, Exception):
+            raise batch
+        yield from batch

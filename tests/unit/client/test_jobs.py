@@ -77,6 +77,14 @@ def test_logs_come_from_the_pod_while_there_is_one() -> None:
     assert transport.asked[-1][2] == {"container": "worker", "tailLines": "5"}
 
 
+def test_logs_come_from_what_was_kept_when_the_pod_goes_at_that_moment() -> None:
+    transport = FakeTransport(
+        {f"GET {PODS}": {"items": [pod(0)]}, f"GET {KEPT}": {"data": {"worker-0.log": "one\n"}}},
+        {f"{PODS}/reviews-0/log": [JobNotFound('pods "reviews-0" not found')]},
+    )
+    assert list(client(transport).logs("reviews", 0)) == ["one"]
+
+
 def test_logs_come_from_what_was_kept_when_the_pod_is_gone() -> None:
     kept = {"data": {"worker-0.log": "one\ntwo\nthree\n", "worker-10.log": "", "worker-2.log": ""}}
     transport = FakeTransport({f"GET {PODS}": {"items": []}, f"GET {KEPT}": kept})
