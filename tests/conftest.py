@@ -1,4 +1,4 @@
-"""How Hypothesis runs here: with the same examples each time, and however slow the machine is.
+"""How Hypothesis runs here: with the same examples each time, and however slow the machine is. And no colours.
 
 A commit is refused because of what it changed, never because of a machine's load or this run's luck.
 `--hypothesis-profile=search` looks for new examples, twenty times as many.
@@ -6,9 +6,15 @@ A commit is refused because of what it changed, never because of a machine's loa
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", STEADY)
 settings.register_profile("search", STEADY, derandomize=False, max_examples=2_000)
 settings.load_profile("steady")
+
+# Where these are set, as on GitHub's runners, programs colour what they print into a pipe too.
+for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "PY_COLORS", "GITHUB_ACTIONS"):
+    os.environ.pop(name, None)
