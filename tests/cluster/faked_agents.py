@@ -64,7 +64,8 @@ class Timings:
     unacknowledged: float = 3.0
     bystander: float = 3.0
     forgotten: float = 30.0
-    rendezvous: float = 10.0
+    # Long, because hundreds of jobs start together here.
+    rendezvous: float = 60.0
 
 
 class Agent:

@@ -172,7 +172,8 @@ class Scenario:
 
     def kept_log(self, worker: int) -> str:
         """What is kept of a worker's log when the pods are gone."""
-        return "\n".join(self.client.logs(self.name, worker))
+        data = self.until(lambda: self.cluster.get("configmap", f"{self.name}-logs")["data"], "its logs are kept")
+        return str(data.get(f"worker-{worker}.log", ""))
 
     def pods(self) -> dict[str, Mapping[str, Any]]:
         return {pod["metadata"]["name"]: pod for pod in self.client.pods(self.name)}

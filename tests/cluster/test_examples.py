@@ -84,7 +84,7 @@ class Room:
 
     def logs(self, name: str) -> dict[str, str]:
         """What each worker said, as the operator kept it."""
-        return dict(self.cluster.get("configmap", f"{name}-logs")["data"])
+        return dict(self.cluster.eventually(lambda: self.cluster.get("configmap", f"{name}-logs")["data"]))
 
     def claimed(self, claim: str) -> Path:
         """The folder behind a claim."""

@@ -81,7 +81,8 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     until_phase(cluster, "short", "Succeeded")
     log = cluster.kubectl("logs", OPERATOR).stdout
     assert "orbidden" not in log, log
-    assert cluster.get("configmap", "short-logs")["data"]["worker-0.log"].endswith("trained\n")
+    kept = cluster.eventually(lambda: cluster.get("configmap", "short-logs")["data"], what="the logs are kept")
+    assert kept["worker-0.log"].endswith("trained\n")
 
 
 def test_an_upgrade_changes_the_crd_and_loses_no_running_job(helm: Config, cluster: Cluster, tmp_path: Path) -> None:

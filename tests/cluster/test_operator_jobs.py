@@ -75,7 +75,8 @@ class Jobs:
         return self.cluster.kubectl("logs", pod, "-c", "worker", check=False).stdout
 
     def kept_logs(self, name: str = "job") -> dict[str, str]:
-        return dict(self.cluster.get("configmap", f"{name}-logs")["data"])
+        # A moment after the job's end, before its pods go.
+        return dict(self.cluster.eventually(lambda: self.cluster.get("configmap", f"{name}-logs")["data"]))
 
     def events(self) -> list[str]:
         found = self.cluster.items("events", "--field-selector", "involvedObject.kind=DistributedTrainingJob")
