@@ -1,8 +1,8 @@
 """Why the kubelet killed a worker's container: a container's status only has the signal's exit code.
 
 The kubelet says in an Event of the pod (reason Killing, pkg/kubelet/kuberuntime) that a probe failed. It is read before
-the pass that decides on such an end, so that the failure's record names the probe: one list, and only where a container
-ended by SIGKILL or SIGTERM and its agent had nothing to say about that.
+the pass that decides on such ends, so that the failure's record names the probe, and several count once: one list, and
+only where containers ended by SIGKILL or SIGTERM and their agents had nothing to say about that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.api.pod_template import WORKER_CONTAINER
-from trainmaster.controller.cluster import EVENTS, Cluster
+from trainmaster.controller.cluster import EVENTS, Cluster, RawObject
 from trainmaster.controller.errors import ClusterError
 from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.records import JobKey, Snapshot
@@ -23,7 +23,7 @@ from trainmaster.reconciling.snapshot import ContainerEnd, PodView
 
 logger = logging.getLogger(__name__)
 
-# Seconds that the decision waits for the reason at most: it is only said, and recovery doesn't depend on it.
+# Seconds that the decision waits for the reason at most: without it the job recovers too.
 PATIENCE = 5.0
 # 128 + SIGKILL: the agent didn't obey SIGTERM; 128 + SIGTERM: it did.
 KILLED, OBEYED = 137, 143
@@ -49,28 +49,28 @@ class KilledContainers:
         ]
         if not ends or snapshot.job.status.completion_time is not None:
             return False
-        reasons = await asyncio.gather(*(self._ask(key, pod, end) for pod, end in ends))
-        found = {(pod.uid, end.finished_at or 0.0): reason for (pod, end), reason in zip(ends, reasons, strict=True)}
+        said = await self._ask(key, [pod.uid for pod, _ in ends])
+        found = {(pod.uid, end.finished_at or 0.0): _reason(said, pod, end) for pod, end in ends}
         self._store.note_looked_up(key, LookedUp(kills=found))
         return True
 
-    async def _ask(self, key: JobKey, pod: PodView, end: ContainerEnd) -> str | None:
-        selector = f"involvedObject.uid={pod.uid},reason=Killing"
+    async def _ask(self, key: JobKey, uids: list[str]) -> list[RawObject]:
+        """The kubelets' events on kills of these pods; of the whole namespace where there are several."""
+        about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
+        pages = self._cluster.pages(EVENTS, key.namespace, field_selector=f"{about},reason=Killing")
         try:
             async with asyncio.timeout(PATIENCE):
-                events = [
-                    event
-                    async for page in self._cluster.pages(EVENTS, key.namespace, field_selector=selector)
-                    for event in page
-                    if _is_of(event, pod, end)
-                ]
+                return [event async for page in pages for event in page]
         except (ClusterError, TimeoutError) as error:
-            logger.info("%s: why the container of pod %s was killed can't be read: %s", key, pod.name, error)
-            return None
-        if not events:
-            return None
-        newest = max(events, key=event_time)
-        return f"the kubelet: {str(newest.get('message') or '')[:300]}"
+            problem = str(error) or "no answer in time"
+            logger.info("%s: why %d containers were killed can't be read: %s", key, len(uids), problem)
+            return []
+
+
+def _reason(events: list[RawObject], pod: PodView, end: ContainerEnd) -> str | None:
+    its = [event for event in events if _is_of(event, pod, end)]
+    newest = max(its, key=event_time, default=None)
+    return None if newest is None else f"the kubelet: {str(newest.get('message') or '')[:300]}"
 
 
 def _end_to_explain(pod: PodView) -> ContainerEnd | None:

@@ -59,6 +59,17 @@ async def test_a_probes_kill_is_found_among_the_pods_events_and_asked_for_once()
     assert world.asked == 1
 
 
+async def test_many_ends_at_a_time_are_asked_for_together() -> None:
+    world = World()
+    for index in (1, 2):
+        container = {**b.running(), "lastState": b.terminated(137)["state"]}
+        world.store.note(PODS, world.cluster.put(PODS, b.pod(index, containerStatuses=[container])))
+    world.event(PROBE, "2026-11-21T04:00:05Z")
+    world.event(PROBE, "2026-11-21T04:00:05Z", uid="pod-bert-2")
+    assert await world.look() == [f"the kubelet: {PROBE}", None, f"the kubelet: {PROBE}"]
+    assert world.asked == 1
+
+
 async def test_what_cannot_be_read_holds_nothing_up() -> None:
     world = World()
     world.cluster.fail("list", "events", Forbidden("events", "not allowed", status=403))
