@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.unit.reconciling.builders import (
     NOW,
     container,
@@ -35,8 +37,9 @@ def around(*reports: Report, given: PodView, ago: float = 1.0, attempt: int = 1,
     return observed(*reports, given=pods(given), kills=kills, attempt=attempt, **fields)
 
 
-def test_its_end_is_told_in_the_kubelets_words() -> None:
-    status = decided(job(running()), around(given=killed(1))).status
+@pytest.mark.parametrize("phase", ["Starting", "Running"])
+def test_its_end_is_told_in_the_kubelets_words(phase: str) -> None:
+    status = decided(job(running(phase=phase)), around(given=killed(1))).status
     failure = status.failures[0]
     assert (failure.reason, failure.worker, failure.exit_code) == ("AgentLost", 1, 137)
     assert failure.message.endswith(f"ended with exit code 137: step 17 | {WORDS}")
