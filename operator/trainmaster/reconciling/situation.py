@@ -36,6 +36,9 @@ UP_WITHOUT_WORD = 10.0
 # Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
 
+# Of an agent that the kubelet's probe has ended and that still obeyed SIGTERM.
+_WELL = "its agent was well: the kubelet can't reach its port; change the worker's livenessProbe in spec.podTemplate"
+
 
 @dataclass(frozen=True)
 class Situation:
@@ -386,7 +389,7 @@ def _explained(report: Report, container: ContainerView | None, killed_because: 
     The end that it speaks of is the one before its own, when it has told it by exiting.
     """
     if killed_because and _ended_by(report, latest_end(container)):
-        error = "\n".join(filter(None, (report.error, killed_because)))
+        error = "\n".join(filter(None, (report.error, killed_because, _WELL if report.state == "Stopped" else "")))
         report = replace(report, state="Failed", reason="AgentLost", culprit=True, error=error)
     ends = (container.end, container.last_end) if container is not None else ()
     killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)

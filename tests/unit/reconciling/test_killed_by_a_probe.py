@@ -52,11 +52,11 @@ def test_so_it_is_when_its_next_life_speaks_first() -> None:
     assert failure.message.endswith(f"the agent ended without a word | {WORDS}")
 
 
-def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_is_told_the_same() -> None:
+def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_is_told_with_a_remedy() -> None:
     stopped = said(1, "Stopped", exit_code=143)
     status = decided(job(running()), around(stopped, given=killed(1, report=stopped))).status
     assert (status.failures[0].reason, status.failures[0].worker) == ("AgentLost", 1)
-    assert status.failures[0].message.endswith(WORDS)
+    assert f"{WORDS} | its agent was well: the kubelet can't reach its port" in status.failures[0].message
 
 
 def test_an_old_kill_is_no_word_on_a_later_stop() -> None:
