@@ -7,6 +7,7 @@ fields that it doesn't know, and server-side apply must not lose any.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,11 +20,13 @@ from kubernetes.aio.client import ApiClient
 from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.errors import NotFound, Silent, Unreachable, from_response, is_unserved
+from trainmaster.controller.errors import NotFound, Refused, Silent, Unreachable, from_response, is_unserved
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 # Objects in one page of a list. A pod of 10 kB is ten times that as Python objects: client-go's 500 would cost 50 MB.
 PAGE = 100
+# What the kubelet says, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
+_NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -158,7 +161,10 @@ class KubernetesCluster:
         query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
         if previous:
             query["previous"] = "true"
-        raw = await self._bytes("GET", PODS.path(namespace, pod, "log"), query=query, accept="*/*")
+        path = PODS.path(namespace, pod, "log")
+        raw = await self._bytes("GET", path, query=query, accept="*/*")
+        if _NO_LOG.fullmatch(raw):
+            raise Refused(f"GET {path}", raw.decode(), status=400)
         return raw.decode(errors="replace")
 
     @asynccontextmanager

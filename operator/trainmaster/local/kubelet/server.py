@@ -84,7 +84,11 @@ class NodeServer:
         kubelet = self._kubelets.get(node)
         if kubelet is None:
             raise ApiError(500, "", f"Get logs: node {node} isn't part of this process")
-        run = _run(pod, container, call.query.get("previous", "").lower() in ("true", "1"))
+        previous = call.query.get("previous", "").lower() in ("true", "1")
+        run = _run(pod, container, previous)
+        if previous and (gone := collected(_status(pod, container))):
+            # The kubelet has begun its answer when it finds out (server.go:getContainerLogs).
+            return web.Response(text=f"unable to retrieve container logs for {gone}", content_type="text/plain")
         file = kubelet.log_path(pod, container, run)
 
         def running() -> bool:
@@ -218,6 +222,15 @@ def _run(pod: Object, container: str, previous: bool) -> int:
         problem = "trying and failing to pull image" if reason != "InvalidImageName" else "image can't be pulled"
         raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: {problem}')
     raise bad_request(f'container "{container}" in pod "{name}" is waiting to start: {reason or "ContainerCreating"}')
+
+
+def collected(status: Object) -> str | None:
+    """The container before the last one, which the kubelet removes when that one has ended too: of each container it
+    keeps the newest dead one (kubelet.go:cleanUpContainersInPod)."""
+    if "terminated" not in (status.get("state") or {}):
+        return None
+    before = (status.get("lastState") or {}).get("terminated") or {}
+    return str(before.get("containerID") or "") or None
 
 
 def _proxy_name(text: str) -> tuple[str, str, str]:
