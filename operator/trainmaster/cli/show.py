@@ -62,6 +62,9 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     if job.status.failures:
         parts.append(_failures(job.status.failures))
         parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
+    if job.status.avoided_nodes and not job.finished:
+        blamed = (f"{node} ({job.status.node_blames.get(node, 0)} failures)" for node in job.status.avoided_nodes)
+        parts.append(Text(f"avoids nodes: {', '.join(blamed)}", style="yellow"))
     if job.status.phase is None:
         unseen = "no operator has taken this job up yet; if that lasts: is one running that serves its namespace?"
         parts.append(Text(unseen, style="yellow"))

@@ -19,6 +19,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     yield from _accepted(old, new)
     if new.failures[:1] != old.failures[:1] and new.failures and new.phase != "Failed":
         yield _failure(new.failures[0], new, spec)
+    yield from _quarantine(old, new)
     if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
         held = condition(old.conditions, "Suspended")
         if held is not None and held.reason == "Queued":
@@ -69,6 +70,18 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
         limit = f" of {spec.failure_policy.max_restarts}" if spec is not None else ""
         cost = f"restart {new.restarts}{limit}"
     return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}; {cost}")
+
+
+def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    for node in sorted(set(new.avoided_nodes) - set(old.avoided_nodes)):
+        times = new.node_blames.get(node, 0)
+        message = (
+            f"Node {node} is blamed for {times} failure{'' if times == 1 else 's'} of this job, so its pods avoid it; "
+            "failurePolicy.nodes.quarantineAfter: 0 forgives all nodes"
+        )
+        yield JobEvent("Warning", "NodeAvoided", message)
+    if old.avoided_nodes and not new.avoided_nodes:
+        yield JobEvent("Normal", "NodesForgiven", f"No longer avoided: {', '.join(old.avoided_nodes)}")
 
 
 def _trouble(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:

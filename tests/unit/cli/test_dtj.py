@@ -129,6 +129,12 @@ def test_status_says_that_no_operator_has_seen_the_job(transport: FakeTransport)
     assert "no operator has taken this job up yet" in run("status", "reviews").output
 
 
+def test_status_says_which_nodes_the_job_avoids(transport: FakeTransport) -> None:
+    blamed = {**RUNNING, "avoidedNodes": ["gpu-7"], "nodeBlames": {"gpu-7": 3, "gpu-8": 1}}
+    transport.answers = {f"GET {JOBS}/reviews": job(**blamed), f"GET {PODS}": {"items": []}}
+    assert "avoids nodes: gpu-7 (3 failures)\n" in run("status", "reviews").output
+
+
 def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(transport: FakeTransport) -> None:
     spent = {"until": "2026-11-21T05:00:00Z", "rendezvous": 1.4}
     transport.answers = {f"GET {JOBS}/reviews": job(phase="Running", time=spent), f"GET {PODS}": {"items": []}}

@@ -37,6 +37,8 @@ def test_at_the_limit_the_node_is_avoided_and_its_worker_moves_before_the_next_a
     decision = decided(of, settled(of, observed(bus_error(1))))
     status = decision.status
     assert (status.phase, status.attempt, status.avoided_nodes) == ("Restarting", 1, ["node-1"])
+    told = next(event for event in decision.events if event.reason == "NodeAvoided")
+    assert told.message.startswith("Node node-1 is blamed for ")
     assert kinds(decision) == ["Delete bert-1", "Assign 1 Hold to bert-0,bert-1", "Apply StatefulSet x2"]
     preferred = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}]}
     assert affinity(decision) == [{"weight": 100, "preference": preferred}]
@@ -96,6 +98,9 @@ def test_setting_the_limit_to_zero_forgives_all() -> None:
     of = job(avoided, failurePolicy={"nodes": {"quarantineAfter": 0}})
     decision = decided(of, settled(job(avoided), observed(said(0, "Running"), said(1, "Running"))))
     assert (decision.status.node_blames, decision.status.avoided_nodes) == ({}, [])
+    assert [(event.reason, event.message) for event in decision.events] == [
+        ("NodesForgiven", "No longer avoided: node-1")
+    ]
     assert affinity(decision) == []
 
 
