@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from trainmaster.client import JobClient, TrainingJob
 
 app = typer.Typer(
@@ -123,7 +125,7 @@ def status(
     from rich.console import Console
     from rich.live import Live
 
-    from trainmaster.cli.show import job_table, job_view
+    from trainmaster.cli.show import job_table
 
     if output not in (None, "json"):
         raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
@@ -147,11 +149,11 @@ def status(
             typer.echo(json.dumps(_as_json(job), indent=2))
             return
         if not watch:
-            console.print(job_view(job, jobs.pods(name)))
+            console.print(_view(jobs, job))
             return
-        with Live(job_view(job, jobs.pods(name)), console=console, auto_refresh=False) as live:
+        with Live(_view(jobs, job), console=console, auto_refresh=False) as live:
             for job in jobs.watch(name):
-                live.update(job_view(job, jobs.pods(name)), refresh=True)
+                live.update(_view(jobs, job), refresh=True)
                 if job.finished:
                     return
 
@@ -259,6 +261,19 @@ def resume(name: JobName, namespace: Namespace = None, context: Context = None, 
     with told():
         job = _client(namespace, kubeconfig, context).resume(name)
         typer.echo(f"{name}: {job.phase} already" if job.finished else f"{name}: to go on")
+
+
+def _view(jobs: JobClient, job: TrainingJob) -> RenderableType:
+    """The job with its pods, as far as one may see them."""
+    from rich.console import Group
+
+    from trainmaster.cli.show import job_view
+    from trainmaster.client import NotAllowed
+
+    try:
+        return job_view(job, jobs.pods(job.name))
+    except NotAllowed as error:
+        return Group(job_view(job, []), f"(without its pods: {error})")
 
 
 def _workers(jobs: JobClient, name: str) -> list[int]:

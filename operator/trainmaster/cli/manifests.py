@@ -103,9 +103,15 @@ def _parse(document: Document, value: Mapping[str, Any]) -> ParsedJob | None:
         job = parse_job(value)
     except InvalidJob as error:
         lines += [f"{document.place(problem.field)}: {problem}" for problem in error.problems]
-    for line in lines:
+    for line in sorted(lines, key=lambda line: _position(document, line)):
         typer.echo(line, err=True)
     return None if lines else job
+
+
+def _position(document: Document, line: str) -> tuple[int, int]:
+    """Where in the file a line is about."""
+    number, column, _ = line.removeprefix(f"{document.source}:").split(":", 2)
+    return int(number), int(column)
 
 
 def _text(objects: list[Mapping[str, Any]], output: str) -> str:

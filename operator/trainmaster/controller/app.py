@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
+from trainmaster.controller.cluster import LEASES
 from trainmaster.controller.connection import Connection, connect
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
 from trainmaster.controller.events import EventRecorder
@@ -85,6 +86,8 @@ class Operator:
             if settings.metrics_port is not None:
                 await self._serve_health(stack, store, queue, streams, settings.metrics_port)
             if settings.leader_elect:
+                if not connection.in_cluster:
+                    await self._reached(cluster, connection)
                 lease = LeaderLease(cluster, self._lease_settings())
                 if not await _unless(stop, lease.acquire()):
                     return
@@ -197,6 +200,17 @@ class Operator:
                 task.cancel()
             await asyncio.gather(*background, *workers, stopped, return_exceptions=True)
 
+    async def _reached(self, cluster: KubernetesCluster, connection: Connection) -> None:
+        """Raises OperatorError where nothing answers: on a laptop the kubeconfig is wrong, and waiting no use."""
+        settings = self.settings
+        try:
+            await cluster.get(LEASES, settings.lease_namespace, settings.lease_name)
+        except (Unreachable, Unauthorized) as error:
+            raise _unusable(connection, error) from error
+        except ClusterError:
+            # It answers; the lease says what is wrong.
+            return
+
     async def _fill(self, resync: Resync, connection: Connection) -> None:
         """Read everything, trying again until it works; says in one sentence what is missing."""
         told = ""
@@ -210,9 +224,7 @@ class Operator:
                 text = f"A permission is missing; waiting for it: {error.message}"
             except (Unreachable, Unauthorized) as error:
                 if not connection.in_cluster and not told:
-                    raise OperatorError(
-                        f"the cluster at {connection.configuration.host} can't be used: {error}"
-                    ) from error
+                    raise _unusable(connection, error) from error
                 text = f"The API server doesn't answer; trying again: {error}"
             except ClusterError as error:
                 text = f"The API server can't be read; trying again: {error}"
@@ -269,6 +281,10 @@ class Operator:
                 f"--metrics-port: {port} can't be listened on ({error.strerror}); choose another, or 0 for a free one"
             ) from error
         logger.info("Metrics and probes on port %d.", self.port)
+
+
+def _unusable(connection: Connection, error: ClusterError) -> OperatorError:
+    return OperatorError(f"the cluster at {connection.configuration.host} can't be used: {error}")
 
 
 def _noting(store: Store, resync: Resync) -> Callable[[Event], None]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from tests.unit.client.fakes import FakeTransport, job, pod
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.cli import dtj
-from trainmaster.client import JobClient, JobNotFound
+from trainmaster.client import JobClient, JobNotFound, NotAllowed
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -133,6 +133,15 @@ def test_status_says_which_nodes_the_job_avoids(transport: FakeTransport) -> Non
     blamed = {**RUNNING, "avoidedNodes": ["gpu-7"], "nodeBlames": {"gpu-7": 3, "gpu-8": 1}}
     transport.answers = {f"GET {JOBS}/reviews": job(**blamed), f"GET {PODS}": {"items": []}}
     assert "avoids nodes: gpu-7 (3 failures)\n" in run("status", "reviews").output
+
+
+def test_status_is_shown_also_to_those_who_may_not_see_pods(transport: FakeTransport) -> None:
+    refusal = 'pods is forbidden: User "ann" cannot list resource "pods"'
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": NotAllowed(refusal)}
+    result = run("status", "reviews")
+    assert result.exit_code == 0
+    assert "Running  attempt 2" in result.output
+    assert f"(without its pods: {refusal})" in result.output
 
 
 def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(transport: FakeTransport) -> None:

@@ -70,11 +70,11 @@ def test_everything_wrong_is_said_with_its_place(runner: CliRunner, tmp_path: Pa
     assert result.stdout == ""
     assert result.stderr.splitlines() == [
         f"{path}: skipped document 1 (ConfigMap in v1)",
-        f"{path}:15:5: spec.resources.memory: is given twice; keep one",
-        f"{path}:11:3: spec.launcher: 'mpi' is not known; use torchrun or exec",
-        f"{path}:20:7: spec.workerGroups[1].workers: 0 is too small; use at least 1",
-        f"{path}:13:5: spec.resources.gpus: 0.5 is not a whole number; write it without quotes and without a fraction",
         f"{path}:10:3: spec.wokers: unknown field; did you mean workers?",
+        f"{path}:11:3: spec.launcher: 'mpi' is not known; use torchrun or exec",
+        f"{path}:13:5: spec.resources.gpus: 0.5 is not a whole number; write it without quotes and without a fraction",
+        f"{path}:15:5: spec.resources.memory: is given twice; keep one",
+        f"{path}:20:7: spec.workerGroups[1].workers: 0 is too small; use at least 1",
     ]
 
 

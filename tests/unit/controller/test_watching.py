@@ -199,8 +199,10 @@ async def test_a_cluster_that_is_not_there_is_told_in_one_sentence(tmp_path: Pat
     settings = OperatorSettings(
         kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1"), leader_elect=False, metrics_port=None
     )
-    with pytest.raises(OperatorError, match=r"the cluster at http://127\.0\.0\.1:1 can't be used"):
-        await Operator(settings, b.children_decider).run(asyncio.Event())
+    for leader_elect in (False, True):
+        operator = Operator(replace(settings, leader_elect=leader_elect), b.children_decider)
+        with pytest.raises(OperatorError, match=r"the cluster at http://127\.0\.0\.1:1 can't be used"):
+            await asyncio.wait_for(operator.run(asyncio.Event()), 30)
     with pytest.raises(ConnectionSettingsError, match=r"no kubeconfig at /nowhere: set KUBECONFIG or --kubeconfig"):
         await Operator(replace(settings, kubeconfig="/nowhere"), b.children_decider).run(asyncio.Event())
 
