@@ -49,6 +49,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one_to_the_bit(tmp_path: Path, ra
     changes = {**EXACT, "checkpoint": {"path": str(tmp_path / "saved"), "mode": mode}}
     run_ranks(ranks, train, config(tmp_path, **changes), 3)
     resumed = run_ranks(ranks, train, config(tmp_path, **changes))
+    assert '"event": "resumed", "step": 3' in (tmp_path / "report" / "metrics.jsonl").read_text()
     for rank in range(ranks):
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
@@ -133,7 +134,9 @@ def test_ranks_that_share_a_directory_have_one_writer(tmp_path: Path) -> None:
 
 def _writer_of(folder: Path) -> int:
     with joined(config().distributed) as world:
-        return Checkpointer(CheckpointSettings.model_validate({}), world, folder).writer
+        checkpointer = Checkpointer(CheckpointSettings.model_validate({"mode": "process"}), world, folder)
+        assert bool(multiprocessing.active_children()) == checkpointer.is_writer, "a writing process, and only there"
+        return checkpointer.writer
 
 
 @pytest.mark.torch

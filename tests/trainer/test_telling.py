@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.ranks import environment, free_port, run_ranks
 from tests.trainer.test_health import python_m_trainloop
-from tests.trainer.toy import config, train
+from tests.trainer.toy import Toy, config, train
 from trainloop.config import Config
 from trainloop.distributed import joined
-from trainloop.metrics import read_metrics, write_prometheus
+from trainloop.metrics import MetricsLog, read_metrics, write_prometheus
 from trainloop.progress import Progress, heartbeat
+from trainloop.run import dry_run
 from trainloop.trainer import Trainer
 from trainloop.watchdog import blame
 
@@ -223,6 +225,27 @@ def test_a_dry_run_says_memory_and_step_time_and_leaves_nothing(tmp_path: Path) 
     assert "s a step, peak memory" in done.stdout and "10 steps in all" in done.stdout
     assert "evaluation at step 2" in done.stdout, "a mistake there would show at the end of the run only"
     assert list(tmp_path.iterdir()) == []
+
+
+class Mean(Toy):
+    """The mistake that the documents warn of: a loss that is a mean."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return super().loss(model, batch) / self.count(batch)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("task", "warned"), [(Toy, 0), (Mean, 1)])
+def test_a_dry_run_warns_of_a_loss_that_is_a_mean(task: type[Toy], warned: int) -> None:
+    [said] = run_ranks(1, _said_in_a_dry_run, config(task={"name": f"{task.__module__}:{task.__name__}"}))
+    assert len([line for line in said if "the task's loss is a mean" in line]) == warned
+
+
+def _said_in_a_dry_run(settings: Config) -> list[str]:
+    said: list[str] = []
+    MetricsLog.say = lambda _, text: said.append(text)  # type: ignore[method-assign]
+    dry_run(settings)
+    return said
 
 
 def test_a_wrong_configuration_ends_with_code_2_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -147,6 +147,8 @@ def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
             for _ in range(steps):
                 trainer.train_step()
             trainer.save()
+            if trainer.checkpoints is not None:
+                trainer.checkpoints.close()  # a writing process ends with this one, whether it has written or not
         return {
             "weights": weights(trainer),
             "seen": list(trainer.task.seen),  # type: ignore[attr-defined]

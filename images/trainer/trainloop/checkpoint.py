@@ -74,7 +74,8 @@ class Checkpointer:
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        self._saver = Saver(settings.mode)
+        # A writing process has 150 MiB of its own: only who writes needs one.
+        self._saver = Saver(settings.mode if self.is_writer else "sync")
         if self.is_writer:
             storage.clean(path)
 

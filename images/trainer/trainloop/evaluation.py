@@ -54,6 +54,11 @@ class Evaluator:
         sums = self._sums([self.task.train[index] for index in range(min(8, len(self.task.train)))])
         return sums["loss"] / max(1.0, sums["count"])
 
+    def loss_is_a_mean(self) -> bool:
+        """Whether a sample taken twice has the loss that it has once: a mistake in a task, its loss must be a sum."""
+        once, twice = (self._sums([self.task.train[0]] * times)["loss"] for times in (1, 2))
+        return once != 0 and math.isclose(once, twice, rel_tol=0.01)
+
     def _sums(self, samples: list[Any]) -> dict[str, float]:
         """Over `samples`: the loss, what it is a mean over, and what the task measures."""
         batch = {name: tensor.to(self.world.device) for name, tensor in self.task.collate(samples).items()}

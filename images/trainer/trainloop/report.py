@@ -182,4 +182,8 @@ if __name__ == "__main__":
     parser.add_argument("directory", type=Path)
     parser.add_argument("--against", type=Path)
     chosen = parser.parse_args()
-    print(write_report(chosen.directory, chosen.against))
+    if not (chosen.directory / "metrics.jsonl").is_file():
+        parser.error(
+            f"{chosen.directory} has no metrics.jsonl: name the directory that a run has written (metrics.path)"
+        )
+    print(write_report(chosen.directory, chosen.against) or "no report: it needs matplotlib (pip install matplotlib)")

@@ -13,7 +13,6 @@ from trainloop.inquiries import answer_inquiries
 from trainloop.preflight import check, fingerprint
 from trainloop.report import closing_line
 from trainloop.resources import memory, memory_limit
-from trainloop.settings import Settings
 from trainloop.tasks import task_module
 from trainloop.trainer import Trainer
 
@@ -39,12 +38,10 @@ def train(config: Config) -> bool:
 def dry_run(config: Config) -> None:
     """Build everything, make two steps and evaluate a batch, without leaving a file; say what a step takes."""
     with tempfile.TemporaryDirectory() as folder:
-        changes: dict[str, Settings] = {
-            "evaluation": config.evaluation.model_copy(update={"samples": config.evaluation.batch}),
-            "checkpoint": config.checkpoint.model_copy(update={"path": folder, "resume": False, "storage": "shared"}),
-            "metrics": config.metrics.model_copy(update={"path": folder, "prometheus_file": None}),
-        }
-        config = config.model_copy(update=changes)
+        checkpoint = config.checkpoint.model_copy(update={"path": folder, "resume": False, "storage": "shared"})
+        metrics = config.metrics.model_copy(update={"path": folder, "prometheus_file": None})
+        evaluation = config.evaluation.model_copy(update={"samples": config.evaluation.batch})
+        config = config.model_copy(update={"checkpoint": checkpoint, "metrics": metrics, "evaluation": evaluation})
         with joined(config.distributed) as world:
             trainer = Trainer(config, world)
             trainer.prepare()
@@ -53,6 +50,8 @@ def dry_run(config: Config) -> None:
                 trainer.train_step()
             seconds = time.perf_counter() - began
             trainer.evaluate()
+            if trainer.evaluator.loss_is_a_mean():
+                trainer.log.say("warning: the task's loss is a mean, it seems: it must be the sum over what it counts")
             peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
             host = f"peak memory {peaks['hostMemory']:.2f} GiB"
             if limit := memory_limit():
