@@ -20,7 +20,9 @@ RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"
 # CEL's own findings; a schema's name the place again ("spec.workers in body should be ...").
 _REASONS = re.compile(r"^(Invalid value|Required value|Forbidden|Duplicate value): ")
-_SCHEMA_WORDS = re.compile(r" in body |^Unsupported value|^Too |^Duplicate value|^Required value$|^Invalid value: \"")
+_SCHEMA_WORDS = re.compile(
+    r" in body | must validate |^Unsupported value|^Too |^Duplicate value|^Required value$|^Invalid value: \""
+)
 
 
 @dataclass(frozen=True)

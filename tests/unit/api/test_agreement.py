@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.api.api_server import apply
@@ -142,6 +142,7 @@ NAMES = st.sampled_from(["job", "job", "job", "job", "x" * 40, "x" * 52, "x" * 5
 
 @settings(max_examples=300)
 @given(specs(), NAMES)
+@example({"workers": 2, "resources": {"sharedMemory": 10**19}}, "job")
 def test_python_and_the_api_server_agree(spec: Any, name: str) -> None:
     answer = apply(spec, name)
     try:

@@ -24,7 +24,11 @@ _UNSET = object()
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a value, as validation errors name it."""
+    """The JSON type of a value, as validation errors name it.
+
+    What is too large for an int64 is decoded as a float64 (sigs.k8s.io/json), and a float64 is an integer only where it
+    is exact (go-openapi/swag, `IsFloat64AJSONInteger`).
+    """
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -32,9 +36,9 @@ def type_name(value: Any) -> str:
     if isinstance(value, str):
         return "string"
     if isinstance(value, int):
-        return "integer"
+        return "integer" if -(2**63) <= value < 2**63 else "number"
     if isinstance(value, float):
-        return "integer" if value.is_integer() else "number"
+        return "integer" if value.is_integer() and abs(value) < 2**53 else "number"
     return "object" if isinstance(value, dict) else "array"
 
 
