@@ -20,6 +20,14 @@ from tests.cluster.conftest import SharedCluster
 from trainmaster.local.config import ClusterConfig
 from trainmaster.local.embedded import LocalCluster
 
+RECORDED_MINOR = "36"
+
+
+def skip_unless_recorded(version: Mapping[str, str]) -> None:
+    """Skips where /version says that it is another Kubernetes than the recorded one."""
+    if version["minor"] != RECORDED_MINOR:
+        pytest.skip(f"the answers are those of Kubernetes 1.{RECORDED_MINOR}, and this is {version['gitVersion']}")
+
 
 @dataclass(frozen=True)
 class Target:

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.conformance.cluster_under_test import skip_unless_recorded
 from tests.cluster.conftest import Cluster
 
 Object = dict[str, Any]
@@ -225,6 +226,7 @@ def _comparable(views: list[View], title: str) -> list[View]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=[scenario["title"] for scenario in SCENARIOS])
 def test_pods_go_through_the_recorded_states(cluster: Cluster, scenario: Object) -> None:
     """`pkg/kubelet/kuberuntime`, `pkg/kubelet/status`, `pkg/controller/statefulset` in Kubernetes 1.36."""
+    skip_unless_recorded(cluster.request("GET", "/version")[1])
     namespace = _recorded_namespace(scenario)
     with Recorder(cluster) as recorder:
         _create(cluster, scenario)
