@@ -26,3 +26,17 @@ async def test_dependents_go_with_their_owner_also_after_its_definition_was_made
 
     await until(lambda: api.peek("configmaps", "child", "default") is None)
     collector.cancel()
+
+
+async def test_dependents_go_with_owners_that_went_with_their_definition() -> None:
+    api = await new_api()
+    collector = asyncio.create_task(GarbageCollector(api).run())
+    owner = await api.create(WIDGETS, widget("owner"), "default")
+    reference = {"apiVersion": "example.dev/v1", "kind": "Widget", "name": "owner", "uid": owner["metadata"]["uid"]}
+    await api.create("configmaps", {"metadata": {"name": "child", "ownerReferences": [reference]}}, "default")
+    await asyncio.sleep(0.05)
+
+    await api.delete(crd.RESOURCE, WIDGETS)
+
+    await until(lambda: api.peek("configmaps", "child", "default") is None)
+    collector.cancel()

@@ -8,6 +8,7 @@ dependents like all others.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,9 @@ from trainmaster.local.apiserver.deleting import FOREGROUND, ORPHAN
 from trainmaster.local.apiserver.storage import Change
 from trainmaster.local.controllers.loop import Controller, Key, Object
 from trainmaster.local.controllers.pods import is_terminating
+
+# As many as Kubernetes keeps.
+ABSENT_OWNERS = 500
 
 
 class GarbageCollector(Controller):
@@ -27,6 +31,8 @@ class GarbageCollector(Controller):
         super().__init__(api)
         self._dependents: dict[str, dict[tuple[str, str, str], None]] = {}
         self._watched: set[str] = set()
+        # Owners that were seen to go (Kubernetes' absentOwnerCache): so theirs go even where the type went right after.
+        self._absent: OrderedDict[str, None] = OrderedDict()
         api.registry.on_change(self._watch_all)
         self._watch_all()
 
@@ -57,7 +63,12 @@ class GarbageCollector(Controller):
                 self._dependents.get(uid, {}).pop(_place(resource, old), None)
         if new is None:
             gone = change.last.object
-            for place in self._dependents.pop(gone["metadata"]["uid"], {}):
+            dependents = self._dependents.pop(gone["metadata"]["uid"], {})
+            if dependents:
+                self._absent[gone["metadata"]["uid"]] = None
+                if len(self._absent) > ABSENT_OWNERS:
+                    self._absent.popitem(last=False)
+            for place in dependents:
                 self.queue.add((place[0], f"{place[1]}/{place[2]}"))
             # An owner that waits for its dependents may go now.
             self._queue_owners(gone)
@@ -123,6 +134,8 @@ class GarbageCollector(Controller):
 
     def _state(self, obj: Object, reference: Object) -> str:
         """`living`, `absent`, or `deleting` in the foreground."""
+        if reference["uid"] in self._absent:
+            return "absent"
         for resource in self._resources_of(reference):
             namespaced = next(t.namespaced for t in self.api.registry if t.qualified == resource)
             namespace = obj["metadata"].get("namespace", "") if namespaced else ""
