@@ -21,7 +21,7 @@ from trainloop import run, storage
 from trainloop.checkpoint import Checkpointer, CheckpointSettings
 from trainloop.config import Config
 from trainloop.distributed import World, joined
-from trainloop.errors import ConfigError
+from trainloop.errors import ConfigError, TrainingError
 from trainloop.saving import Saver
 from trainloop.trainer import Trainer
 
@@ -316,18 +316,36 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how:
     runs = run_ranks(
         ranks, _on_a_full_disk, config(tmp_path, **changes, task=EXACT["task"], precision=EXACT["precision"])
     )
-    assert runs == [6] * ranks
+    assert (
+        runs
+        == [f"nothing of the run's end could be saved in {tmp_path}/saved: make room there, and start it again"] * ranks
+    )
     assert list((tmp_path / "saved").iterdir()) == []
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert "checkpoint of step 2 can't be written to" in log and "training goes on without it" in log
+    assert '"kind": "step", "attempt": 1' in log and '"step": 6, "totalSteps": 6' in log
 
 
-def _on_a_full_disk(settings: Config) -> int:
-    """No file may be larger than 20,000 bytes: a disk that is full in the middle of the state."""
+def _on_a_full_disk(settings: Config) -> str:
+    return _to_its_end_with_files_of(20_000, settings)
+
+
+def _on_a_disk_that_takes_nothing(settings: Config) -> str:
+    return _to_its_end_with_files_of(600, settings)
+
+
+def _to_its_end_with_files_of(size: int, settings: Config) -> str:
+    """No file may be larger than `size` bytes: a disk that is full in the middle of one. What the run ends with."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    step: int = train(settings)["state"].step
-    return step
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        run.train(settings)
+    except TrainingError as error:
+        return str(error)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    return "a good end"
 
 
 @pytest.mark.torch
@@ -335,17 +353,9 @@ def test_a_disk_that_takes_nothing_any_more_does_not_end_a_run(tmp_path: Path) -
     """Metrics are on the checkpoints' disk unless told otherwise; the weights alone are written when all is done."""
     hook, checkpoint = f"{__name__}:be_quiet", {"path": str(tmp_path / "saved"), "every_steps": 2}
     settings = config(tmp_path, checkpoint=checkpoint, hooks=[hook])
-    assert run_ranks(1, _to_its_end_on_a_full_disk, settings) == [False]
+    [end] = run_ranks(1, _on_a_disk_that_takes_nothing, settings)
+    assert end.startswith("nothing of the run's end could be saved in"), "it went on to its end, which is no good one"
     assert [path.name for path in (tmp_path / "saved").iterdir() if not path.name.startswith(".")] == []
-
-
-def _to_its_end_on_a_full_disk(settings: Config) -> bool:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
-    stopped = run.train(settings)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    return stopped
 
 
 def be_quiet(trainer: Trainer) -> None:

@@ -45,11 +45,8 @@ def make_deterministic() -> None:
 def capture(device: torch.device) -> dict[str, Any]:
     """The state of this rank's generators, in types that `torch.load(weights_only=True)` reads."""
     name, keys, *rest = np.random.get_state(legacy=True)
-    state = {
-        "torch": torch.get_rng_state(),
-        "numpy": (str(name), np.asarray(keys).tolist(), *rest),
-        "python": random.getstate(),
-    }
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    state["numpy"] = (str(name), np.asarray(keys).tolist(), *rest)
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state(device)
     return state

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from trainloop import seeding, snapshots
+from trainloop import seeding, snapshots, storage
 from trainloop.anomaly import AnomalyDetector, Verdict
 from trainloop.balance import Balancer
 from trainloop.checkpoint import Checkpointer
@@ -346,19 +346,29 @@ class Trainer:
         return stopped
 
     def _export(self) -> None:
-        """Leave the trained weights alone, in a form that other programs read."""
-        if self.checkpoints is None or not self.config.checkpoint.export:
+        """Leave the trained weights alone, in a form that other programs read.
+
+        Raises TrainingError when nothing of the run's end could be saved: it must not pass for a success.
+        """
+        if self.checkpoints is None:
             return
-        # Copies, because safetensors refuses tensors that share memory (tied embeddings) or aren't contiguous.
-        state, plain = self.replica.model_state(), torch.contiguous_format
-        weights = {name: tensor.detach().cpu().clone(memory_format=plain) for name, tensor in state.items()}
-        if self.checkpoints.is_writer:
-            beside = self.checkpoints.path / ".model.safetensors"
+        path, plain = self.checkpoints.path, torch.contiguous_format
+        left = any(found.step == self.state.step for found in storage.complete(path))
+        if self.config.checkpoint.export:
+            # Copies, because safetensors refuses tensors that share memory (tied embeddings) or aren't contiguous.
+            state = self.replica.model_state().items()
+            weights = {name: tensor.detach().cpu().clone(memory_format=plain) for name, tensor in state}
             try:
-                save_file(weights, beside)
-                beside.replace(self.checkpoints.path / "model.safetensors")
+                if self.checkpoints.is_writer:
+                    save_file(weights, path / ".model.safetensors")
+                    (path / ".model.safetensors").replace(path / "model.safetensors")
+                    left = True
             except (OSError, SafetensorError) as error:
                 self._warn(f"model.safetensors can't be written: {error}")
+        if not any(self.world.gather(left)):
+            raise TrainingError(
+                f"nothing of the run's end could be saved in {path}: make room there, and start it again"
+            )
 
     def _enter(self, section: Section, seconds: float | None = None) -> None:
         self.watchdog.at(section, self.state.step, limit=seconds, waits=True)
