@@ -173,6 +173,12 @@ def logs(
         jobs = _client(namespace, kubeconfig, context)
         jobs.get(name)
         workers = [worker] if worker is not None else _workers(jobs, name)
+        waiting = _not_started(jobs, name)
+        for each in sorted(waiting.keys() & set(workers)):
+            typer.echo(f"Worker {each} has no output yet: {waiting[each]}.", err=True)
+            workers.remove(each)
+        if not workers and waiting:
+            return
         if not workers:
             typer.echo(f"Job {name} has no output: it has no pods, and none was kept.", err=True)
             return
@@ -285,18 +291,31 @@ def _workers(jobs: JobClient, name: str) -> list[int]:
     return jobs.kept_workers(name)
 
 
+def _not_started(jobs: JobClient, name: str) -> dict[int, str]:
+    """Of each worker whose pod has no container yet, what it waits in."""
+    from trainmaster.cli.show import pod_state
+    from trainmaster.client import worker_index
+
+    pods = [pod for pod in jobs.pods(name) if (pod.get("status") or {}).get("phase") == "Pending"]
+    return {worker_index(pod): f"pod {pod['metadata']['name']} is {pod_state(pod)}" for pod in pods}
+
+
 def _labelled(worker: int, line: str, workers: int) -> str:
     return line if workers == 1 else f"[worker {worker}] {line}"
 
 
 def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None) -> None:
     """Follow several workers at once: a thread reads each, this one prints, until all have ended."""
+    from trainmaster.client import ClientError
+
     lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
 
     def read(worker: int) -> None:
         try:
             for line in jobs.logs(name, worker, follow=True, tail=tail):
                 lines.put((worker, line))
+        except ClientError as error:
+            typer.echo(f"error: worker {worker}: {error}", err=True)
         finally:
             lines.put((worker, None))
 

@@ -234,6 +234,19 @@ def test_logs_of_several_workers_name_each(transport: FakeTransport) -> None:
     assert run("logs", "reviews").output == "[worker 0] hello 0\n[worker 1] hello 1\n"
 
 
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+def test_logs_of_a_worker_that_has_not_started_say_so(transport: FakeTransport, follow: list[str]) -> None:
+    transport.answers = {
+        f"GET {JOBS}/reviews": job(**RUNNING),
+        f"GET {PODS}": {"items": [pod(0), pod(1, phase="Pending")]},
+    }
+    transport.streams = {f"{PODS}/reviews-0/log": [[b"hello"]]}
+    result = run("logs", "reviews", *follow)
+    assert result.exit_code == 0
+    assert result.stdout == "hello\n"
+    assert result.stderr == "Worker 1 has no output yet: pod reviews-1 is Pending.\n"
+
+
 def test_follow_reads_all_workers_until_each_has_ended(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": {"items": [pod(0), pod(1)]}}
     transport.streams = {f"{PODS}/reviews-{worker}/log": [[b"x", b"y"]] for worker in (0, 1)}
