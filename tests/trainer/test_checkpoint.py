@@ -316,10 +316,8 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how:
     runs = run_ranks(
         ranks, _on_a_full_disk, config(tmp_path, **changes, task=EXACT["task"], precision=EXACT["precision"])
     )
-    assert (
-        runs
-        == [f"nothing of the run's end could be saved in {tmp_path}/saved: make room there, and start it again"] * ranks
-    )
+    sentence = f"nothing of the run's end could be saved in {tmp_path}/saved: make room there, and start it again"
+    assert runs == [sentence] * ranks
     assert list((tmp_path / "saved").iterdir()) == []
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert "checkpoint of step 2 can't be written to" in log and "training goes on without it" in log
