@@ -70,7 +70,13 @@ def phase(cluster: Cluster, name: str) -> str:
 
 
 def until_phase(cluster: Cluster, name: str, wanted: str, seconds: float = 120) -> None:
-    cluster.eventually(lambda: phase(cluster, name) == wanted, seconds, f"{name} is {wanted}")
+    try:
+        cluster.eventually(lambda: phase(cluster, name) == wanted, seconds, f"{name} is {wanted}")
+    except pytest.fail.Exception:
+        # Shown by pytest.
+        for arguments in (("get", "dtj", name, "-o", "yaml"), ("get", "pods", "-o", "wide"), ("logs", OPERATOR)):
+            print(cluster.kubectl(*arguments, check=False).stdout)
+        raise
 
 
 def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Config, cluster: Cluster) -> None:
