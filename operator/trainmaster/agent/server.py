@@ -68,8 +68,8 @@ class Server:
             where = f"port {port} of {address or 'this pod'}"
             if error.errno == errno.EADDRINUSE:
                 raise LaunchError(
-                    f"the agents' port is in use: {where}; with hostNetwork only one worker fits on a node, "
-                    f"or set TRAINMASTER_AGENT_PORT to a free port"
+                    f"the agents' port is in use: {where}; with interconnect.hostNetwork only one worker of all jobs "
+                    f"fits on a node"
                 ) from None
             raise LaunchError(f"cannot listen on {where}: {error.strerror}") from None
         listener.setblocking(False)
