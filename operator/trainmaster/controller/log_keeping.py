@@ -18,6 +18,7 @@ from trainmaster.controller.owned_config_map import owned_config_map
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.watching import LOGS_CONTENT
 from trainmaster.reconciling.snapshot import PodView
+from trainmaster.reconciling.words import listed
 
 logger = logging.getLogger(__name__)
 
@@ -68,10 +69,13 @@ class KeptLogs:
                     return None
             return f"worker-{pod.worker}.log", text
 
-        tasks = [asyncio.create_task(read(pod, limit)) for pod, limit in shares]
+        tasks = {asyncio.create_task(read(pod, limit)): pod for pod, limit in shares}
         done, late = await asyncio.wait(tasks, timeout=READING_SECONDS)
         for task in late:
             task.cancel()
+        if late:
+            names = listed(sorted(tasks[task].name for task in late))
+            logger.warning("%s: the log of %s isn't kept: it wasn't read within %g s", key, names, READING_SECONDS)
         data = dict(sorted(entry for task in done if (entry := task.result()) is not None))
         if data:
             await self._write(key, snapshot, data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import JobStatus, Progress
+from trainmaster.controller import log_keeping
 from trainmaster.controller.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
 from trainmaster.controller.errors import ClusterError, Conflict, Forbidden, Invalid, TooManyRequests, Unavailable
 from trainmaster.controller.events import EventRecorder
@@ -249,6 +251,28 @@ async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end() -> None:
     world.cluster.fail("log", "pods", Unavailable("log", "the node is gone"), times=2)
     await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
     assert ("statefulsets", b.NAMESPACE, "bert") in world.cluster.objects
+
+
+async def test_a_log_that_comes_too_late_is_missed_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.add_pods()
+    world.cluster.logs = {"bert-0": "step 1\n"}
+    answer = world.cluster.pod_log
+
+    async def pod_log(namespace: str, pod: str, **options: Any) -> str:
+        if pod == "bert-1":
+            await asyncio.Event().wait()
+        return await answer(namespace, pod, **options)
+
+    monkeypatch.setattr(world.cluster, "pod_log", pod_log)
+    monkeypatch.setattr(log_keeping, "READING_SECONDS", 1.0)
+    monkeypatch.setattr(log_keeping, "SETTLE_SECONDS", 0.0)
+    with caplog.at_level("WARNING", log_keeping.__name__):
+        await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
+    assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n"}
+    assert "the log of bert-1 isn't kept: it wasn't read within 1 s" in caplog.text
 
 
 async def test_events_are_about_the_job_and_a_repeated_one_is_counted_up() -> None:
