@@ -128,7 +128,7 @@ def test_a_failed_rank_restarts_the_group_in_place(cluster: Cluster, jobs: Jobs)
 
 
 def test_a_job_that_uses_its_restarts_up_fails_and_says_why(cluster: Cluster, jobs: Jobs) -> None:
-    script = train("raise ValueError('the data is broken') if rank == 0 else None")
+    script = train("if rank == 0: raise ValueError('the data is broken')")
     cluster.apply(training_job("job", script, failurePolicy={"maxRestarts": 1}))
     jobs.until_phase("Failed")
     cluster.eventually(lambda: not jobs.pods(), 60, "pods gone")

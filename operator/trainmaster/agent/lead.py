@@ -419,4 +419,10 @@ def clean_environment(value: Any) -> dict[str, str]:
 def _stop_line(report: Report) -> dict[str, Any]:
     # After a mere broken connection the rank at fault may still be on its way out: SIGTERM would hide its exit code.
     after = 0.0 if report.culprit else FAILURE_GRACE
-    return {"type": "stop", "attempt": report.attempt, "graceSeconds": FAILURE_GRACE, "afterSeconds": after}
+    return {
+        "type": "stop",
+        "attempt": report.attempt,
+        "graceSeconds": FAILURE_GRACE,
+        "afterSeconds": after,
+        "report": report.to_wire(),
+    }

@@ -24,6 +24,7 @@ from trainmaster.agent.metrics import render_metrics
 from trainmaster.agent.output import Printer
 from trainmaster.agent.part import Listeners, Part, launch_error
 from trainmaster.agent.report import Report, whole
+from trainmaster.agent.report import from_wire as report_from_wire
 from trainmaster.agent.server import Handlers, Server
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.verdict import Outcome
@@ -287,6 +288,10 @@ class Worker:
         elif kind == "ack":
             self._leaving.acknowledged(attempt)
         elif kind == "stop":
+            failed = report_from_wire(line.get("report"))
+            if failed is not None and failed.worker != self._settings.worker:
+                # An operator may follow this worker, not the lead: it hears who failed before who was stopped for it.
+                self._lead.take_report(failed)
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
         elif kind in ("look", "hung", "patience"):
             if kind == "look":

@@ -65,6 +65,21 @@ def test_one_killed_rank_stops_all_and_a_push_to_the_lead_starts_all_again(job: 
     stream.close()
 
 
+def test_an_operator_that_follows_another_worker_than_the_lead_hears_who_failed_first(job: Job) -> None:
+    agents = start_group(job, 2)
+    rank_pid(job, 1, 1)
+    joined(agents[0], 2)
+    stream = Stream(agents[1])
+    os.kill(rank_pid(job, 0, 1), signal.SIGKILL)
+    told = [
+        stream.until(lambda line: line["type"] == "report" and line["report"]["state"] in ("Failed", "Stopped"))
+        for _ in range(2)
+    ]
+    assert [(line["report"]["worker"], line["report"]["state"]) for line in told] == [(0, "Failed"), (1, "Stopped")]
+    assert (told[0]["report"]["uid"], told[0]["report"]["signal"]) == ("uid-0", 9)
+    stream.close()
+
+
 def test_a_new_stream_gets_every_kept_report_again(job: Job) -> None:
     agents = start_group(job, 2, "if [ $NODE_RANK = 1 ]; then exit 3; fi; exec sleep 300")
     first = Stream(agents[0])
