@@ -17,7 +17,7 @@ import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
-from trainmaster.api.v1alpha1 import GROUP
+from trainmaster.api.v1alpha1 import GROUP, INSTALL_CRD
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
 
 CONNECT_SECONDS = 10.0
@@ -148,7 +148,7 @@ def _translate(status: int, body: bytes | None, path: str) -> ClientError:
         # No Status, but what answers where no type of the group is served.
         return JobNotFound(
             "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource "
-            "(trainmaster crd | kubectl apply --server-side -f -)"
+            f"({INSTALL_CRD})"
         )
     try:
         answer = json.loads(body or b"{}")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
+from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.cluster import LEASES
 from trainmaster.controller.connection import Connection, connect
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
@@ -36,7 +37,7 @@ from trainmaster.controller.resync import Resync
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.store import Store
 from trainmaster.controller.streams import LeadStreams
-from trainmaster.controller.watching import INSTALL_CRD, Event, Watcher
+from trainmaster.controller.watching import Event, Watcher
 from trainmaster.rendering import Settings as RenderingSettings
 
 logger = logging.getLogger(__name__)

@@ -30,6 +30,7 @@ import kopf
 from kopf._cogs.structs.references import Insights
 
 from trainmaster.api.protocol import FIELD_MANAGER, JOB_NAME_LABEL
+from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.cluster import (
     CONFIG_MAPS,
     GANGS,
@@ -60,7 +61,6 @@ SELECTORS = {
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 # Events handed over at a time, so that a list of thousands doesn't hold up the loop.
 BATCH = 200
-INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 # Seconds between two lives of kopf: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 

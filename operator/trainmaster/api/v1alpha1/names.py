@@ -18,6 +18,8 @@ PLURAL = "distributedtrainingjobs"
 SINGULAR = "distributedtrainingjob"
 SHORT_NAME = "dtj"
 API_VERSION = f"{GROUP}/{VERSION}"
+# What to type where the type isn't served.
+INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
 # The image whose entry point is the bundled loop, so that `command` may be left out (with any tag or digest).
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
