@@ -10,7 +10,8 @@ its short tolerations for lost nodes. Here they merge by key and effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from trainmaster.api.values import show
@@ -70,7 +71,8 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
             current = merged.get(name)
             merged[name] = merge(current if isinstance(current, Mapping) else {}, value, here)
         elif isinstance(value, Sequence) and not isinstance(value, str):
-            merged[name] = _merge_list(merged.get(name) or [], value, MERGE_KEYS.get(name), here)
+            current = merged.get(name)
+            merged[name] = _merge_list(current if isinstance(current, list) else [], value, MERGE_KEYS.get(name), here)
         else:
             merged[name] = value
     return merged
@@ -79,26 +81,79 @@ def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "po
 def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, ...] | None, path: str) -> list[Any]:
     if keys is None:
         return [_plain(item, f"{path}[{position}]") for position, item in enumerate(patch)]
-    items: list[Any] = list(original)
     changes = list(enumerate(patch))
     if any(_is_list_directive(item) for item in patch):
-        items, changes = [], [(position, item) for position, item in changes if not _is_list_directive(item)]
+        original, changes = [], [(position, item) for position, item in changes if not _is_list_directive(item)]
+    merged = _KeyedList(original, keys)
     for position, item in changes:
         here = f"{path}[{position}]"
         if not isinstance(item, Mapping):
             raise MergeError(here, f"{show(item)} is not a mapping; give a mapping with {' and '.join(keys)}")
         if len(keys) == 1 and keys[0] not in item:
             raise MergeError(f"{here}.{keys[0]}", "is missing; items of this list merge by it")
-        identity = tuple(item.get(key) for key in keys)
-        found = next((place for place, other in enumerate(items) if tuple(map(other.get, keys)) == identity), None)
+        place = merged.find(item)
         if item.get(DIRECTIVE) == "delete":
-            if found is not None:
-                del items[found]
-        elif found is None:
-            items.append(merge({}, item, here))
+            if place is not None:
+                merged.delete(place)
+        elif place is None:
+            merged.append(merge({}, item, here))
         else:
-            items[found] = merge(items[found], item, here)
-    return items
+            merged.replace(place, merge(merged[place], item, here))
+    return merged.items()
+
+
+class _KeyedList:
+    """A list with an index by its merge keys, so that merging n items into it takes n steps and not n squared.
+
+    A place stays an item's own when others are deleted. Where items share an identity, the first of them is found.
+    """
+
+    def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:
+        self._keys = keys
+        self._items: list[Any] = []
+        # By identity, a heap of places.
+        self._places: dict[Hashable, list[int]] = {}
+        for item in items:
+            self.append(item)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._items[place]
+
+    def items(self) -> list[Any]:
+        return [item for item in self._items if item is not None]
+
+    def find(self, item: Mapping[str, Any]) -> int | None:
+        places = self._places.get(self._identity(item))
+        return places[0] if places else None
+
+    def append(self, item: Any) -> None:
+        heapq.heappush(self._places.setdefault(self._identity(item), []), len(self._items))
+        self._items.append(item)
+
+    def delete(self, place: int) -> None:
+        """Delete what `find` has found there."""
+        heapq.heappop(self._places[self._identity(self._items[place])])
+        self._items[place] = None
+
+    def replace(self, place: int, item: Mapping[str, Any]) -> None:
+        """Put an item in the place of what `find` has found there; merging may have changed its identity."""
+        before, after = self._identity(self._items[place]), self._identity(item)
+        self._items[place] = item
+        if before != after:
+            heapq.heappop(self._places[before])
+            heapq.heappush(self._places.setdefault(after, []), place)
+
+    def _identity(self, item: Mapping[str, Any]) -> Hashable:
+        return tuple(_hashable(item.get(key)) for key in self._keys)
+
+
+def _hashable(value: Any) -> Hashable:
+    """A value of JSON that can be a key: equal ones are equal, and a list or mapping equals nothing else."""
+    if isinstance(value, Mapping):
+        return frozenset((name, _hashable(one)) for name, one in value.items())
+    if isinstance(value, list):
+        return tuple(_hashable(one) for one in value)
+    return value  # type: ignore[no-any-return]
 
 
 def _is_list_directive(item: Any) -> bool:
