@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.api.printable import UNSAFE
 from trainmaster.api.protocol import SECTIONS, ProtocolError
 
 MAX_RANKS = 1_024
 MAX_TEXT = 40_000
 _KEY = re.compile(r"attempt-(\d{1,9})\.json")
-# What a terminal would take for a command; line breaks and tabs are kept.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def evidence_name(job: str) -> str:
@@ -40,7 +39,7 @@ def attempt_of(key: str) -> int | None:
 def clean(text: object, limit: int) -> str:
     """The beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
     raw = str(text or "")[:limit]
-    return _CONTROL.sub("", raw.encode("utf-8", "replace").decode())
+    return UNSAFE.sub("", raw.encode("utf-8", "replace").decode())
 
 
 def parse_ranks(value: object) -> dict[int, dict[str, Any]]:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
+from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.show import duration, job_view
 from trainmaster.client import ClientError, JobClient, TrainingJob
 
@@ -39,7 +40,7 @@ class Demo:
 
     example: Path
     folder: Path
-    console: Console
+    console: SafeConsole
 
     @property
     def checkpoints(self) -> Path:
@@ -129,7 +130,7 @@ class Demo:
         logs = self.folder / "logs"
         logs.mkdir()
         for worker in jobs.kept_workers(job.name):
-            (logs / f"worker-{worker}.log").write_text("\n".join(jobs.logs(job.name, worker)) + "\n")
+            (logs / f"worker-{worker}.log").write_text("\n".join(jobs.logs(job.name, worker)) + "\n", errors="replace")
         progress = job.status.progress
         result = (
             ""
@@ -147,7 +148,7 @@ class Demo:
 
     def _kubectl(self, kubeconfig: Path, *arguments: str, given: str | None = None, quiet: bool = False) -> None:
         if not quiet:
-            self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", highlight=False, soft_wrap=True)
+            self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", soft_wrap=True)
         done = subprocess.run(
             [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments],
             input=given,
@@ -158,17 +159,17 @@ class Demo:
         if done.returncode != 0:
             raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
         if not quiet:
-            self.console.print(done.stdout.strip(), highlight=False, markup=False, soft_wrap=True)
+            self.console.print(done.stdout.strip(), soft_wrap=True)
             self.console.print()
 
     def _say(self, what: str, text: str) -> None:
-        self.console.print(f"[bold]{what:<11}[/bold]{text}", highlight=False, soft_wrap=True)
+        self.console.print(Text.assemble((f"{what:<11}", "bold"), text), soft_wrap=True)
 
 
 class _TerminalView:
     """A picture of the job that is drawn anew at every change."""
 
-    def __init__(self, console: Console, jobs: JobClient) -> None:
+    def __init__(self, console: SafeConsole, jobs: JobClient) -> None:
         self.jobs = jobs
         self.live = Live(console=console, auto_refresh=False)
 
@@ -186,7 +187,7 @@ class _TerminalView:
 class _PlainView:
     """A line at every change of phase or attempt, and now and then one with the progress."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: SafeConsole) -> None:
         self.console = console
         self.started = time.monotonic()
         self.last: tuple[str, int] | None = None
@@ -212,12 +213,12 @@ class _PlainView:
             line += "" if progress.loss is None else f"  loss {progress.loss:.4f}"
             line += "" if progress.samples_per_second is None else f"  {progress.samples_per_second:,.0f} samples/s"
             line += "" if progress.eta_seconds is None else f"  ETA {duration(progress.eta_seconds)}"
-        self.console.print(line, highlight=False, soft_wrap=True)
+        self.console.print(line, soft_wrap=True)
 
 
 def run(example: Path, folder: Path) -> int:
     """The command: exit code 0 when the job succeeded, 1 when it failed, 130 when the user stopped it."""
-    console = Console()
+    console = SafeConsole()
 
     def interrupt(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -226,7 +227,7 @@ def run(example: Path, folder: Path) -> int:
     try:
         return 0 if Demo(example, folder.resolve(), console).run() else 1
     except (DemoError, ClientError) as error:
-        console.print(f"error: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        console.print(f"error: {error}", style="red", soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -6,16 +6,16 @@ the request was refused, 2 wrong usage, 3 the time given was over.
 
 from __future__ import annotations
 
-import json
 import queue
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from trainmaster.cli.terminal import log_line, say, write
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,12 +36,13 @@ Kubeconfig = Annotated[str | None, typer.Option("--kubeconfig", help="Path of th
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of jobs, for tab completion; nothing when no cluster answers."""
+    from trainmaster.api.printable import printable
     from trainmaster.client import ClientError, JobClient
 
     options = ctx.params
     try:
         jobs = JobClient(options.get("namespace"), kubeconfig=options.get("kubeconfig"), context=options.get("context"))
-        return [job.name for job in jobs.list() if job.name.startswith(incomplete)]
+        return [printable(job.name) for job in jobs.list() if job.name.startswith(incomplete)]
     except ClientError:
         return []
 
@@ -91,10 +92,10 @@ def told() -> Iterator[None]:
     try:
         yield
     except WaitTimeout as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", error=True)
         raise typer.Exit(3) from error
     except ClientError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", error=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
@@ -122,31 +123,32 @@ def status(
     output: Annotated[str | None, typer.Option("--output", "-o", help="json: the status as JSON.")] = None,
 ) -> None:
     """Show where a job stands: attempt, workers, progress, failures."""
-    from rich.console import Console
     from rich.live import Live
 
+    from trainmaster.api.printable import json_text
+    from trainmaster.cli.console import SafeConsole
     from trainmaster.cli.show import job_table
 
     if output not in (None, "json"):
         raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
     if name is not None and everywhere:
         raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")
-    console = Console(highlight=False)
+    console = SafeConsole()
     with told():
         jobs = _client(namespace, kubeconfig, context)
         if name is None:
             found = jobs.list(all_namespaces=everywhere)
             if output == "json":
-                typer.echo(json.dumps([_as_json(job) for job in found], indent=2))
+                write(json_text([_as_json(job) for job in found]) + "\n")
             elif found:
                 console.print(job_table(found, namespaces=everywhere))
             else:
                 where = "any namespace" if everywhere else f"namespace {jobs.namespace}"
-                typer.echo(f"No DistributedTrainingJobs in {where}.", err=True)
+                say(f"No DistributedTrainingJobs in {where}.", error=True)
             return
         job = jobs.get(name)
         if output == "json":
-            typer.echo(json.dumps(_as_json(job), indent=2))
+            write(json_text(_as_json(job)) + "\n")
             return
         if not watch:
             console.print(_view(jobs, job))
@@ -175,17 +177,17 @@ def logs(
         workers = [worker] if worker is not None else _workers(jobs, name)
         waiting = _not_started(jobs, name)
         for each in sorted(waiting.keys() & set(workers)):
-            typer.echo(f"Worker {each} has no output yet: {waiting[each]}.", err=True)
+            say(f"Worker {each} has no output yet: {waiting[each]}.", error=True)
             workers.remove(each)
         if not workers and waiting:
             return
         if not workers:
-            typer.echo(f"Job {name} has no output: it has no pods, and none was kept.", err=True)
+            say(f"Job {name} has no output: it has no pods, and none was kept.", error=True)
             return
         if not follow or len(workers) == 1:
             for each in workers:
                 for line in jobs.logs(name, each, follow=follow, tail=tail):
-                    typer.echo(_labelled(each, line, len(workers)))
+                    log_line(line, _label(each, len(workers)))
             return
         _follow_all(jobs, name, workers, tail)
 
@@ -201,6 +203,7 @@ def evidence(
     output: Annotated[str | None, typer.Option("--output", "-o", help="json: all that was kept.")] = None,
 ) -> None:
     """Show what was kept of attempts that ended badly: who, why, stacks and log ends, also after the pods are gone."""
+    from trainmaster.api.printable import json_text
     from trainmaster.cli.evidence import as_json, evidence_lines
 
     if output not in (None, "json"):
@@ -210,13 +213,13 @@ def evidence(
         jobs.get(name)
         found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
         if output == "json":
-            typer.echo(json.dumps(as_json(found, rank), indent=2))
+            write(json_text(as_json(found, rank)) + "\n")
         elif found:
             for line in evidence_lines(found, rank):
-                typer.echo(line)
+                say(line)
         else:
             which = "" if attempt is None else f" of attempt {attempt}"
-            typer.echo(f"No evidence{which} was kept of job {name}: it is written when an attempt fails.", err=True)
+            say(f"No evidence{which} was kept of job {name}: it is written when an attempt fails.", error=True)
 
 
 @app.command()
@@ -248,7 +251,7 @@ def wait(
             until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
             timeout=timeout,
         )
-        typer.echo(f"{name}: {job.phase}" + (f" ({_why(job)})" if _why(job) else ""))
+        say(f"{name}: {job.phase}" + (f" ({_why(job)})" if _why(job) else ""))
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             raise typer.Exit(1)
 
@@ -258,7 +261,7 @@ def suspend(name: JobName, namespace: Namespace = None, context: Context = None,
     """Stop a job with a checkpoint and free what it holds, until it is resumed."""
     with told():
         job = _client(namespace, kubeconfig, context).suspend(name)
-        typer.echo(f"{name}: {job.phase} already" if job.finished else f"{name}: to be suspended")
+        say(f"{name}: {job.phase} already" if job.finished else f"{name}: to be suspended")
 
 
 @app.command()
@@ -266,7 +269,7 @@ def resume(name: JobName, namespace: Namespace = None, context: Context = None, 
     """Let a suspended job go on from its checkpoint."""
     with told():
         job = _client(namespace, kubeconfig, context).resume(name)
-        typer.echo(f"{name}: {job.phase} already" if job.finished else f"{name}: to go on")
+        say(f"{name}: {job.phase} already" if job.finished else f"{name}: to go on")
 
 
 def _view(jobs: JobClient, job: TrainingJob) -> RenderableType:
@@ -300,8 +303,8 @@ def _not_started(jobs: JobClient, name: str) -> dict[int, str]:
     return {worker_index(pod): f"pod {pod['metadata']['name']} is {pod_state(pod)}" for pod in pods}
 
 
-def _labelled(worker: int, line: str, workers: int) -> str:
-    return line if workers == 1 else f"[worker {worker}] {line}"
+def _label(worker: int, workers: int) -> str:
+    return "" if workers == 1 else f"[worker {worker}] "
 
 
 def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None) -> None:
@@ -315,7 +318,7 @@ def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None
             for line in jobs.logs(name, worker, follow=True, tail=tail):
                 lines.put((worker, line))
         except ClientError as error:
-            typer.echo(f"error: worker {worker}: {error}", err=True)
+            say(f"error: worker {worker}: {error}", error=True)
         finally:
             lines.put((worker, None))
 
@@ -327,8 +330,7 @@ def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None
         if line is None:
             left -= 1
         else:
-            typer.echo(_labelled(worker, line, len(workers)))
-            sys.stdout.flush()
+            log_line(line, _label(worker, len(workers)))
 
 
 def _why(job: TrainingJob) -> str:

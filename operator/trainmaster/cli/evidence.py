@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster.api.evidence import AttemptEvidence, clean
+from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.api.printable import one_line, printable
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
@@ -61,7 +62,7 @@ def _rank(rank: int, stood: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
         facts.append(f"step {stood['step']}")
     if "section" in stood:
         facts.append(f"section {stood['section']}")
-    if "silentSeconds" in stood:
+    if isinstance(stood.get("silentSeconds"), int | float):
         facts.append(f"no progress for {stood['silentSeconds']:.0f} s")
     if stood.get("state") in ("T", "t"):
         facts.append("stopped by a signal (state T)")
@@ -90,9 +91,9 @@ def _worker(worker: int, told: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _text(text: object, indent: str) -> Iterator[str]:
-    for line in clean(text, MAX_SHOWN).splitlines():
+    for line in printable(str(text or "")[:MAX_SHOWN]).splitlines():
         yield indent + line
 
 
 def _line(text: str) -> str:
-    return clean(text, 2_000).replace("\n", " ")
+    return one_line(text[:2_000])

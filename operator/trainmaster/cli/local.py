@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.terminal import say
+
 app = typer.Typer(help="A small Kubernetes on this machine, made of processes.", no_args_is_help=True)
 
 STATE_DIR = Path(".trainmaster/local")
@@ -35,12 +37,12 @@ def up(
     try:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground)
     except cluster.LocalClusterError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", error=True)
         raise typer.Exit(1) from error
     if not foreground:
-        typer.echo(f"The cluster is up at {info.server} (process {info.pid}).")
-        typer.echo(f"Use it:   export KUBECONFIG={info.kubeconfig}")
-        typer.echo(f"Stop it:  trainmaster local down{_state_option(state_dir)}")
+        say(f"The cluster is up at {info.server} (process {info.pid}).")
+        say(f"Use it:   export KUBECONFIG={info.kubeconfig}")
+        say(f"Stop it:  trainmaster local down{_state_option(state_dir)}")
 
 
 @app.command()
@@ -49,7 +51,7 @@ def down(state_dir: StateDir = STATE_DIR) -> None:
     from trainmaster.local import cluster
 
     stopped = cluster.down(state_dir.resolve())
-    typer.echo("The cluster is down." if stopped else "No cluster was running.")
+    say("The cluster is down." if stopped else "No cluster was running.")
 
 
 @app.command()
@@ -59,6 +61,6 @@ def status(state_dir: StateDir = STATE_DIR) -> None:
 
     info = cluster.status(state_dir.resolve())
     if info is None:
-        typer.echo(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
+        say(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
         raise typer.Exit(1)
-    typer.echo(f"The cluster is up at {info.server} (process {info.pid}), kubeconfig {info.kubeconfig}.")
+    say(f"The cluster is up at {info.server} (process {info.pid}), kubeconfig {info.kubeconfig}.")

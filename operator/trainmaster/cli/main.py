@@ -12,6 +12,7 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import local, operator
+from trainmaster.cli.terminal import say, write
 
 app = typer.Typer(
     name="trainmaster",
@@ -29,7 +30,7 @@ Files = Annotated[
 
 def _show_version(value: bool) -> None:
     if value:
-        typer.echo(f"trainmaster {__version__}")
+        say(f"trainmaster {__version__}")
         raise typer.Exit
 
 
@@ -78,7 +79,7 @@ def crd() -> None:
     """Print the CustomResourceDefinition (trainmaster crd | kubectl apply --server-side -f -)."""
     from trainmaster.api.crd import crd_yaml
 
-    typer.echo(crd_yaml(), nl=False)
+    write(crd_yaml())
 
 
 @app.command()

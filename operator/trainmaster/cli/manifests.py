@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
 from trainmaster.api.parsing import InvalidJob, ParsedJob, parse_job
+from trainmaster.api.printable import UNSAFE, json_text, yaml_escapes
 from trainmaster.api.v1alpha1 import GROUP, KIND
 from trainmaster.cli.documents import Document, UnreadableFile, place, read_documents
+from trainmaster.cli.terminal import say, write
 from trainmaster.rendering import JobIdentity, Manifest, Settings, first_assignment, render
 
 # Stands for the uid that the API server will give.
@@ -28,7 +27,7 @@ def validate_files(files: Sequence[str]) -> int:
             if job is None:
                 wrong = True
             elif document is not None:
-                typer.echo(f"{source}: {KIND} {job.name} is valid")
+                say(f"{source}: {KIND} {job.name} is valid")
     return 1 if wrong else 0
 
 
@@ -47,12 +46,12 @@ def render_files(
             identity = JobIdentity(job.namespace or namespace, job.name, UNKNOWN_UID)
             manifests += render(identity, job.spec, first_assignment(identity, job.spec), settings=settings)
     if directory is None:
-        sys.stdout.write(_text([manifest.body for manifest in manifests], output))
+        write(_text([manifest.body for manifest in manifests], output))
         return 1 if wrong else 0
     try:
         _write(manifests, directory, output)
     except OSError as error:
-        typer.echo(f"{error.filename}: {error.strerror}; name a folder that can be written", err=True)
+        say(f"{error.filename}: {error.strerror}; name a folder that can be written", error=True)
         return 1
     return 1 if wrong else 0
 
@@ -62,7 +61,7 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str) -> None:
     for manifest in manifests:
         path = directory / f"{manifest.name}.{manifest.kind.lower()}.{output}"
         path.write_text(_text([manifest.body], output), encoding="utf-8")
-        typer.echo(f"wrote {path}", err=True)
+        say(f"wrote {path}", error=True)
 
 
 def _jobs(source: str) -> Iterator[tuple[Document | None, ParsedJob | None]]:
@@ -71,22 +70,20 @@ def _jobs(source: str) -> Iterator[tuple[Document | None, ParsedJob | None]]:
     try:
         documents = read_documents(source)
     except UnreadableFile as error:
-        typer.echo(str(error), err=True)
+        say(str(error), error=True)
         yield None, None
         return
     if not documents:
-        typer.echo(f"{source}: there is no document in it; give a file with a {KIND}", err=True)
+        say(f"{source}: there is no document in it; give a file with a {KIND}", error=True)
         yield None, None
     for document in documents:
         value = document.value
         if not isinstance(value, Mapping):
-            typer.echo(
-                f"{place(source, document.node)}: not an object; give a mapping with apiVersion and kind", err=True
-            )
+            say(f"{place(source, document.node)}: not an object; give a mapping with apiVersion and kind", error=True)
             yield document, None
         elif not _is_ours(value):
             name = f"{value.get('kind', 'no kind')} in {value.get('apiVersion', 'no apiVersion')}"
-            typer.echo(f"{source}: skipped document {document.position} ({name})", err=True)
+            say(f"{source}: skipped document {document.position} ({name})", error=True)
         else:
             yield document, _parse(document, value)
 
@@ -104,7 +101,7 @@ def _parse(document: Document, value: Mapping[str, Any]) -> ParsedJob | None:
     except InvalidJob as error:
         lines += [f"{document.place(problem.field)}: {problem}" for problem in error.problems]
     for line in sorted(lines, key=lambda line: _position(document, line)):
-        typer.echo(line, err=True)
+        say(line, error=True)
     return None if lines else job
 
 
@@ -116,5 +113,17 @@ def _position(document: Document, line: str) -> tuple[int, int]:
 
 def _text(objects: list[Mapping[str, Any]], output: str) -> str:
     if output == "json":
-        return "".join(json.dumps(body, indent=2, ensure_ascii=False) + "\n" for body in objects)
-    return yaml.safe_dump_all([dict(body) for body in objects], sort_keys=False, width=120, allow_unicode=True)
+        return "".join(json_text(body) + "\n" for body in objects)
+    documents = [dict(body) for body in objects]
+    return yaml_escapes(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Strings that hold control characters are double-quoted, where YAML knows escapes."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if UNSAFE.search(text) else None)
+
+
+_Dumper.add_representer(str, _represent_text)

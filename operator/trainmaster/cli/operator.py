@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainmaster.cli.terminal import say
+
 if TYPE_CHECKING:
     from trainmaster.controller.settings import OperatorSettings
 
@@ -146,6 +148,6 @@ def _run(settings: OperatorSettings) -> int:
     try:
         asyncio.run(main())
     except (OperatorError, ConnectionSettingsError) as error:
-        typer.echo(f"trainmaster operator: {error}", err=True)
+        say(f"trainmaster operator: {error}", error=True)
         return 1
     return 0

@@ -45,8 +45,12 @@ def duration(seconds: float) -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A time of the API (RFC 3339) as an aware datetime."""
-    return datetime.fromisoformat(text) if text else None
+    """A time of the API (RFC 3339) as an aware datetime; None for a text that is none."""
+    try:
+        time = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
@@ -37,8 +39,15 @@ class TrainingJob:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
-        """Parse the status of an object from the API server."""
-        return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
+        """Parse the status of an object from the API server. Raises ClientError for one of another release."""
+        try:
+            return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
+        except ValidationError as error:
+            places = {".".join(map(str, detail["loc"])) for detail in error.errors(include_url=False)}
+            raise ClientError(
+                f"The status of job {raw['metadata']['name']} can't be read ({', '.join(sorted(places))}); is the "
+                "operator of another release than this program?"
+            ) from error
 
     @property
     def name(self) -> str:
@@ -204,7 +213,7 @@ class JobClient:
     def kept_workers(self, name: str) -> builtins.list[int]:
         """Workers whose output the operator kept when the job ended."""
         names = (key.removeprefix("worker-").removesuffix(".log") for key in self._kept_data(name))
-        return sorted(int(text) for text in names if text.isdigit())
+        return sorted(int(text) for text in names if text.isascii() and text.isdigit())
 
     def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """What was kept of the attempts that ended badly, oldest first; also after the pods are gone."""
@@ -262,6 +271,6 @@ class JobClient:
 def worker_index(pod: Mapping[str, Any]) -> int:
     """The global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
     index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
-    if not index.isdigit():
+    if not (index.isascii() and index.isdigit()):
         raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
     return int(index)

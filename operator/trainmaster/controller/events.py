@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from trainmaster.api.printable import one_line
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.controller.cluster import EVENTS, Cluster
 from trainmaster.controller.errors import ClusterError, NotFound
@@ -60,7 +61,8 @@ class EventRecorder:
     async def tell(self, job: Job, event: JobEvent) -> None:
         """Write an event, or count up the one that says the same."""
         now = self._clock()
-        message = event.message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+        # kubectl prints messages as they are, a line of a table each.
+        message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         place = (job.uid, event.reason, message)
         told = self._told.get(place)
         try:

@@ -1,13 +1,17 @@
-"""The operator's logs: one JSON object a line, or text for people. Both name the job that a line is about."""
+"""The operator's logs: one JSON object a line, or text for people. Both name the job that a line is about.
+
+Messages quote names, sentences of the API server and what pods said: nothing of it can begin a line of its own or
+command the terminal that shows the log.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
+from trainmaster.api.printable import json_line, printable
 from trainmaster.controller.settings import LogFormat
 
 # The job that the current task works on, as namespace/name, and its attempt.
@@ -30,11 +34,11 @@ class JsonFormatter(logging.Formatter):
             fields["attempt"] = current_attempt.get()
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
-        return json.dumps(fields, ensure_ascii=False)
+        return json_line(fields)
 
 
 class TextFormatter(logging.Formatter):
-    """For a terminal."""
+    """For a terminal. Further lines (of tracebacks, of messages) are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
@@ -44,7 +48,7 @@ class TextFormatter(logging.Formatter):
         text = f"{time} {record.levelname[0]}{about} {message}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return text
+        return printable(text).replace("\n", "\n    ")
 
 
 def set_up(log_format: LogFormat, level: str) -> None:

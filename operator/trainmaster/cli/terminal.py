@@ -1,0 +1,50 @@
+"""The way out of every command: what it prints goes through `say`, `write`, `log_line` or the console of `console.py`.
+
+What others wrote (names, messages, figures, logs) can't command the terminal that it is shown on: see
+`api/printable.py`. Results for a program (`-o json`, `render`) are made safe by their encoders.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import typer
+
+from trainmaster.api.printable import printable
+
+# Select Graphic Rendition: colours, and nothing that moves, asks or writes.
+_COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
+_PLAIN_AGAIN = "\x1b[0m"
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """Print a message for a person. Its further lines are indented, so that none passes for a message of its own."""
+    typer.echo(printable(text).replace("\n", "\n  "), err=error)
+
+
+def write(text: str) -> None:
+    """Print what an encoder has made, as it is."""
+    typer.echo(text, nl=False)
+
+
+def log_line(line: str, label: str = "") -> None:
+    """Print a line of a worker's log behind its label.
+
+    Into a file or a pipe it goes as it is. On a terminal only colours are left of its controls, and what would be
+    written over (a progress bar's carriage returns) stands in lines of its own.
+    """
+    if not sys.stdout.isatty():
+        # color: click would take escape sequences out. A kept log may hold surrogates, which no stream can encode.
+        typer.echo(label + line.encode("utf-8", "replace").decode(), color=True)
+        return
+    for part in line.rstrip("\r").split("\r"):
+        typer.echo(label + _with_colours(part), color=True)
+
+
+def _with_colours(text: str) -> str:
+    pieces = _COLOUR.split(text)
+    if len(pieces) == 1:
+        return printable(text)
+    # Every second piece is a colour; the last one must not reach beyond its line.
+    return "".join(piece if at % 2 else printable(piece) for at, piece in enumerate(pieces)) + _PLAIN_AGAIN

@@ -1,0 +1,388 @@
+"""What pods and strangers wrote can't command the terminal of who looks at it, in no command, and ends none.
+
+Every string field of a job, its status, pods, evidence and logs holds escape sequences, C1 controls, bidirectional
+controls, carriage returns and rich's markup. Each command prints them into a pipe and onto a terminal (a pty).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from tests.unit.client.fakes import FakeTransport, event, job, pod
+from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.api.printable import UNSAFE
+from trainmaster.cli import dtj
+from trainmaster.cli import main as trainmaster
+from trainmaster.cli.console import SafeConsole
+from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
+from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
+
+JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
+PODS = "/api/v1/namespaces/default/pods"
+MAPS = "/api/v1/namespaces/default/configmaps"
+# The clipboard (OSC 52), a colour, a cleared screen, C1's CSI, a title, text turned round, text written over, and tags.
+SEQUENCES = (
+    *("\x1b]52;c;cm0gLXJmIC8=\x07", "\x1b[31m", "\x1b[2J", "\x1b[1A\x1b[2K", "\x9b31m", "\x9d0;title\x9c", "\x1bc"),
+    *("\u202e", "\u2066", "\u2028", "\r", "\b", "\x00", "\x7f", "\U000e0041", "[/b]", "[bold]", "[link=x]"),
+)
+HOSTILE = "name" + "".join(f"{sequence}EVIL" for sequence in SEQUENCES)
+TIME = "2026-11-21T04:00:00Z"
+STATUS: dict[str, Any] = {
+    "attempt": 2,
+    "workers": {"desired": 2, "running": 2},
+    "startTime": TIME,
+    "progress": {"step": 1, "totalSteps": 9, "loss": 0.5, "section": HOSTILE, "result": {HOSTILE: 1.0, "[/b]": 2.0}},
+    "time": {"until": HOSTILE, "productive": 2.0},
+    "avoidedNodes": [HOSTILE],
+    "nodeBlames": {HOSTILE: 3},
+    "conditions": [
+        {"type": kind, "status": "True", "reason": HOSTILE, "message": HOSTILE, "lastTransitionTime": HOSTILE}
+        for kind in (HOSTILE, "Failed")
+    ],
+    "failures": [
+        {
+            "attempt": 1,
+            "reason": HOSTILE,
+            "message": f"{HOSTILE}\n{HOSTILE}",
+            "rank": 1,
+            "pod": HOSTILE,
+            "node": HOSTILE,
+            "at": HOSTILE,
+        }
+    ],
+}
+SAID = {"reason": HOSTILE, "message": HOSTILE, "pod": HOSTILE, "node": HOSTILE, "at": HOSTILE, "rank": HOSTILE}
+EVIDENCE = AttemptEvidence(
+    1,
+    {**SAID, "worker": 0, "exitCode": HOSTILE},
+    {0: {**SAID, "state": HOSTILE, "error": HOSTILE}},
+    {
+        1: {
+            "step": HOSTILE,
+            "section": HOSTILE,
+            "silentSeconds": HOSTILE,
+            "collective": HOSTILE,
+            "text": HOSTILE + "\ud83d",
+        }
+    },
+    {0: HOSTILE},
+)
+LOG = HOSTILE.encode("utf-8", "replace")
+
+
+def hostile_job(phase: str) -> dict[str, Any]:
+    found = job(**STATUS, phase=phase)
+    found["metadata"] |= {"name": HOSTILE, "namespace": HOSTILE, "annotations": {HOSTILE: HOSTILE}}
+    found["metadata"]["creationTimestamp"] = HOSTILE
+    return found
+
+
+def hostile_pod(worker: int, phase: str = "Running") -> dict[str, Any]:
+    waiting = {"state": {"waiting": {"reason": HOSTILE, "message": HOSTILE}}, "restartCount": 1}
+    found = pod(worker, phase=phase, reason=HOSTILE, containerStatuses=[waiting])
+    found["metadata"]["name"] = found["spec"]["nodeName"] = HOSTILE
+    return found
+
+
+def answers(phase: str = "Running") -> dict[str, Any]:
+    known = hostile_job(phase)
+    return {
+        f"GET {JOBS}": {"items": [known, known]},
+        f"GET {JOBS.replace('/namespaces/default', '')}": {"items": [known]},
+        f"GET {JOBS}/reviews": known,
+        f"PATCH {JOBS}/reviews": known,
+        f"GET {PODS}": {"items": [hostile_pod(0), hostile_pod(1), hostile_pod(2, "Pending")]},
+        f"GET {MAPS}/reviews-evidence": {"data": {"attempt-1.json": EVIDENCE.to_json()}},
+        f"GET {MAPS}/reviews-logs": {"data": {"worker-0.log": HOSTILE + "\ud83d"}},
+    }
+
+
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("status",),
+    ("status", "-A"),
+    ("status", "-o", "json"),
+    ("status", "reviews"),
+    ("status", "reviews", "-o", "json"),
+    ("status", "reviews", "--watch"),
+    ("evidence", "reviews"),
+    ("evidence", "reviews", "--rank", "1"),
+    ("evidence", "reviews", "-o", "json"),
+    ("wait", "reviews"),
+    ("suspend", "reviews"),
+    ("resume", "reviews"),
+    ("logs", "reviews"),
+    ("logs", "reviews", "--worker", "0"),
+    ("logs", "reviews", "--follow"),
+)
+
+
+@pytest.fixture
+def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
+    fake = FakeTransport()
+    monkeypatch.setattr(dtj, "_client", lambda namespace, kubeconfig, context: JobClient("default", transport=fake))
+    monkeypatch.setenv("COLUMNS", "8000")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    return fake
+
+
+def in_a_pipe(app: typer.Typer, arguments: tuple[str, ...]) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.output
+
+
+@contextlib.contextmanager
+def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
+    """A pty in place of stdout and stderr; what was written onto it by then."""
+    master, slave = os.openpty()
+    written = bytearray()
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            while chunk := os.read(master, 65_536):
+                written.extend(chunk)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+
+    def ended() -> str:
+        stream.close()
+        reader.join(10)
+        return written.decode()
+
+    with monkeypatch.context() as patched, os.fdopen(slave, "w", encoding="utf-8") as stream:
+        patched.setattr(sys, "stdout", stream)
+        patched.setattr(sys, "stderr", stream)
+        yield ended
+    os.close(master)
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, app: typer.Typer, arguments: tuple[str, ...]) -> str:
+    with a_terminal(monkeypatch) as written:
+        with contextlib.suppress(SystemExit):
+            app(list(arguments))
+        return written()
+
+
+def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) -> None:
+    assert ("EVIL" in output) == shown, "what was written is shown"
+    text = output.replace("\r\n", "\n")
+    last = "A-Zabcdefghijkln-z" if coloured else "A-Za-z"
+    commanded = re.search(rf"(\x1b\[[0-9;?]*[{last}]|\r)EVIL", text)
+    assert commanded is None, f"a control sequence of a stranger: {commanded}"
+    # The rest are rich's own colours, and how it draws a live picture anew.
+    text = re.sub(r"\x1b\[[0-9;]*[mAK]|\x1b\[\?25[lh]|\r(?=\x1b\[2K)", "", text)
+    left = UNSAFE.search(text)
+    assert left is None, f"{left} in {text[max(0, left.start() - 40) : left.start() + 40]!r}" if left else ""
+
+
+def prepare(transport: FakeTransport, command: tuple[str, ...]) -> None:
+    ends = command[0] == "wait" or "--watch" in command
+    transport.answers = answers("Failed" if command[0] == "wait" else "Running")
+    log = [[LOG, b"\x1b[32mgreen\x1b[0m 10%\r20%\r", LOG]]
+    transport.streams = {f"{PODS}/{HOSTILE}/log": log * 9}
+    if ends:
+        transport.streams[JOBS] = [[event("MODIFIED", hostile_job("Failed"))]]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_command_of_the_plugin_hands_a_terminal_what_others_wrote(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    prepare(transport, command)
+    shown = command[0] not in ("suspend", "resume")
+    assert_harmless(on_a_terminal(monkeypatch, dtj.app, command), shown=shown, coloured=command[0] == "logs")
+    if command[0] == "logs":
+        return
+    prepare(transport, command)
+    piped = in_a_pipe(dtj.app, command)
+    assert_harmless(piped, shown=shown)
+    if "json" in command:
+        assert any(HOSTILE in text for text in strings(json.loads(piped)))
+
+
+def strings(value: Any) -> list[str]:
+    """Every string of a JSON document."""
+    if isinstance(value, dict):
+        return [text for item in value.items() for part in item for text in strings(part)]
+    if isinstance(value, list):
+        return [text for item in value for text in strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if "reviews" in command], ids=" ".join)
+def test_an_error_s_words_are_harmless_too(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    transport.answers = {f"{verb} {JOBS}/reviews": InvalidRequest(f"{HOSTILE}\n{HOSTILE}") for verb in ("GET", "PATCH")}
+    for output in (on_a_terminal(monkeypatch, dtj.app, command), in_a_pipe(dtj.app, command)):
+        assert_harmless(output)
+        assert [line[:2] for line in output.splitlines()] == ["er", "  "], "a second line isn't a message of its own"
+
+
+def test_the_log_of_a_worker_goes_into_a_pipe_as_it_is(transport: FakeTransport) -> None:
+    prepare(transport, ("logs",))
+    lines = [LOG.decode(), "\x1b[32mgreen\x1b[0m 10%\r20%\r", LOG.decode()]
+    written = CliRunner().invoke(dtj.app, ["logs", "reviews", "--worker", "0"]).stdout_bytes
+    assert written == "".join(f"{line}\n" for line in lines).encode()
+
+
+def test_the_log_of_a_worker_keeps_its_colours_on_a_terminal_and_writes_nothing_over(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(transport, ("logs",))
+    transport.streams = {f"{PODS}/{HOSTILE}/log": [[b"\x1b[32mgreen 10%\r20%\r", b"plain\x1b[9999;1H"]] * 2}
+    output = on_a_terminal(monkeypatch, dtj.app, ("logs", "reviews"))
+    assert output.splitlines()[1:4] == [
+        "[worker 0] \x1b[32mgreen 10%\x1b[0m",
+        "[worker 0] 20%",
+        "[worker 0] plain\\x1b[9999;1H",
+    ]
+
+
+def test_completion_offers_no_control_characters(transport: FakeTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    import trainmaster.client
+
+    transport.answers = answers()
+    monkeypatch.setattr(trainmaster.client, "JobClient", lambda *_, **__: JobClient("default", transport=transport))
+    context = typer.Context(typer.main.get_command(dtj.app))
+    assert_harmless("\n".join(dtj.complete_job(context, "name")))
+
+
+HOSTILE_YAML = '"' + "".join(f"\\U{ord(character):08x}" for character in HOSTILE) + '"'
+VALIDATED = f"""\
+apiVersion: trainmaster.dev/v1alpha1
+kind: DistributedTrainingJob
+metadata: {{name: {HOSTILE_YAML}, ? {HOSTILE_YAML} : 1}}
+spec:
+  workers: {HOSTILE_YAML}
+  launcher: {HOSTILE_YAML}
+  ? {HOSTILE_YAML}
+  : 1
+  image: {HOSTILE_YAML}
+  backend: {HOSTILE_YAML}
+  resources: {{memory: {HOSTILE_YAML}}}
+---
+apiVersion: {HOSTILE_YAML}
+kind: {HOSTILE_YAML}
+"""
+RENDERED = f"""\
+apiVersion: trainmaster.dev/v1alpha1
+kind: DistributedTrainingJob
+metadata: {{name: reviews}}
+spec:
+  workers: 1
+  command: [python, {HOSTILE_YAML}]
+  training: {{? {HOSTILE_YAML} : {HOSTILE_YAML}}}
+"""
+
+
+@pytest.mark.parametrize("command", ["validate", "render"])
+def test_what_stands_in_a_file_is_quoted_without_control_characters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "8000")
+    path = tmp_path / "job.yaml"
+    path.write_text(VALIDATED)
+    for output in (
+        on_a_terminal(monkeypatch, trainmaster.app, (command, str(path))),
+        in_a_pipe(trainmaster.app, (command, str(path))),
+    ):
+        assert_harmless(output)
+        assert all(line.startswith((str(path), "  ")) for line in output.splitlines())
+    path.write_text(f"a: [{HOSTILE_YAML[1:-1]}\x01")
+    assert UNSAFE.search(in_a_pipe(trainmaster.app, (command, str(path))).replace("\r\n", "\n")) is None
+
+
+@pytest.mark.parametrize("output", ["yaml", "json"])
+def test_what_a_job_becomes_is_escaped_by_its_encoder_and_reads_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(RENDERED)
+    command = ("render", str(path), "-o", output)
+    assert_harmless(on_a_terminal(monkeypatch, trainmaster.app, command))
+    text = in_a_pipe(trainmaster.app, command)
+    assert_harmless(text)
+    if output == "yaml":
+        found = strings(list(yaml.safe_load_all(text)))
+    else:
+        found = strings([json.loads(part) for part in re.split(r"(?<=^\})\n", text, flags=re.MULTILINE) if part])
+    assert HOSTILE in found
+
+
+def test_the_local_cluster_s_errors_are_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster.local import cluster
+
+    def refuse(*_: object, **__: object) -> None:
+        raise cluster.LocalClusterError(HOSTILE)
+
+    monkeypatch.setattr(cluster, "up", refuse)
+    assert_harmless(in_a_pipe(trainmaster.app, ("local", "up", "--state-dir", str(tmp_path))))
+    for command in ("status", "down"):
+        output = in_a_pipe(trainmaster.app, ("local", command, "--state-dir", f"{tmp_path}/\x1b[2J"))
+        assert UNSAFE.search(output) is None
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_demo_shows_a_hostile_job_like_any_other(
+    transport: FakeTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    transport.answers = answers("Failed")
+    jobs = JobClient("default", transport=transport)
+    found = jobs.get("reviews")
+    with a_terminal(monkeypatch) as written:
+        console = SafeConsole()
+        with _TerminalView(console, jobs) if terminal else _PlainView(console) as view:
+            view.show(found)
+        shown = Demo(Path(HOSTILE), tmp_path, console)
+        shown._say("failure", HOSTILE)
+        transport.answers[f"GET {MAPS}/{HOSTILE}-logs"] = {"data": {"worker-0.log": HOSTILE + "\ud83d"}}
+        transport.answers[f"GET {PODS}"] = {"items": []}
+        shown._keep(jobs, found)
+        output = written()
+    assert_harmless(output)
+
+
+def test_a_status_that_nobody_understands_is_one_sentence(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase=HOSTILE)}
+    output = in_a_pipe(dtj.app, ("status", "reviews"))
+    assert_harmless(output, shown=False)
+    assert output.count("\n") == 1
+    with pytest.raises(ClientError):
+        TrainingJob.of(job(phase=HOSTILE))
+
+
+def test_every_command_is_among_those_above() -> None:
+    def named(app: typer.Typer) -> set[str]:
+        functions = (command.callback for command in app.registered_commands)
+        return {function.__name__ for function in functions if function is not None}
+
+    assert named(dtj.app) == {command[0] for command in COMMANDS}
+    # crd prints one fixed text; `operator run` logs (tests/unit/controller/test_log_formats.py).
+    assert named(trainmaster.app) == {"validate", "render", "crd", "demo"}
+
+
+def test_nothing_is_printed_but_through_the_ways_out() -> None:
+    others = re.compile(r"(?:typer|click)\.s?echo\(|(?<!console\.)\bprint\(|(?<!Safe)Console\(|sys\.std(?:out|err)")
+    folder = Path(dtj.__file__).parent
+    found = {path.name: others.findall(path.read_text()) for path in folder.glob("*.py")}
+    ways_out = {"terminal.py", "console.py"}
+    assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py"}
+    # The directive that ends a completion, a constant.
+    assert found["completion.py"] == ["print("]
