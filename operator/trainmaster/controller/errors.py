@@ -3,6 +3,7 @@
     ClusterError            any answer but success, or none at all
     |-- Unreachable         no connection, or no answer in time; says nothing about the cluster's state
     |   `-- Silent          ... because nothing came over it for too long
+    |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
     |-- Unauthorized        401: the credentials aren't known
     |-- NotFound            404
     |-- Conflict            409: somebody else wrote first (resourceVersion, uid, or a field's owner)
@@ -20,8 +21,13 @@ The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/error
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
+
+# Characters of what the other side says in a Status.
+MAX_MESSAGE, MAX_REASON = 2_000, 64
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 
 
 class ClusterError(Exception):
@@ -48,6 +54,10 @@ class Unreachable(ClusterError):
 
 class Silent(Unreachable):
     """The other side took the connection and then said nothing for too long."""
+
+
+class Unusable(ClusterError):
+    """An answer in a form that wasn't asked for; it is neither followed nor unpacked."""
 
 
 class Unauthorized(ClusterError):
@@ -100,15 +110,23 @@ def is_unserved(error: NotFound) -> bool:
 
 
 def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
-    """The error that an answer means. The body is a metav1.Status, or whatever a proxy in between wrote."""
+    """The error that an answer means. The body is a metav1.Status, or whatever a proxy in between or a pod wrote."""
+    if 300 <= status < 400:
+        where = one_line(headers.get("Location", ""), 100)
+        return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
     document = _status_object(body)
-    message = str(document.get("message") or "").strip()
+    message = one_line(_text(document, "message"), MAX_MESSAGE)
     if not message:
         text = body if isinstance(body, str) else body.decode(errors="replace")
-        message = text.strip()[:300] or f"HTTP {status}"
-    reason = str(document.get("reason") or "")
+        message = one_line(text) or f"HTTP {status}"
+    reason = one_line(_text(document, "reason"), MAX_REASON)
     kind = _class_of(status, reason)
     return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """The beginning of whoever's text as one line of a log, without what a terminal would take for a command."""
+    return _UNPRINTABLE.sub(" ", text.strip()[:limit]).strip()
 
 
 def _class_of(status: int, reason: str) -> type[ClusterError]:
@@ -129,9 +147,14 @@ def _class_of(status: int, reason: str) -> type[ClusterError]:
 def _status_object(body: bytes | str) -> Mapping[str, Any]:
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    value = document.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> float | None:
@@ -139,9 +162,9 @@ def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> flo
     candidates = (headers.get("Retry-After"), details.get("retryAfterSeconds") if isinstance(details, dict) else None)
     for candidate in candidates:
         try:
-            seconds = float(candidate) if candidate is not None else 0.0
-        except ValueError:
-            # An HTTP date: no Kubernetes component sends one.
+            seconds = float(candidate) if isinstance(candidate, str | int | float) else 0.0
+        except (ValueError, OverflowError):
+            # An HTTP date, which no Kubernetes component sends, or a number that isn't one of seconds.
             continue
         if seconds > 0:
             return min(seconds, 60.0)

@@ -20,13 +20,23 @@ from kubernetes.aio.client import ApiClient
 from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.errors import NotFound, Refused, Silent, Unreachable, from_response, is_unserved
+from trainmaster.controller.errors import NotFound, Refused, Unreachable, is_unserved
+from trainmaster.controller.pod_http import (
+    API_ERROR_BYTES,
+    IDENTITY,
+    PodHttp,
+    bounded_body,
+    refuse_unasked,
+    unreachable,
+)
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 # Objects in one page of a list. A pod of 10 kB is ten times that as Python objects: client-go's 500 would cost 50 MB.
 PAGE = 100
 # What the kubelet says, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
+# Bytes of it, and of whatever else stands where a log was asked for.
+_NO_LOG_BYTES = 1_024
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -39,6 +49,7 @@ class KubernetesCluster:
         self._host = str(connection.configuration.host).rstrip("/")
         self._timeout = timeout
         self._session: aiohttp.ClientSession | None = None
+        self._pods: PodHttp | None = None
         # Of types that differ between API servers: the version asked for, and the one that is served.
         self._served: dict[str, str] = {}
         # (verb, kind) of every write, for the metrics; replaced by the application.
@@ -47,6 +58,8 @@ class KubernetesCluster:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+        if self._pods is not None:
+            await self._pods.close()
         await self._client.close()
 
     def served(self, resource: Resource) -> Resource:
@@ -162,7 +175,7 @@ class KubernetesCluster:
         if previous:
             query["previous"] = "true"
         path = PODS.path(namespace, pod, "log")
-        raw = await self._bytes("GET", path, query=query, accept="*/*")
+        raw = await self._bytes("GET", path, query=query, accept="*/*", limit=max(limit_bytes, _NO_LOG_BYTES))
         if _NO_LOG.fullmatch(raw):
             raise Refused(f"GET {path}", raw.decode(), status=400)
         return raw.decode(errors="replace")
@@ -181,17 +194,22 @@ class KubernetesCluster:
         connect_timeout: float = 2.0,
     ) -> AsyncIterator[PodStream]:
         url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
-        # A stream has no end, so only the connection and the silence between two pings are limited.
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout, sock_read=15.0)
-        response = await self._request(
-            method, url, headers={**headers, "Content-Type": "application/json"}, raw=body, limits=limits
-        )
-        try:
-            if response.status >= 300:
-                raise from_response(f"{method} {url}", response.status, response.headers, await response.read())
-            yield ResponseStream(response, f"{method} {url}")
-        finally:
-            response.close()
+        config = self._client.configuration
+        if self._pods is None:
+            trust_env = bool((config.client_session_kwargs or {}).get("trust_env"))
+            self._pods = PodHttp(ssl=self._client.rest_client.ssl_context, trust_env=trust_env)
+        async with self._pods.open(
+            method,
+            self._host + quote_path(url),
+            f"{method} {url}",
+            headers=await self._authenticated(method, url, headers, None),
+            body=body,
+            connect_seconds=connect_timeout,
+            proxy=config.proxy,
+            proxy_headers=config.proxy_headers,
+            server_hostname=config.tls_server_name,
+        ) as stream:
+            yield stream
 
     async def _json(
         self,
@@ -240,19 +258,21 @@ class KubernetesCluster:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
         accept: str = "application/json",
+        limit: int | None = None,
     ) -> bytes:
+        """A successful answer's body; `limit`: its first bytes, where a pod wrote it."""
         url = f"{path}?{urlencode(query)}" if query else path
         response = await self._request(
             method, url, headers={"Content-Type": content_type, "Accept": accept}, json_body=body
         )
         async with response:
+            await refuse_unasked(response, f"{method} {path}", API_ERROR_BYTES)
+            if limit is not None:
+                return await bounded_body(response, f"{method} {path}", limit)
             try:
-                raw = await response.read()
+                return await response.read()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise _unreachable(method, url, error) from error
-            if response.status >= 300:
-                raise from_response(f"{method} {path}", response.status, response.headers, raw)
-            return raw
 
     async def _request(
         self,
@@ -261,12 +281,9 @@ class KubernetesCluster:
         *,
         headers: Mapping[str, str],
         json_body: Mapping[str, Any] | None = None,
-        raw: bytes | None = None,
-        limits: aiohttp.ClientTimeout | None = None,
     ) -> aiohttp.ClientResponse:
-        all_headers = {**self._client.default_headers, **headers}
-        await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, json_body)
         config = self._client.configuration
+        all_headers = await self._authenticated(method, url, {**headers, **IDENTITY}, json_body)
         if self._session is None:
             # The client's own factory: TLS, client certificates and the pool as its configuration says.
             self._session = self._client.rest_client._create_pool_manager()
@@ -275,8 +292,10 @@ class KubernetesCluster:
                 method,
                 self._host + quote_path(url),
                 headers=all_headers,
-                data=raw if json_body is None else json.dumps(json_body),
-                timeout=limits or aiohttp.ClientTimeout(total=self._timeout),
+                data=None if json_body is None else json.dumps(json_body),
+                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                allow_redirects=False,
+                auto_decompress=False,
                 proxy=config.proxy,
                 proxy_headers=config.proxy_headers,
                 server_hostname=config.tls_server_name,
@@ -284,37 +303,18 @@ class KubernetesCluster:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise _unreachable(method, url, error) from error
 
-
-class ResponseStream:
-    """An open HTTP response as `PodStream`."""
-
-    def __init__(self, response: aiohttp.ClientResponse, request: str) -> None:
-        self._response = response
-        self._request = request
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        try:
-            async for chunk in self._response.content.iter_any():
-                yield chunk
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise unreachable(self._request, error) from error
+    async def _authenticated(
+        self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> dict[str, str]:
+        all_headers = {**self._client.default_headers, **headers}
+        await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)
+        return all_headers
 
 
 def quote_path(url: str) -> str:
     """Quote what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
     path, mark, query = url.partition("?")
     return quote(path, safe="/:%") + mark + query
-
-
-def describe(error: BaseException) -> str:
-    """A connection error for a person; aiohttp's timeouts have no text of their own."""
-    return str(error) or type(error).__name__
-
-
-def unreachable(request: str, error: BaseException) -> Unreachable:
-    """A connection's error as ours."""
-    kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
-    return kind(request, describe(error))
 
 
 def _unreachable(method: str, url: str, error: BaseException) -> Unreachable:

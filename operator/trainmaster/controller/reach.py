@@ -10,16 +10,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import aiohttp
-
 from trainmaster.api.protocol import TOKEN_HEADER
 from trainmaster.controller.cluster import Cluster, PodStream
-from trainmaster.controller.errors import Unreachable, from_response
-from trainmaster.controller.kubernetes_cluster import ResponseStream, unreachable
+from trainmaster.controller.errors import Unreachable
+from trainmaster.controller.pod_http import PodHttp
 
-# Seconds for a TCP connection to an agent in the same network, and for silence between two pings (one in 5 s).
+# Seconds for a TCP connection to an agent in the same network.
 CONNECT_SECONDS = 1.0
-SILENCE_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class DirectReach:
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._session: aiohttp.ClientSession | None = None
+        self._http = PodHttp()
 
     @asynccontextmanager
     async def open(
@@ -74,29 +71,12 @@ class DirectReach:
         request = f"{method} {agent.pod}:{self._port}{path}"
         if agent.ip is None:
             raise Unreachable(request, "the pod has no address yet")
-        if self._session is None:
-            # One open stream for each running job: no limit on connections.
-            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
         host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
-        headers = {TOKEN_HEADER: token, "Content-Type": "application/json"}
-        try:
-            response = await self._session.request(
-                method, f"http://{host}:{self._port}{path}", headers=headers, data=body, timeout=timeout
-            )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise unreachable(request, error) from error
-        try:
-            if response.status >= 300:
-                raise from_response(request, response.status, response.headers, await response.content.read(4_096))
-            yield ResponseStream(response, request)
-        finally:
-            if response.status == 204:
-                response.release()
-            else:
-                # A stream has no end of its own.
-                response.close()
+        url = f"http://{host}:{self._port}{path}"
+        async with self._http.open(
+            method, url, request, headers={TOKEN_HEADER: token}, body=body, connect_seconds=CONNECT_SECONDS
+        ) as stream:
+            yield stream
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._http.close()

@@ -47,3 +47,34 @@ def test_what_a_proxy_answers_is_told_as_it_is_and_bounded() -> None:
     assert isinstance(error, errors.Unavailable)
     assert error.message.startswith("<html>Bad gateway</html>")
     assert len(error.message) == 300
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 100_000,
+        '{"message":' + "[" * 900 + "]" * 900 + "}",
+        '{"message": 7, "reason": ["AlreadyExists"]}',
+        '{"details": {"retryAfterSeconds": {}}}',
+        '{"details": {"retryAfterSeconds": [7]}}',
+        '{"details": {"retryAfterSeconds": 1%s}}' % ("0" * 400),
+        '{"details": {"retryAfterSeconds": NaN}}',
+        b"\xff\xfe\x00",
+    ],
+)
+def test_any_body_is_an_error_of_the_tree(body: str | bytes) -> None:
+    """Through the API server's proxy it may be a pod's."""
+    error = errors.from_response("GET /x", 503, {}, body)
+    assert type(error) is errors.Unavailable
+    assert error.retry_after is None
+    assert error.reason == ""
+
+
+def test_what_is_shown_of_a_body_is_one_line_without_commands_for_a_terminal() -> None:
+    body = json.dumps(
+        {"message": "no\n2026-11-22 INFO all is well\x1b]52;c;cm0=\x07", "reason": "A\x1b[31m" + "x" * 99}
+    )
+    error = errors.from_response("GET /x", 500, {}, body)
+    assert error.message == "no 2026-11-22 INFO all is well ]52;c;cm0="
+    assert len(error.reason) == errors.MAX_REASON and "\x1b" not in error.reason
+    assert len(errors.from_response("GET /x", 500, {}, json.dumps({"message": "x" * 10_000})).message) == 2_000

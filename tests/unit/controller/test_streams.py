@@ -17,7 +17,7 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.polling import until
 from trainmaster.api.protocol import TOKEN_HEADER, ProtocolError, job_token
 from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.controller import reach
+from trainmaster.controller import pod_http
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.errors import Unreachable
 from trainmaster.controller.reach import AgentAddress, DirectReach
@@ -206,7 +206,7 @@ async def test_a_lead_that_takes_the_connection_and_says_nothing_is_left_for_the
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a stopped process does: it isn't tried again and again, for fifteen seconds each, before the next one is."""
-    monkeypatch.setattr(reach, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(pod_http, "HEAD_SECONDS", 1.0)
     tried: list[str] = []
     first, second = Lead(0, silent=True), Lead(1)
     async with listening(first, second) as port, world(port) as w:

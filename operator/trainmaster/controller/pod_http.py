@@ -1,0 +1,150 @@
+"""HTTP with whoever answers: nothing is followed, unpacked or remembered, and what is read has a bound.
+
+A pod runs users' code. What it answers comes to the operator directly, or through the API server's pod proxy, which
+passes status, headers and body on as they are. So a redirect isn't followed (it would send the operator, in its own
+network, wherever the pod likes), a content encoding isn't undone (1 MB of gzip is 1 GiB), an error's body is read to a
+bound, a cookie isn't kept (through the proxy it would go to the API server with every later request), and a connection
+isn't used twice. An answer costs at most a small buffer of memory, and its reader yields the loop after every piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from ssl import SSLContext
+from typing import Any
+
+import aiohttp
+
+from trainmaster.controller.errors import Silent, Unreachable, Unusable, from_response, one_line
+
+# Sent with every request: answers come as they are.
+IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
+# Bytes of a body that are handed on at a time, and that are read ahead.
+PIECE = 8_192
+# Bytes of an error's body: of a pod a sentence is shown, of the API server a Status with its causes is read.
+POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
+# Seconds for the whole head of a pod's answer, and for silence between two pings (one in 5 s).
+HEAD_SECONDS = 5.0
+SILENCE_SECONDS = 15.0
+# Bytes that the kernel holds of a pod's answer. What it holds is parsed in one go: 256 KiB of empty heads (`103`) or
+# one-byte chunks would hold up the loop for 0.1 s.
+RECEIVE_BUFFER = 16_384
+
+
+class PodHttp:
+    """Requests to pods, on connections of their own: what pods do to them is nothing to those of the API server."""
+
+    def __init__(self, *, ssl: SSLContext | bool = True, trust_env: bool = False) -> None:
+        self._ssl = ssl
+        self._trust_env = trust_env
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        url: str,
+        request: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        connect_seconds: float,
+        **way: Any,
+    ) -> AsyncIterator[ResponseStream]:
+        """An open answer with a status of success. Raises ClusterError, in whose text the request is `request`.
+
+        `way`: aiohttp's arguments for a proxy in between.
+        """
+        if self._session is None:
+            self._session = self._made()
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=SILENCE_SECONDS)
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                response = await self._session.request(
+                    method,
+                    url,
+                    headers={**headers, **IDENTITY, "Content-Type": "application/json"},
+                    data=body,
+                    timeout=limits,
+                    allow_redirects=False,
+                    **way,
+                )
+        except (aiohttp.ClientError, OSError) as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise Silent(request, f"no answer within {HEAD_SECONDS:g} s") from error
+            raise unreachable(request, error) from error
+        try:
+            await refuse_unasked(response, request, POD_ERROR_BYTES)
+            yield ResponseStream(response, request)
+        finally:
+            response.close()
+
+    def _made(self) -> aiohttp.ClientSession:
+        # One open stream for each running job: no limit on connections.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._ssl, socket_factory=_socket)
+        return aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=PIECE,
+            trust_env=self._trust_env,
+        )
+
+
+class ResponseStream:
+    """An open HTTP response as `PodStream`."""
+
+    def __init__(self, response: aiohttp.ClientResponse, request: str) -> None:
+        self._response = response
+        self._request = request
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._response.content.iter_chunked(PIECE):
+                yield chunk
+                # Reading what is buffered already never yields to the loop by itself.
+                await asyncio.sleep(0)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise unreachable(self._request, error) from error
+
+
+async def refuse_unasked(response: aiohttp.ClientResponse, request: str, error_bytes: int) -> None:
+    """Raise ClusterError for an answer that isn't a success, or that comes in a form that wasn't asked for."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise Unusable(request, f"an answer in the content encoding {encoding[:40]!r}, and none is accepted")
+    if not 200 <= response.status < 300:
+        raise from_response(
+            request, response.status, response.headers, await bounded_body(response, request, error_bytes)
+        )
+
+
+async def bounded_body(response: aiohttp.ClientResponse, request: str, limit: int) -> bytes:
+    """The first bytes of a body. Raises Unreachable."""
+    body = bytearray()
+    async for chunk in ResponseStream(response, request).chunks():
+        body += chunk
+        if len(body) >= limit:
+            break
+    return bytes(body[:limit])
+
+
+def unreachable(request: str, error: BaseException) -> Unreachable:
+    """A connection's error as ours; aiohttp's timeouts have no text of their own, and its others quote the answer."""
+    kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
+    return kind(request, one_line(str(error) or type(error).__name__))
+
+
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol = address[:3]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    made.setblocking(False)
+    return made
