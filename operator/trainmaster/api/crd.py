@@ -164,6 +164,8 @@ class _Converter:
         if "items" in schema:
             converted["items"] = self.convert(schema["items"])
             converted.setdefault("x-kubernetes-list-type", "atomic")
+        if "nullable" in schema:
+            converted["nullable"] = schema["nullable"]
         if isinstance(schema.get("additionalProperties"), Mapping):
             converted["additionalProperties"] = self.convert(schema["additionalProperties"])
         elif schema.get("type") == "object" and "properties" not in schema:

@@ -1,7 +1,7 @@
 """Read a job as the user wrote it: either a checked `JobSpec`, or everything that is wrong in sentences.
 
-Fields are checked by the models, then relations between fields by `rules`, then the podTemplate. As in the API server,
-the rules only see a spec whose fields are right.
+What is too large is refused before it is read (`limits`). Fields are checked by the models, then relations between
+fields by `rules`, then the podTemplate. As in the API server, the rules only see a spec whose fields are right.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from trainmaster.api.accelerator_names import device_names
+from trainmaster.api.limits import check_size
 from trainmaster.api.pod_template import check_pod_template
 from trainmaster.api.problems import InvalidJob, Problem
 from trainmaster.api.quantities import quantity
@@ -69,6 +70,8 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
     """Check the spec of the job called `name`. Raises InvalidJob."""
     if raw_spec is None:
         raise InvalidJob([Problem("spec", None, "is missing; give the job a spec")])
+    if isinstance(raw_spec, Mapping) and (problem := check_size(raw_spec)) is not None:
+        raise InvalidJob([problem])
     try:
         spec = JobSpec.model_validate(raw_spec)
     except ValidationError as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainmaster.api.crd import spec_schema, status_schema
+from trainmaster.api.limits import KIB, MAX_BYTES, MAX_ITEMS, MAX_NESTING, MAX_OTHER_BYTES
 from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 
@@ -18,10 +19,10 @@ _INTRODUCTION = f"""\
 `apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `dtj`, namespaced, with status and scale subresources.
 `trainmaster validate FILE` checks a job without a cluster, `kubectl explain dtj.spec` shows these fields too.
 """
-_NOTES = """\
+_NOTES = f"""\
 **What the pods may do.** Pods of the bundled image keep to the restricted Pod Security Standard. Of another image it
 isn't known whether it runs as root, so everything of that standard is asked for but `runAsNonRoot`; in a namespace that
-enforces it, set `podTemplate: {spec: {securityContext: {runAsNonRoot: true, runAsUser: 1000}}}`. Capabilities are
+enforces it, set `podTemplate: {{spec: {{securityContext: {{runAsNonRoot: true, runAsUser: 1000}}}}}}`. Capabilities are
 dropped, so root in a container can't change owners or read others' files; `podTemplate` can give them back.
 `interconnect.rdma` adds `IPC_LOCK`, `hostNetwork` and `hostPath` are what they say: these need a namespace that allows
 more. No pod gets a service-account token.
@@ -29,6 +30,13 @@ more. No pod gets a service-account token.
 **Limits.** A job has at most 1,024 workers, because an assignment names each of them in an annotation, and at most 8
 groups. Its name has at most 52 characters (with several groups: together with the longest group's name and a `-`),
 because the labels that a StatefulSet puts on its pods have no room for more.
+
+**Size.** A spec that is larger is refused without being read, so that one job's size costs only itself: lists of
+{MAX_ITEMS:,} items, and {MAX_NESTING} lists and mappings in each other, in `podTemplate` and `training`;
+{MAX_BYTES["podTemplate"] // KIB} KiB of `podTemplate`, {MAX_BYTES["training"] // KIB} KiB of `training`,
+{MAX_OTHER_BYTES // KIB} KiB of all other fields together, as compact JSON. `kubectl apply` refuses long lists at the
+top of `podTemplate.spec`; of the rest the API server takes what it has room for, and the operator says in the job's
+status what is too large, in the words of `trainmaster validate`.
 """
 
 

@@ -122,6 +122,8 @@ LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY_PATTERN, max_lengt
 Image = Annotated[str, StringConstraints(pattern=IMAGE_PATTERN, max_length=512)]
 Interface = Annotated[str, StringConstraints(pattern=INTERFACE_PATTERN, max_length=63)]
 Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=64)]
+# Linux takes no longer argument (MAX_ARG_STRLEN, in bytes and with the zero at its end).
+Argument = Annotated[str, StringConstraints(max_length=131_071)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
 WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]

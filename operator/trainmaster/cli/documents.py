@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from trainmaster.api.limits import MAX_NESTING
+
 _STDIN = "-"
 
 
@@ -69,6 +71,9 @@ def read_documents(source: str) -> list[Document]:
         raise UnreadableFile(f"{source}{at}: not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise UnreadableFile(f"{source}: not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        message = f"has too many lists and mappings in each other; use at most {MAX_NESTING}"
+        raise UnreadableFile(f"{source}: {message}") from error
 
 
 def _documents(source: str, text: str) -> Iterator[Document]:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
+from trainmaster.api.limits import check_size
 from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, WaitTimeout
@@ -95,6 +96,10 @@ class JobClient:
     def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
         """Create a job; with `replace`, apply over one that exists (server-side). Raises JobExists, InvalidRequest."""
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
+        problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
+        if problem is not None:
+            # The API server would take it, and the operator refuse it in its status.
+            raise InvalidRequest(str(problem))
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if replace:
             path = self._path(str(body["metadata"]["name"]))

@@ -14,12 +14,14 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from trainmaster.api.limits import KIB, MAX_BYTES, MAX_ITEMS
 from trainmaster.api.v1alpha1.names import BUNDLED_IMAGE, FailureReason, SpecModel
 from trainmaster.api.values import (
     MAX_GROUPS,
     MAX_QUANTITY_LENGTH,
     QUANTITY_PATTERN,
     AbsolutePath,
+    Argument,
     Backend,
     Count,
     Devices,
@@ -287,6 +289,35 @@ class Checkpoint(SpecModel):
     path: AbsolutePath = Field("/checkpoints", description="Mount path; TRAINMASTER_CHECKPOINT_DIR in the workers.")
 
 
+# What a schema can bound of a PodSpec: the API server refuses longer lists at apply, the operator longer ones further
+# down. Their items are free, and null deletes them.
+_POD_LISTS = (
+    "containers",
+    "hostAliases",
+    "imagePullSecrets",
+    "initContainers",
+    "readinessGates",
+    "resourceClaims",
+    "schedulingGates",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+)
+_POD_SPEC_SCHEMA = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {
+        name: {
+            "type": "array",
+            "maxItems": MAX_ITEMS,
+            "nullable": True,
+            "items": {"type": "object"},
+            "description": "As in a PodSpec.",
+        }
+        for name in _POD_LISTS
+    },
+}
+
+
 class PodTemplateMetadata(SpecModel):
     """Labels and annotations to add to the pods."""
 
@@ -298,7 +329,7 @@ class PodTemplate(SpecModel):
     """A partial pod template, merged over the rendered one as kubectl's strategic merge does."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations to add.")
-    spec: dict[str, Any] | None = Field(
+    spec: Annotated[dict[str, Any], Field(json_schema_extra=_POD_SPEC_SCHEMA)] | None = Field(
         None,
         description="A partial PodSpec. containers, initContainers, volumes, env, ports and volumeMounts merge by "
         "their keys, other lists are replaced; null deletes, and so does `$patch: delete` in a mapping (kubectl apply "
@@ -315,16 +346,18 @@ class JobSpec(SpecModel):
         f"{BUNDLED_IMAGE}:0.1.0", description="Image of the workers; any that has Python 3.9 or newer."
     )
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, description="As a container's.")
-    command: list[str] | None = Field(
+    command: list[Argument] | None = Field(
         None,
         min_length=1,
         max_length=256,
         description="Program that each worker's launcher starts ([python, train.py]); in it and in args, $(NAME) is "
         "the container's variable. Required unless the image is the bundled one, which trains as `training` says.",
     )
-    args: list[str] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
+    args: list[Argument] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
     training: dict[str, Any] | None = Field(
-        None, description="Configuration of the bundled loop, mounted as /etc/trainmaster/training.yaml."
+        None,
+        description="Configuration of the bundled loop, mounted as /etc/trainmaster/training.yaml. At most "
+        f"{MAX_BYTES['training'] // KIB} KiB as JSON.",
     )
     setup: str | None = Field(
         None,
@@ -370,5 +403,7 @@ class JobSpec(SpecModel):
     scheduling: Scheduling = Field(default_factory=Scheduling, description="How the pods are scheduled.")
     checkpoint: Checkpoint | None = Field(None, description="Volume for checkpoints.")
     pod_template: PodTemplate | None = Field(
-        None, description="Anything else that a pod can have, merged over what is rendered as Kubernetes merges."
+        None,
+        description="Anything else that a pod can have, merged over what is rendered as Kubernetes merges. At "
+        f"most {MAX_BYTES['podTemplate'] // KIB} KiB as JSON.",
     )
