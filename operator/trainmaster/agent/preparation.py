@@ -8,6 +8,7 @@ its import, every restart would take that second twice.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,8 @@ RESOLVED_SECONDS = 2.0
 """With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
 all the same: their own rendezvous waits for the master too, only less patiently."""
 MAX_ENVIRONMENT_BYTES = 4_194_304
+MIN_QUOTE = 3
+"""Characters of a command of the setup line from which on its appearance in a message is a quotation."""
 
 
 class MasterContact(NamedTuple):
@@ -102,7 +105,8 @@ class Preparation:
             for pump in self._pumps:
                 pump.drain()
             text = "\n".join(filter(None, (pump.last_lines(MAX_ERROR_CHARACTERS) for pump in self._pumps)))
-            sentence = f"spec.setup ended with exit code {ending.exit_code}: {self._setup.line}"
+            text = _unquoted(text, self._setup.line)
+            sentence = f"spec.setup ended with exit code {ending.exit_code}; the worker's log has what it printed"
             self._fail(
                 Outcome(
                     "Failed",
@@ -193,3 +197,15 @@ class Preparation:
             self._loop.unwatch(self._environment_fd)
             os.close(self._environment_fd)
             self._environment_fd = -1
+
+
+def _unquoted(text: str, line: str) -> str:
+    """What the setup line printed, without the lines in which the shell quotes it (as it does a syntax error).
+
+    Reports go on into statuses, events and evidence, and the line may hold what isn't meant for their readers.
+    """
+    parts = [part for part in map(str.strip, re.split(r"[\n;&|]+", line)) if len(part) >= MIN_QUOTE]
+    return "\n".join(
+        "(a line that quotes spec.setup)" if any(part in printed for part in parts) else printed
+        for printed in text.split("\n")
+    )

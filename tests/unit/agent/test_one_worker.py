@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -247,7 +248,26 @@ def test_a_setup_line_that_fails_is_a_launch_error(job: Job) -> None:
     agent = job.agent(0, TRAINMASTER_SETUP="source /no/such/file").start("true")
     job.annotate(job.assignment(1))
     assert agent.exit_code() == 65
-    assert agent.termination()["error"].endswith("spec.setup ended with exit code 1: source /no/such/file")
+    error = agent.termination()["error"]
+    assert "/no/such/file: No such file or directory" in error
+    assert error.endswith("spec.setup ended with exit code 1; the worker's log has what it printed")
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "export TOKEN=hunter2; false",
+        "export TOKEN=hunter2\nif ( then",
+        "TOKEN=hunter2 )",
+        "set -x; TOKEN=hunter2; false",
+    ],
+)
+def test_a_setup_line_is_quoted_by_nobody(job: Job, setup: str) -> None:
+    agent = job.agent(0, TRAINMASTER_SETUP=setup).start("true")
+    job.annotate(job.assignment(1))
+    assert agent.exit_code() == 65
+    assert "spec.setup ended with exit code" in agent.termination()["error"]
+    assert "hunter2" not in json.dumps(agent.termination())
 
 
 def test_an_out_of_memory_kill_is_told_apart_by_the_cgroups_counter(job: Job) -> None:

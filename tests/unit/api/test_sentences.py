@@ -170,6 +170,10 @@ BAD_INPUT = {
     ),
     "no spec": (None, "spec: is missing; give the job a spec"),
     "a list for a spec": ([], "spec: a list is not a mapping; give its fields"),
+    "a setup line that is too long, unquoted": (
+        {"workers": 1, "setup": "export TOKEN=hunter2\n" * 400},
+        "spec.setup: this text is too long; give at most 8192",
+    ),
 }
 
 

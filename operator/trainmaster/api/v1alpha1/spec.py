@@ -364,7 +364,8 @@ class JobSpec(SpecModel):
         min_length=1,
         max_length=8192,
         description="Shell line run before the launcher; the environment that it leaves is kept "
-        "(source /opt/toolkit/set_env.sh).",
+        "(source /opt/toolkit/set_env.sh). No message quotes it, but who may view the job can read it: secrets belong "
+        "into a Secret, from which podTemplate takes variables.",
     )
     launcher: Literal["torchrun", "exec"] = Field(
         "torchrun",
