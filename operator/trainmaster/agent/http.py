@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-MAX_HEAD_BYTES = 16_384
+MAX_HEAD_BYTES = 8_192
 MAX_BODY_BYTES = 262_144
+MAX_HEAD_PIECES = 64
+"""Reads that a head may take: who sends it byte by byte costs no more than that. Clients send it in one or two."""
+HEAD_END = b"\r\n\r\n"
 REASONS = {
     101: "Switching Protocols",
     200: "OK",
@@ -31,24 +34,80 @@ class BadRequest(Exception):
         self.status = status
 
 
-class Request(NamedTuple):
-    """One request; header names are in lower case."""
+class Head(NamedTuple):
+    """What stands before a request's body; header names are in lower case."""
 
     method: str
     path: str
     headers: dict[str, str]
-    body: bytes
+    length: int
+    """Bytes of the body."""
     keep_alive: bool
 
 
-def parse_request(data: bytes) -> tuple[Optional[Request], bytes]:
-    """The first request in `data` and what follows it; (None, data) while it isn't complete. Raises BadRequest."""
-    head, separator, rest = data.partition(b"\r\n\r\n")
-    if len(head) > MAX_HEAD_BYTES:
-        raise BadRequest(431, f"the request's head is longer than {MAX_HEAD_BYTES} bytes")
-    if not separator:
-        return None, data
-    first, *lines = head.decode("latin-1").split("\r\n")
+class Requests:
+    """The requests in the bytes of one connection, one after the other. A head is parsed once, and before its body is
+    there: who sends it decides whether the body is waited for."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._searched = 0
+        self._pieces = 0
+        self._head: Optional[Head] = None
+
+    def __len__(self) -> int:
+        """Bytes that are kept."""
+        return len(self._buffer)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a request has begun that isn't complete."""
+        return bool(self._buffer) or self._head is not None
+
+    @property
+    def missing(self) -> int:
+        """Bytes of the first request's body that haven't come."""
+        return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
+
+    def feed(self, data: bytes) -> None:
+        """Take in what has arrived."""
+        self._buffer += data
+        self._pieces += 1
+
+    def head(self) -> Optional[Head]:
+        """The head of the first request, None while it isn't complete. Raises BadRequest."""
+        if self._head is None:
+            # Only what is new is searched, and three bytes before it that may begin the end.
+            end = self._buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END) + 1))
+            self._searched = len(self._buffer)
+            if (self._searched if end < 0 else end) > MAX_HEAD_BYTES:
+                raise BadRequest(431, f"the request's head is longer than {MAX_HEAD_BYTES} bytes")
+            if end < 0:
+                if self._pieces >= MAX_HEAD_PIECES:
+                    raise BadRequest(408, f"the request's head came in more than {MAX_HEAD_PIECES} pieces")
+                return None
+            self._head = parse_head(bytes(self._buffer[:end]))
+            del self._buffer[: end + len(HEAD_END)]
+        return self._head
+
+    def body(self) -> Optional[bytes]:
+        """The body of the request whose head is there, None while it isn't complete. The next request is then first."""
+        length = 0 if self._head is None else self._head.length
+        if len(self._buffer) < length:
+            return None
+        data = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        self._head, self._searched, self._pieces = None, 0, 1
+        return data
+
+    def rest(self) -> bytes:
+        """What follows the last request that was taken."""
+        return bytes(self._buffer)
+
+
+def parse_head(data: bytes) -> Head:
+    """Read a request's head, without the empty line that ends it. Raises BadRequest."""
+    first, *lines = data.decode("latin-1").split("\r\n")
     parts = first.split(" ")
     if len(parts) != 3 or not parts[0].isalpha() or not parts[1].startswith("/") or parts[2][:7] != "HTTP/1.":
         raise BadRequest(400, "the request line is not `METHOD /path HTTP/1.1`")
@@ -65,20 +124,21 @@ def parse_request(data: bytes) -> tuple[Optional[Request], bytes]:
         raise BadRequest(400, "Content-Length is not a whole number")
     if len(length) > 9 or int(length) > MAX_BODY_BYTES:
         raise BadRequest(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
-    if len(rest) < int(length):
-        return None, data
     connection = headers.get("connection", "").lower()
     keep_alive = connection != "close" if parts[2] == "HTTP/1.1" else connection == "keep-alive"
-    path = parts[1].partition("?")[0]
-    return Request(parts[0], path, headers, rest[: int(length)], keep_alive), rest[int(length) :]
+    return Head(parts[0], parts[1].partition("?")[0], headers, int(length), keep_alive)
 
 
-def response(status: int, body: str = "", content_type: str = "text/plain; charset=utf-8") -> bytes:
-    """A whole response."""
+def response(
+    status: int, body: str = "", content_type: str = "text/plain; charset=utf-8", *, last: bool = False
+) -> bytes:
+    """A whole response; `last` says that the connection ends with it."""
     data = body.encode()
     lines = [f"HTTP/1.1 {status} {REASONS[status]}"]
     if status != 204:
         lines += [f"Content-Type: {content_type}", f"Content-Length: {len(data)}"]
+    if last:
+        lines.append("Connection: close")
     return "\r\n".join([*lines, "", ""]).encode() + data
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.connection import Connection, Lines, TooLong, json_line
+from trainmaster.agent.connection import BrokenLines, Connection, Lines, json_line
 from trainmaster.agent.environment import mismatches
 from trainmaster.agent.http import chunk
 from trainmaster.agent.inquest import Inquest, evidence_line
@@ -213,7 +213,7 @@ class Lead:
                         member.append(joined)
                     else:
                         self._from_member(member[0], line)
-            except TooLong:
+            except BrokenLines:
                 connection.close()
                 closed()
 

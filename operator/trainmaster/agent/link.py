@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.connection import MAX_ASSIGNMENT_LINE_BYTES, Connection, Lines, TooLong
+from trainmaster.agent.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines
 from trainmaster.agent.joining import Joined, Joining
 from trainmaster.agent.lead import PING_SECONDS, SILENCE_SECONDS
 from trainmaster.agent.loop import Loop, Timer
@@ -215,7 +215,7 @@ class Link:
                     self._changed()
                 elif line.get("type") != "ping":
                     self._receive(line)
-        except TooLong:
+        except BrokenLines:
             self._lost()
 
     def _ping(self) -> None:

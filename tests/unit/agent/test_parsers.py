@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainmaster.agent import http, progress, report
 from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer, parse
-from trainmaster.agent.connection import Lines, TooLong
+from trainmaster.agent.connection import BrokenLines, Lines
 from trainmaster.agent.errors import InvalidAssignment
 
 GOOD: dict[str, Any] = {
@@ -125,6 +125,14 @@ def test_the_annotations_file_is_read_when_it_has_changed(tmp_path: Path) -> Non
         file.poll()
 
 
+def test_lines_that_are_no_objects_are_given_up_after_some() -> None:
+    # Each costs an exception: a piece of 64 KiB of line breaks kept the agent busy for a tenth of a second.
+    lines = Lines()
+    with pytest.raises(BrokenLines):
+        list(lines.feed(b"\n" * 65_536))
+    assert lines.count == 101
+
+
 @given(st.lists(st.binary(max_size=60), max_size=20))
 def test_lines_come_out_the_same_however_they_are_cut(pieces: list[bytes]) -> None:
     whole = b"".join(pieces) + b"\n"
@@ -136,18 +144,20 @@ def test_lines_come_out_the_same_however_they_are_cut(pieces: list[bytes]) -> No
 def test_a_line_without_an_end_is_given_up() -> None:
     lines = Lines(100)
     assert list(lines.feed(b"x" * 100)) == []
-    with pytest.raises(TooLong):
+    with pytest.raises(BrokenLines):
         list(lines.feed(b"x"))
 
 
-@given(st.binary(max_size=300))
-def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
+@given(st.lists(st.binary(max_size=40), max_size=60))
+def test_any_bytes_are_a_request_or_refused(pieces: list[bytes]) -> None:
+    requests = http.Requests()
     try:
-        request, rest = http.parse_request(data)
+        for piece in pieces:
+            requests.feed(piece)
+            if requests.head() is not None:
+                requests.body()
     except http.BadRequest as refused:
         assert refused.status in http.REASONS
-    else:
-        assert request is not None or rest == data
 
 
 @pytest.mark.parametrize(
@@ -160,21 +170,58 @@ def test_any_bytes_are_a_request_or_refused(data: bytes) -> None:
         ("GET http://x/ HTTP/1.1\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nname : value\r\n\r\n", 400),
         ("SSH-2.0-OpenSSH_9.2\r\n\r\n", 400),
-        ("GET / HTTP/1.1\r\nx: " + "y" * 17_000, 431),
+        ("GET / HTTP/1.1\r\nx: " + "y" * 9_000, 431),
+        ("GET / HTTP/1.1\r\nx: " + "y" * 9_000 + "\r\n\r\n", 431),
     ],
 )
 def test_a_request_out_of_bounds_is_answered_with_its_status(text: str, status: int) -> None:
+    requests = http.Requests()
+    requests.feed(text.encode("latin-1"))
     with pytest.raises(http.BadRequest) as refused:
-        http.parse_request(text.encode("latin-1"))
+        requests.head()
     assert refused.value.status == status
 
 
 def test_requests_in_one_piece_are_taken_one_after_the_other() -> None:
-    data = b"POST /a?x=1 HTTP/1.1\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.0\r\n\r\n"
-    first, rest = http.parse_request(data)
-    assert first is not None and (first.method, first.path, first.body, first.keep_alive) == ("POST", "/a", b"hi", True)
-    second, rest = http.parse_request(rest)
-    assert second is not None and (second.path, second.keep_alive, rest) == ("/b", False, b"")
+    requests = http.Requests()
+    requests.feed(b"POST /a?x=1 HTTP/1.1\r\nContent-Length: 2\r\n\r\nhiGET /b HTTP/1.0\r\n\r\nrest")
+    first = requests.head()
+    assert first is not None and (first.method, first.path, first.keep_alive) == ("POST", "/a", True)
+    assert requests.body() == b"hi"
+    second = requests.head()
+    assert second is not None and (second.path, second.keep_alive, requests.body()) == ("/b", False, b"")
+    assert requests.rest() == b"rest"
+
+
+def test_a_request_is_read_however_it_is_cut_and_its_head_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+    parse_head = http.parse_head
+
+    def recorded(data: bytes) -> http.Head:
+        parsed.append(data)
+        return parse_head(data)
+
+    monkeypatch.setattr(http, "parse_head", recorded)
+    text = b"POST /v1/ack HTTP/1.1\r\nContent-Length: 9\r\n\r\n"
+    for cut in range(1, len(text)):
+        requests = http.Requests()
+        requests.feed(text[:cut])
+        assert requests.head() is None
+        requests.feed(text[cut:])
+        for byte in b'{"seq":1}':
+            assert requests.head() is not None and requests.body() is None
+            requests.feed(bytes([byte]))
+        assert requests.body() == b'{"seq":1}'
+    assert parsed == [text[:-4]] * (len(text) - 1)
+
+
+def test_who_sends_a_head_byte_by_byte_is_given_up_after_some_pieces() -> None:
+    requests = http.Requests()
+    with pytest.raises(http.BadRequest) as refused:
+        for byte in b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 1_000:
+            requests.feed(bytes([byte]))
+            requests.head()
+    assert refused.value.status == 408 and len(requests) == http.MAX_HEAD_PIECES
 
 
 @given(JSON)

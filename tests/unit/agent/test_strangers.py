@@ -1,0 +1,287 @@
+"""Who has no token costs the agents' port little, and keeps neither the kubelet nor the operator out."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from trainmaster.agent import http, server, strangers
+from trainmaster.agent.loop import READ, Loop
+from trainmaster.agent.server import Handlers, Server
+from trainmaster.agent.settings import read_settings
+from trainmaster.agent.strangers import Strangers, group_of
+
+from .agents import AGENT, TOKEN, Agent, Job, free_port, until
+
+HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+STATE = b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + TOKEN.encode() + b"\r\n\r\n"
+
+
+@contextlib.contextmanager
+def connections(agent: Agent, addresses: list[str]) -> Iterator[list[socket.socket]]:
+    """One connection from each address, all open at once."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(socket.create_connection((agent.address, agent.job.agent_port), 10, (address, 0)))
+            for address in addresses
+        ]
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Whether the agent hasn't closed it."""
+    sock.setblocking(False)
+    try:
+        return bool(sock.recv(1))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def addresses(count: int) -> list[str]:
+    return [f"127.77.{number // 250}.{number % 250 + 1}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("sources", "held"),
+    [(["127.77.0.1"] * 400, strangers.MAX_OF_ADDRESS), (addresses(400), strangers.MAX_STRANGERS)],
+    ids=["one-address", "many-addresses"],
+)
+def test_who_holds_connections_keeps_nobody_out(job: Job, sources: list[str], held: int) -> None:
+    agent = job.agent(0).start("sleep", "300")
+    job.annotate(job.assignment(1))
+    agent.until_state("Running")
+    with connections(agent, sources) as silent:
+        assert agent.request("GET", "/healthz", token=None) == (200, "ok"), "the kubelet's probe"
+        assert agent.request("GET", "/v1/state")[0] == 200, "the operator"
+        until(lambda: sum(map(is_open, silent)) <= held, what="the oldest are closed")
+
+
+def test_a_flood_that_takes_all_descriptors_stops_neither_the_port_nor_the_ranks(job: Job) -> None:
+    limited = ["sh", "-c", 'ulimit -n 40; exec "$@"', "sh", *AGENT]
+    agent = job.agent(0).start("sleep", "300", agent=limited)
+    agent.until_healthy()
+    with connections(agent, addresses(200)):
+        assert agent.request("GET", "/healthz", token=None) == (200, "ok")
+        job.annotate(job.assignment(1))
+        agent.until_state("Running")
+
+
+def test_without_the_token_a_connection_is_good_for_one_request(job: Job) -> None:
+    agent = job.agent(0).start("sleep", "300")
+    agent.until_healthy()
+    with connections(agent, ["127.77.0.1"]) as (sock,):
+        sock.sendall(HEALTHZ * 3)
+        with sock.makefile("rb") as file:
+            text = file.read()
+    assert text.count(b"HTTP/1.1 200 OK") == 1 and b"\r\nConnection: close\r\n" in text
+
+
+def test_without_the_token_no_body_is_waited_for(job: Job) -> None:
+    agent = job.agent(0).start("sleep", "300")
+    job.annotate(job.assignment(1))
+    agent.until_state("Running")
+    head = f"POST /v1/assignment HTTP/1.1\r\nContent-Length: {http.MAX_BODY_BYTES}\r\n\r\n".encode()
+    with connections(agent, ["127.77.0.1"]) as (sock,):
+        sock.sendall(head + b"x" * 1_000)
+        assert sock.recv(1_000).startswith(b"HTTP/1.1 401 ")
+        # Who goes on sending what it announced gets its answer, and no reset that takes it away.
+        sock.sendall(b"x" * (http.MAX_BODY_BYTES - 1_000))
+        assert sock.recv(1) == b""
+
+
+class Port:
+    """An agent's port in this process, whose every step is the test's."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.address = ("127.0.0.1", free_port("127.0.0.1"))
+        self.metrics_made = 0
+        environ = {"TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
+        settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
+
+        def metrics() -> str:
+            self.metrics_made += 1
+            return "x 1\n"
+
+        nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+        self.server = Server(
+            self.loop,
+            settings,
+            Handlers(
+                token=lambda: TOKEN,
+                offer=lambda assignment: assignment,
+                acknowledge=nothing,
+                stream=nothing,
+                join=nothing,
+                state=lambda: {},
+                metrics=metrics,
+            ),
+        )
+        self.server.open()
+        self.clients: list[socket.socket] = []
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        sock = socket.create_connection(self.address, timeout=10)
+        self.clients.append(sock)
+        sock.sendall(data)
+        return sock
+
+    def answer(self, sock: socket.socket) -> bytes:
+        """What comes until the agent closes the connection."""
+        sock.setblocking(False)
+        text = b""
+
+        def ended() -> bool:
+            nonlocal text
+            self.loop.run_once(0.01)
+            try:
+                data = sock.recv(65_536)
+            except BlockingIOError:
+                return False
+            except ConnectionResetError:
+                return True
+            text += data
+            return not data
+
+        until(ended)
+        return text
+
+    def end(self) -> None:
+        self.server.close()
+        for sock in self.clients:
+            sock.close()
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    made = Port()
+    yield made
+    made.end()
+
+
+def test_who_never_ends_its_request_is_sent_away_when_the_time_is_over(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, silent = port.connect(b"GET /healthz HT"), port.connect()
+    port.loop.run_once(1.0)
+    port.loop.run_once(0.0)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 1e6)
+    late = port.connect(b"GET /healthz HT")
+    port.loop.run_once(1.0)
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 20.0)
+    assert b" 408 " in port.answer(slow) and port.answer(silent) == b""
+    late.sendall(b"TP/1.1\r\n\r\n")
+    assert port.answer(late).endswith(b"ok")
+
+
+def test_what_strangers_send_is_kept_to_a_bound(port: Port) -> None:
+    half = b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 8_000
+    for _ in range(100):
+        port.connect(half)
+    for _ in range(100):
+        port.loop.run_once(0.0)
+    kept = [len(exchange._requests) for exchange in port.server._strangers.all()]
+    assert len(kept) == strangers.MAX_OF_ADDRESS
+    assert max(kept) <= http.MAX_HEAD_BYTES + server.STRANGERS_READ_BYTES
+
+
+def test_who_sends_its_request_is_answered_though_a_flood_pushes_it_out(port: Port) -> None:
+    probe = port.connect()
+    port.loop.run_once(1.0)
+    for _ in range(100):
+        port.connect()
+    probe.sendall(HEALTHZ)
+    assert port.answer(probe).endswith(b"ok")
+
+
+def test_a_flood_doesnt_keep_the_loop_from_its_other_work(port: Port) -> None:
+    read_end, write_end = os.pipe()
+    between: list[int] = []
+
+    def work(_events: int) -> None:
+        between.append(len(port.server._strangers))
+
+    port.loop.watch(read_end, READ, work)
+    os.write(write_end, b".")
+    for _ in range(15):
+        port.connect()
+    while not between or between[-1] < 15:
+        port.loop.run_once(0.0)
+    assert max(after - before for before, after in zip([0, *between], between, strict=False)) <= server.ACCEPTS_AT_ONCE
+    for end in (read_end, write_end):
+        os.close(end)
+
+
+def test_without_descriptors_the_port_waits_instead_of_trying_again_and_again(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[None] = []
+    listener = port.server._socket
+    assert listener is not None
+    descriptor = listener.fileno()
+
+    class Short:
+        def fileno(self) -> int:
+            return descriptor
+
+        def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+            tries.append(None)
+            raise OSError(errno.EMFILE, "too many open files")
+
+    client = port.connect(HEALTHZ)
+    monkeypatch.setattr(port.server, "_socket", Short())
+    for _ in range(20):
+        port.loop.run_once(0.0)
+    assert len(tries) < 3
+    monkeypatch.setattr(port.server, "_socket", listener)
+    assert port.answer(client).endswith(b"ok"), "it listens again after a moment"
+
+
+def test_metrics_are_made_once_for_all_who_ask_within_a_second(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "METRICS_SECONDS", 1e6)
+    for _ in range(50):
+        assert port.answer(port.connect(b"GET /metrics HTTP/1.1\r\n\r\n")).endswith(b"x 1\n")
+    assert port.metrics_made == 1
+
+
+def test_who_shows_the_token_keeps_its_connection_and_few_of_them(port: Port) -> None:
+    socks = [port.connect(STATE) for _ in range(server.MAX_KNOWN + 3)]
+    for _ in range(100):
+        port.loop.run_once(0.0)
+    assert len(port.server._known) == server.MAX_KNOWN and len(port.server._strangers) == 0
+    socks[-1].recv(1_000)
+    socks[-1].sendall(STATE)
+    port.loop.run_once(1.0)
+    assert socks[-1].recv(1_000).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_the_address_that_has_most_makes_room() -> None:
+    room: Strangers[str] = Strangers(4)
+    for address, item in (("kubelet", "probe"), ("evil", "a"), ("evil", "b"), ("evil", "c")):
+        assert room.in_the_way(address) is None
+        room.add(address, item)
+    assert room.in_the_way("operator") == "a"
+    room.discard("evil", "a")
+    assert room.in_the_way("operator") is None and len(room) == 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("fd00::1", "fd00::ffff:1", True),
+        ("fd00::1", "fd00:0:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2", True),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+    ],
+)
+def test_a_whole_network_of_one_machine_counts_as_one_address(one: str, other: str, same: bool) -> None:
+    assert (group_of(one) == group_of(other)) is same
