@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainmaster.api.json_values import decimal, is_number, is_whole, loads, mapping, shown, whole
 from trainmaster.api.printable import UNSAFE
-from trainmaster.api.protocol import SECTIONS, ProtocolError
+from trainmaster.api.protocol import MAX_INDEX, SECTIONS, ProtocolError
 
 MAX_RANKS = 1_024
 MAX_TEXT = 40_000
+_MEMBERS = ("failure", "workers", "ranks", "logs")
 _KEY = re.compile(r"attempt-(\d{1,9})\.json")
 
 
@@ -38,36 +40,37 @@ def attempt_of(key: str) -> int | None:
 
 def clean(text: object, limit: int) -> str:
     """The beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
-    raw = str(text or "")[:limit]
+    raw = text[:limit] if isinstance(text, str) else ""
     return UNSAFE.sub("", raw.encode("utf-8", "replace").decode())
 
 
 def parse_ranks(value: object) -> dict[int, dict[str, Any]]:
     """The `ranks` of an evidence line, bounded. Raises ProtocolError where it isn't an object of ranks."""
     if not isinstance(value, Mapping):
-        raise ProtocolError(f"evidence.ranks: {str(value)[:40]!r} is not an object")
+        raise ProtocolError(f"evidence.ranks: {shown(value)} is not an object")
     if len(value) > MAX_RANKS:
         raise ProtocolError(f"evidence.ranks: {len(value)} are more than {MAX_RANKS}")
     found: dict[int, dict[str, Any]] = {}
     left = MAX_TEXT
     for rank, data in value.items():
-        if not (isinstance(rank, str) and rank.isascii() and rank.isdecimal() and len(rank) < 9):
-            raise ProtocolError(f"evidence.ranks: {str(rank)[:40]!r} is not a rank")
+        number = decimal(rank, MAX_INDEX)
+        if number is None:
+            raise ProtocolError(f"evidence.ranks: {shown(rank)} is not a rank")
         if not isinstance(data, Mapping):
-            raise ProtocolError(f"evidence.ranks.{rank}: {str(data)[:40]!r} is not an object")
+            raise ProtocolError(f"evidence.ranks.{rank}: {shown(data)} is not an object")
         text = clean(data.get("text"), left)
         left -= len(text)
-        kept = {name: data[name] for name in ("step", "collective") if _is_whole(data.get(name))}
+        kept = {name: data[name] for name in ("step", "collective") if is_whole(data.get(name))}
         silent = data.get("silentSeconds")
-        if isinstance(silent, int | float) and not isinstance(silent, bool) and 0 <= silent < 1e9:
+        if isinstance(silent, int | float) and is_number(silent) and 0 <= silent < 1e9:
             kept["silentSeconds"] = silent
-        if data.get("section") in SECTIONS:
+        if isinstance(data.get("section"), str) and data["section"] in SECTIONS:
             kept["section"] = data["section"]
         if isinstance(data.get("state"), str):
             kept["state"] = clean(data["state"], 1)
         if data.get("waits") is True:
             kept["waits"] = True
-        found[int(rank)] = {**kept, "text": text}
+        found[number] = {**kept, "text": text}
     return found
 
 
@@ -102,17 +105,23 @@ class AttemptEvidence:
     def parse(cls, text: str) -> AttemptEvidence | None:
         """Read a value back; None where it isn't one (anybody may have edited it)."""
         try:
-            data = json.loads(text)
-            return cls(
-                attempt=int(data["attempt"]),
-                failure=dict(data.get("failure") or {}),
-                workers={int(worker): dict(told) for worker, told in (data.get("workers") or {}).items()},
-                ranks={int(rank): dict(stood) for rank, stood in (data.get("ranks") or {}).items()},
-                logs={int(worker): str(log) for worker, log in (data.get("logs") or {}).items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            data = mapping(loads(text))
+        except ValueError:
             return None
+        attempt = whole(data.get("attempt"))
+        if attempt is None or not all(isinstance(data.get(name) or {}, dict) for name in _MEMBERS):
+            return None
+        return cls(
+            attempt=attempt,
+            failure=mapping(data.get("failure")),
+            workers={worker: mapping(told) for worker, told in _by_index(data.get("workers"))},
+            ranks={rank: mapping(stood) for rank, stood in _by_index(data.get("ranks"))},
+            logs={worker: log for worker, log in _by_index(data.get("logs")) if isinstance(log, str)},
+        )
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+def _by_index(value: object) -> Iterator[tuple[int, Any]]:
+    for key, item in mapping(value).items():
+        index = decimal(key, MAX_INDEX)
+        if index is not None:
+            yield index, item

@@ -115,8 +115,8 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
 def _job_name(metadata: Mapping[str, Any]) -> str | None:
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if name is not None:
-        return str(name)
-    return str(prefix)[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix else None
+        return name if isinstance(name, str) else show(name)
+    return prefix[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix and isinstance(prefix, str) else None
 
 
 def _problem(detail: ErrorDetails) -> Problem:

@@ -1,17 +1,19 @@
 """The operator's half of docs/protocol.md as typed values: names of labels and annotations, assignments, reports.
 
-What agents say comes from pods that run users' code, so it is user input: `Report.parse` and `parse_progress` bound
-every string, refuse what isn't finite or of the right type, and never raise anything but `ProtocolError`.
+What agents say comes from pods that run users' code, and annotations can be edited by who may patch a pod, so all of it
+is user input: `Assignment.parse`, `Report.parse` and `parse_progress` bound every string, refuse what isn't a plausible
+value of the right type, and never raise anything but `ProtocolError`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
+
+from trainmaster.api.json_values import MAX_TIME, MAX_WHOLE, is_number, loads, shown, text, whole
 
 JOB_NAME_LABEL = "trainmaster.dev/job-name"
 JOB_UID_LABEL = "trainmaster.dev/job-uid"
@@ -37,6 +39,12 @@ MASTER_PORTS = tuple(port for port in range(20_000, 29_000) if port not in _TAKE
 MAX_LINE_BYTES = 65_536
 MAX_ERROR_CHARACTERS = 2_000
 MAX_RESULTS = 16
+# Kubernetes allows 256 KiB for all annotations of an object.
+MAX_ASSIGNMENT_CHARACTERS = 262_144
+# Beyond any worker's index, and beyond the list of one job's workers; the agent has the same limit.
+MAX_INDEX, MAX_LISTED = 2**31, 4_096
+# As the agent's own limits of what an assignment holds.
+MAX_PROCESSES, MAX_GRACE_SECONDS = 1_024, 1e9
 
 WorkerState = Literal["Waiting", "Starting", "Running", "Finished", "Failed", "Stopped"]
 SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
@@ -98,23 +106,35 @@ class Assignment:
         )
 
     @classmethod
-    def parse(cls, text: str) -> Assignment:
+    def parse(cls, raw: object) -> Assignment:
         """Read an annotation back. Raises ProtocolError when it isn't an assignment (a user may have edited it)."""
-        try:
-            data = json.loads(text)
-            return cls(
-                attempt=int(data["attempt"]),
-                workers=tuple(int(worker) for worker in data["workers"]),
-                uids=None if data.get("uids") is None else tuple(str(uid) for uid in data["uids"]),
-                hosts=tuple(str(host) for host in data["hosts"]),
-                port=int(data["port"]),
-                token=str(data["token"]),
-                state="Hold" if data.get("state") == "Hold" else "Run",
-                grace_seconds=float(data.get("graceSeconds", 0.4)),
-                processes=None if data.get("processes") is None else tuple(int(count) for count in data["processes"]),
+        if not isinstance(raw, str) or len(raw) > MAX_ASSIGNMENT_CHARACTERS:
+            raise ProtocolError(
+                f"{ASSIGNMENT_ANNOTATION}: not a text of at most {MAX_ASSIGNMENT_CHARACTERS} characters"
             )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not an assignment: {error!r}") from error
+        try:
+            data = loads(raw)
+        except ValueError as error:
+            raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not JSON: {shown(raw)}") from error
+        if not isinstance(data, dict):
+            raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: {shown(data)} is not an object")
+        workers = _list(data, "workers")
+        uids = None if data.get("uids") is None else _list(data, "uids", len(workers))
+        hosts = _list(data, "hosts", len(workers))
+        processes = None if data.get("processes") is None else _list(data, "processes", len(workers))
+        return cls(
+            attempt=_whole(data.get("attempt"), "attempt"),
+            workers=tuple(_whole(worker, "workers", MAX_INDEX) for worker in workers),
+            uids=None if uids is None else tuple(_text(uid, "uids", 64, least=0) for uid in uids),
+            hosts=tuple(_text(host, "hosts", 253) for host in hosts),
+            port=_whole(data.get("port"), "port", 65_536),
+            token=_text(data.get("token"), "token", 256),
+            state="Hold" if data.get("state") == "Hold" else "Run",
+            grace_seconds=_grace(data.get("graceSeconds", 0.4)),
+            processes=None
+            if processes is None
+            else tuple(_whole(count, "processes", MAX_PROCESSES + 1) for count in processes),
+        )
 
     def held(self) -> Assignment:
         """The same attempt, told to stop and wait."""
@@ -142,21 +162,21 @@ class Report:
     def parse(cls, data: Mapping[str, Any]) -> Report:
         """Check a report and bound it. Raises ProtocolError with the field that is wrong."""
         state = data.get("state")
-        if state not in get_args(WorkerState):
-            raise ProtocolError(f"report.state: {str(state)[:40]!r} is none of {', '.join(get_args(WorkerState))}")
+        if not isinstance(state, str) or state not in get_args(WorkerState):
+            raise ProtocolError(f"report.state: {shown(state)} is none of {', '.join(get_args(WorkerState))}")
         return cls(
-            attempt=_integer(data, "attempt", required=True) or 0,
-            worker=_integer(data, "worker", required=True) or 0,
-            uid=str(data.get("uid") or "")[:64],
+            attempt=_whole(data.get("attempt"), "attempt"),
+            worker=_whole(data.get("worker"), "worker", MAX_INDEX),
+            uid=text(data.get("uid"), 64),
             state=cast(WorkerState, state),
-            rank=_integer(data, "rank"),
-            exit_code=_integer(data, "exitCode"),
-            signal=_integer(data, "signal"),
-            reason=str(data.get("reason") or "")[:64],
-            error=str(data.get("error") or "")[-MAX_ERROR_CHARACTERS:],
-            at=_number(data, "at") or 0.0,
+            rank=_optional(data, "rank"),
+            exit_code=_optional(data, "exitCode"),
+            signal=_optional(data, "signal"),
+            reason=text(data.get("reason"), 64),
+            error=text(data.get("error"), MAX_ERROR_CHARACTERS, from_end=True),
+            at=_time(data.get("at")),
             culprit=data.get("culprit") is not False,
-            node=str(data.get("node") or "")[:253],
+            node=text(data.get("node"), 253),
         )
 
 
@@ -188,39 +208,70 @@ def parse_progress(data: Mapping[str, Any]) -> RankProgress:
     raw_result = data.get("result")
     result: tuple[tuple[str, float], ...] = ()
     if isinstance(raw_result, Mapping):
-        pairs = ((str(name)[:64], _number(raw_result, name)) for name in list(raw_result)[:MAX_RESULTS])
+        pairs = ((text(name, 64), _number(raw_result, name)) for name in list(raw_result)[:MAX_RESULTS])
         result = tuple((name, value) for name, value in pairs if value is not None)
     return RankProgress(
-        step=_integer(data, "step"),
-        total_steps=_integer(data, "totalSteps"),
+        step=_optional(data, "step"),
+        total_steps=_optional(data, "totalSteps"),
         epoch=_number(data, "epoch"),
         loss=_number(data, "loss"),
         samples_per_second=_number(data, "samplesPerSecond"),
         step_seconds=_number(data, "stepSeconds"),
         eta_seconds=_number(data, "etaSeconds"),
-        start_step=_integer(data, "startStep"),
+        start_step=_optional(data, "startStep"),
         data_seconds=_number(data, "dataSeconds"),
         checkpoint_seconds=_number(data, "checkpointSeconds"),
         evaluate_seconds=_number(data, "evaluateSeconds"),
-        section=section if section in SECTIONS else None,
-        message=str(data.get("message") or "")[:200],
+        section=section if isinstance(section, str) and section in SECTIONS else None,
+        message=text(data.get("message"), 200),
         result=result,
     )
 
 
-def _integer(data: Mapping[str, Any], name: str, *, required: bool = False) -> int | None:
+def _list(data: Mapping[str, Any], name: str, length: int | None = None) -> list[Any]:
     value = data.get(name)
-    if value is None and not required:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not a whole number of at least 0")
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_LISTED or len(value) != (length or len(value)):
+        many = f"1 to {MAX_LISTED}" if length is None else f"{length}"
+        raise ProtocolError(f"{name}: {shown(value)} is not a list of {many} items")
     return value
+
+
+def _whole(value: object, name: str, most: int = MAX_WHOLE) -> int:
+    found = whole(value, most)
+    if found is None:
+        limit = "" if most == MAX_WHOLE else f" and below {most}"
+        raise ProtocolError(f"{name}: {shown(value)} is not a whole number of at least 0{limit}")
+    return found
+
+
+def _optional(data: Mapping[str, Any], name: str) -> int | None:
+    return None if data.get(name) is None else _whole(data[name], name)
 
 
 def _number(data: Mapping[str, Any], name: str) -> float | None:
     value = data.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not a finite number")
+    if not isinstance(value, int | float) or not is_number(value):
+        raise ProtocolError(f"{name}: {shown(value)} is not a finite number, or is beyond 1e100")
     return float(value)
+
+
+def _time(value: object) -> float:
+    if value is None:
+        return 0.0
+    if not isinstance(value, int | float) or not is_number(value) or not 0 <= value <= MAX_TIME:
+        raise ProtocolError(f"at: {shown(value)} is not a time in seconds since 1970")
+    return float(value)
+
+
+def _grace(value: object) -> float:
+    if not isinstance(value, int | float) or not is_number(value) or not 0 <= value <= MAX_GRACE_SECONDS:
+        raise ProtocolError(f"graceSeconds: {shown(value)} is not a number of seconds of at least 0")
+    return float(value)
+
+
+def _text(value: object, name: str, most: int, *, least: int = 1) -> str:
+    if not isinstance(value, str) or not least <= len(value) <= most or not value.isprintable():
+        raise ProtocolError(f"{name}: {shown(value)} is not a text of {least} to {most} characters")
+    return value

@@ -92,6 +92,9 @@ def show(value: Any) -> str:
         text = "a list"
     elif value is None:
         text = "null"
+    elif isinstance(value, int) and abs(value) >= 10**40:
+        # Python refuses to write out what has more than 4,300 digits.
+        text = "a number of more than 40 digits"
     else:
         text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

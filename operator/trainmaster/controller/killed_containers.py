@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.api.json_values import mapping, text
 from trainmaster.api.pod_template import WORKER_CONTAINER
 from trainmaster.controller.cluster import EVENTS, Cluster, RawObject
 from trainmaster.controller.errors import ClusterError
@@ -70,7 +71,7 @@ class KilledContainers:
 def _reason(events: list[RawObject], pod: PodView, end: ContainerEnd) -> str | None:
     its = [event for event in events if _is_of(event, pod, end)]
     newest = max(its, key=event_time, default=None)
-    return None if newest is None else f"the kubelet: {str(newest.get('message') or '')[:300]}"
+    return None if newest is None else f"the kubelet: {text(newest.get('message'), 300)}"
 
 
 def _end_to_explain(pod: PodView) -> ContainerEnd | None:
@@ -83,9 +84,9 @@ def _end_to_explain(pod: PodView) -> ContainerEnd | None:
 
 def _is_of(event: Mapping[str, Any], pod: PodView, end: ContainerEnd) -> bool:
     """Whether an event tells of this end, and of a probe: others say that the pod itself was stopped."""
-    involved = event.get("involvedObject") or {}
+    involved = mapping(event.get("involvedObject"))
     is_its = (involved.get("uid"), involved.get("fieldPath")) == (pod.uid, f"spec.containers{{{WORKER_CONTAINER}}}")
-    if not is_its or "probe" not in str(event.get("message")):
+    if not is_its or "probe" not in text(event.get("message")):
         return False
     earliest, latest = (end.started_at or 0.0) - CLOCK_SLACK, (end.finished_at or 0.0) + CLOCK_SLACK
     return earliest <= event_time(event) <= latest

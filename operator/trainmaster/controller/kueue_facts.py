@@ -7,13 +7,14 @@ ClusterRole for them; without it the job says which flavor it can't read.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
+from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.cluster import PRIORITY_CLASSES, RESOURCE_FLAVORS, Cluster, RawObject, Resource
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
+from trainmaster.controller.workload_view import string_pairs
 from trainmaster.reconciling.admission import workload_child
 from trainmaster.reconciling.snapshot import Flavor
 from trainmaster.rendering import scheduler_of
@@ -41,7 +42,7 @@ class KueueFacts:
         if name is not None and name not in observed.priorities:
             found = await self._read(PRIORITY_CLASSES, key, name)
             if found is not None:
-                facts.priorities[name] = int(found["value"]) if found else None
+                facts.priorities[name] = _priority(found)
         child = workload_child(job, observed)
         workload = child.workload if child is not None else None
         named = {flavor for part in workload.pod_sets for flavor in part.flavors} if workload is not None else set()
@@ -68,6 +69,11 @@ class KueueFacts:
 
 
 def _flavor(raw: RawObject) -> Flavor:
-    spec: dict[str, Any] = raw.get("spec") or {}
-    labels = spec.get("nodeLabels") or {}
-    return Flavor(tuple(sorted(labels.items())), tuple(spec.get("tolerations") or ()))
+    spec = mapping(raw.get("spec"))
+    return Flavor(string_pairs(spec.get("nodeLabels")), tuple(mappings(spec.get("tolerations"))))
+
+
+def _priority(raw: RawObject) -> int | None:
+    """An int32; None where the class isn't there."""
+    value = raw.get("value")
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None

@@ -7,12 +7,11 @@ the node object must be gone, tainted out-of-service by an administrator, or unr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
+from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.cluster import NODES, Cluster
 from trainmaster.controller.errors import NotFound
 from trainmaster.controller.views import parse_time
+from trainmaster.controller.workload_view import conditions_by_type
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -24,11 +23,10 @@ async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float)
         live = await cluster.get(NODES, "", node)
     except NotFound:
         return True
-    taints = (live.get("spec") or {}).get("taints") or ()
+    taints = mappings(mapping(live.get("spec")).get("taints"))
     if any(taint.get("key") == OUT_OF_SERVICE for taint in taints):
         return True
-    conditions: Sequence[Mapping[str, Any]] = (live.get("status") or {}).get("conditions") or ()
-    ready = next((item for item in conditions if item.get("type") == "Ready"), {})
+    ready = mapping(conditions_by_type(mapping(live.get("status"))).get("Ready"))
     if ready.get("status") != "Unknown":
         # The kubelet answers, so it will end the pod itself.
         return False

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from trainmaster.api.json_values import mapping, text
 from trainmaster.controller.cluster import EVENTS, STATEFUL_SETS, Cluster
 from trainmaster.controller.errors import ClusterError
 from trainmaster.controller.records import JobKey, Snapshot
@@ -77,14 +78,14 @@ class MissingPods:
                 event
                 async for page in self._cluster.pages(EVENTS, key.namespace, field_selector=selector)
                 for event in page
-                if (event.get("involvedObject") or {}).get("uid") == child.uid
+                if mapping(event.get("involvedObject")).get("uid") == child.uid
             ]
         except ClusterError as error:
             logger.info("%s: the events of StatefulSet %s can't be read: %s", key, child.name, error)
             return
         if events:
             newest = max(events, key=event_time)
-            message = str(newest.get("message") or "")[:1_000]
+            message = text(newest.get("message"))
             self._store.note_blocked(key, Problem(_action(child), "FailedCreate", message, event_time(newest)), 0.0)
 
 

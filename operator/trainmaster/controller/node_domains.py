@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from trainmaster.api.json_values import mapping
 from trainmaster.controller.cluster import NODES, Cluster
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.looked_up import LookedUp
@@ -45,8 +46,9 @@ class NodeDomains:
         async def read(node: str) -> None:
             async with slots:
                 try:
-                    labels = (await self._cluster.get(NODES, "", node))["metadata"].get("labels") or {}
-                    found[node] = labels.get(topology.key)
+                    live = await self._cluster.get(NODES, "", node)
+                    domain = mapping(mapping(live.get("metadata")).get("labels")).get(topology.key)
+                    found[node] = domain if isinstance(domain, str) else None
                 except (Forbidden, NotFound) as error:
                     logger.info("%s: the domain of node %s isn't known: %s", key, node, error.message)
                     found[node] = None

@@ -1,138 +1,149 @@
-"""From the API server's objects to the frozen values of `reconciling.snapshot`: pure, tolerant of what is missing.
+"""From the API server's objects to the frozen values of `reconciling.snapshot`: pure, and total.
 
-Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and 4,000 of them fit.
+Whoever may write an object decides what stands in it, so nothing here takes a type for granted: what isn't what it
+should be counts as missing (`api.json_values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
+4,000 of them fit.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
+from trainmaster.api.json_values import decimal, loads, mapping, mappings, text, whole
 from trainmaster.api.protocol import (
     ASSIGNMENT_ANNOTATION,
     HASH_ANNOTATION,
     JOB_NAME_LABEL,
+    MAX_INDEX,
     POD_INDEX_LABEL,
     TOUCHED_ANNOTATION,
     Assignment,
     ProtocolError,
     Report,
 )
-from trainmaster.controller.workload_view import workload_view
+from trainmaster.controller.workload_view import conditions_by_type, workload_view
 from trainmaster.reconciling.admission import WORKLOAD_KIND
 from trainmaster.reconciling.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
 
 # Of a scheduler's or kubelet's message: enough for a person, bounded in memory and status.
 MAX_MESSAGE = 1_000
+# What Kubernetes itself bounds: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
+# termination message, and counts are int32.
+MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31
 Raw = Mapping[str, Any]
 
 
-def parse_time(text: object) -> float | None:
+def parse_time(value: object) -> float | None:
     """An RFC 3339 time as seconds since the epoch; None for anything else."""
-    return to_seconds(text) if isinstance(text, str) else None
+    return to_seconds(value) if isinstance(value, str) else None
 
 
 def event_time(event: Raw) -> float:
     """When an Event happened last, by whichever of its fields say so; 0 where none does."""
-    series = event.get("series") or {}
+    series = mapping(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return max((parsed for text in times if (parsed := parse_time(text)) is not None), default=0.0)
+    return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)
 
 
-def parse_seconds(text: object) -> float | None:
+def parse_seconds(value: object) -> float | None:
     """Seconds since the epoch as a decimal number; None for anything else."""
     try:
-        seconds = float(str(text))
+        seconds = float(text(value, 40))
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) else None
 
 
+def label(metadata: Raw, name: str) -> str:
+    """A label's value; empty where there is none."""
+    return text(mapping(metadata.get("labels")).get(name), MAX_NAME)
+
+
+def annotation(metadata: Raw, name: str) -> object:
+    """An annotation's value, as long as it may be; None where there is none."""
+    return mapping(metadata.get("annotations")).get(name)
+
+
 def job_name_of(metadata: Raw) -> str | None:
     """The job that a child or pod belongs to, by its label."""
-    return (metadata.get("labels") or {}).get(JOB_NAME_LABEL)
+    return label(metadata, JOB_NAME_LABEL) or None
 
 
 def owner_uid(metadata: Raw) -> str | None:
     """The uid of the controlling owner."""
-    for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller"):
-            return str(reference.get("uid"))
+    for reference in mappings(metadata.get("ownerReferences")):
+        if reference.get("controller") is True:
+            return text(reference.get("uid"), MAX_NAME)
     return None
 
 
-def parse_assignment(annotations: Raw) -> Assignment | None:
+def parse_assignment(metadata: Raw) -> Assignment | None:
     """The assignment annotation; None when absent or when somebody wrote nonsense there, which is then overwritten."""
-    text = annotations.get(ASSIGNMENT_ANNOTATION)
-    if not text:
+    value = annotation(metadata, ASSIGNMENT_ANNOTATION)
+    if not value:
         return None
     try:
-        return Assignment.parse(text)
+        return Assignment.parse(value)
     except ProtocolError:
         return None
 
 
 def pod_view(raw: Raw) -> PodView | None:
     """A worker's pod; None when it has no pod index, so isn't a worker of ours."""
-    metadata: Raw = raw.get("metadata") or {}
-    labels: Raw = metadata.get("labels") or {}
-    spec: Raw = raw.get("spec") or {}
-    status: Raw = raw.get("status") or {}
-    name = str(metadata.get("name"))
+    metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
+    name = text(metadata.get("name"), MAX_NAME)
     # The label is set by the StatefulSet controller since 1.28; the name ends with the same number.
-    index = str(labels.get(POD_INDEX_LABEL) or name.rpartition("-")[2])
-    if not index.isdecimal():
+    index = decimal(label(metadata, POD_INDEX_LABEL) or name.rpartition("-")[2], MAX_INDEX)
+    if index is None:
         return None
     phase = status.get("phase")
     deadline = parse_time(metadata.get("deletionTimestamp"))
-    containers = [container_view(item) for item in status.get("containerStatuses") or ()]
-    conditions = {item.get("type"): item for item in status.get("conditions") or ()}
-    scheduled: Raw = conditions.get("PodScheduled") or {}
-    disrupted: Raw = conditions.get("DisruptionTarget") or {}
-    ready: Raw = conditions.get("Ready") or {}
+    containers = [container_view(item) for item in mappings(status.get("containerStatuses"))]
+    conditions = conditions_by_type(status)
+    scheduled = mapping(conditions.get("PodScheduled"))
+    disrupted = mapping(conditions.get("DisruptionTarget"))
+    ready = mapping(conditions.get("Ready"))
     return PodView(
         name=name,
-        uid=str(metadata.get("uid")),
-        worker=int(index),
+        uid=text(metadata.get("uid"), MAX_NAME),
+        worker=index,
         set_name=name.rpartition("-")[0],
-        phase=cast(PodPhase, phase if phase in get_args(PodPhase) else "Pending"),
+        phase=cast(PodPhase, phase) if isinstance(phase, str) and phase in get_args(PodPhase) else "Pending",
         created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
-        node=spec.get("nodeName"),
+        node=text(spec.get("nodeName"), MAX_NAME) or None,
         scheduled_at=parse_time(scheduled.get("lastTransitionTime")) if scheduled.get("status") == "True" else None,
-        ip=status.get("podIP"),
+        ip=text(status.get("podIP"), MAX_NAME) or None,
         deleting=deadline is not None,
         deadline=deadline,
-        reason=str(status.get("reason") or ""),
-        message=str(status.get("message") or "")[:MAX_MESSAGE],
-        unschedulable=str(scheduled.get("message") or scheduled.get("reason") or "")[:MAX_MESSAGE]
+        reason=text(status.get("reason")),
+        message=text(status.get("message"), MAX_MESSAGE),
+        unschedulable=text(scheduled.get("message"), MAX_MESSAGE) or text(scheduled.get("reason"))
         if scheduled.get("status") == "False"
         else None,
-        disruption=str(disrupted.get("reason") or "DisruptionTarget") if disrupted.get("status") == "True" else None,
+        disruption=text(disrupted.get("reason")) or "DisruptionTarget" if disrupted.get("status") == "True" else None,
         ready=ready.get("status") == "True",
-        assignment=parse_assignment(metadata.get("annotations") or {}),
-        touched_at=parse_seconds((metadata.get("annotations") or {}).get(TOUCHED_ANNOTATION)),
+        assignment=parse_assignment(metadata),
+        touched_at=parse_seconds(annotation(metadata, TOUCHED_ANNOTATION)),
         worker_container=next((view for view in containers if view.name == "worker"), None),
-        init_containers=tuple(container_view(item) for item in status.get("initContainerStatuses") or ()),
+        init_containers=tuple(container_view(item) for item in mappings(status.get("initContainerStatuses"))),
     )
 
 
 def container_view(raw: Raw) -> ContainerView:
     """A container's status."""
-    state: Raw = raw.get("state") or {}
-    waiting: Raw = state.get("waiting") or {}
-    running: Raw = state.get("running") or {}
-    terminated = state.get("terminated")
-    last = (raw.get("lastState") or {}).get("terminated")
+    state = mapping(raw.get("state"))
+    waiting, running, terminated = (mapping(state.get(name)) for name in ("waiting", "running", "terminated"))
+    last = mapping(mapping(raw.get("lastState")).get("terminated"))
     return ContainerView(
-        name=str(raw.get("name")),
+        name=text(raw.get("name"), MAX_NAME),
         state="terminated" if terminated else "running" if running else "waiting",
         ready=raw.get("ready") is True,
-        restarts=int(raw.get("restartCount") or 0),
-        reason=str(waiting.get("reason") or ""),
-        message=str(waiting.get("message") or "")[:MAX_MESSAGE],
+        restarts=whole(raw.get("restartCount"), MAX_INT32) or 0,
+        reason=text(waiting.get("reason")),
+        message=text(waiting.get("message"), MAX_MESSAGE),
         started_at=parse_time(running.get("startedAt")),
         end=container_end(terminated) if terminated else None,
         last_end=container_end(last) if last else None,
@@ -141,10 +152,10 @@ def container_view(raw: Raw) -> ContainerView:
 
 def container_end(raw: Raw) -> ContainerEnd:
     """How a container ended, with the agent's report when its termination message is one."""
-    message = str(raw.get("message") or "")
+    message = text(raw.get("message"), MAX_TERMINATION_MESSAGE)
     return ContainerEnd(
-        exit_code=int(raw.get("exitCode") or 0),
-        reason=str(raw.get("reason") or ""),
+        exit_code=_exit_code(raw.get("exitCode")),
+        reason=text(raw.get("reason")),
         message=message[:MAX_MESSAGE],
         started_at=parse_time(raw.get("startedAt")),
         finished_at=parse_time(raw.get("finishedAt")),
@@ -157,7 +168,7 @@ def parse_termination_message(message: str) -> Report | None:
     if not message.lstrip().startswith("{"):
         return None
     try:
-        data = json.loads(message)
+        data = loads(message)
         return Report.parse(data) if isinstance(data, dict) else None
     except ValueError:
         # Also ProtocolError, which is one.
@@ -166,18 +177,24 @@ def parse_termination_message(message: str) -> Report | None:
 
 def child_view(kind: str, raw: Raw) -> ChildView:
     """A child; `kind` is as `rendering.child_kind` names it."""
-    metadata: Raw = raw.get("metadata") or {}
-    spec: Raw = raw.get("spec") or {}
-    template: Raw = (spec.get("template") or {}).get("metadata") or {}
+    metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
+    template = mapping(mapping(spec.get("template")).get("metadata"))
     is_set = kind == "StatefulSet"
+    replicas = whole(spec.get("replicas"), MAX_INT32)
     return ChildView(
         kind=kind,
-        name=str(metadata.get("name")),
-        uid=str(metadata.get("uid")),
-        rendered_hash=str((metadata.get("annotations") or {}).get(HASH_ANNOTATION) or ""),
+        name=text(metadata.get("name"), MAX_NAME),
+        uid=text(metadata.get("uid"), MAX_NAME),
+        rendered_hash=text(annotation(metadata, HASH_ANNOTATION), MAX_NAME),
         owner_uid=owner_uid(metadata),
         deleting=metadata.get("deletionTimestamp") is not None,
-        replicas=int(spec.get("replicas", 1)) if is_set else None,
-        assignment=parse_assignment(template.get("annotations") or {}) if is_set else None,
+        # Kubernetes' own default.
+        replicas=(1 if replicas is None else replicas) if is_set else None,
+        assignment=parse_assignment(template) if is_set else None,
         workload=workload_view(raw) if kind == WORKLOAD_KIND else None,
     )
+
+
+def _exit_code(value: object) -> int:
+    """An int32; Windows has negative ones."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0

@@ -6,8 +6,10 @@ a Conflict means that its word is read first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.cluster import GANGS, Cluster
 from trainmaster.controller.errors import NotFound
 from trainmaster.controller.records import JobKey
@@ -25,7 +27,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
     except NotFound:
         store.drop(WORKLOADS, key, action.name, action.uid)
         return
-    metadata, status = live["metadata"], live.get("status") or {}
+    metadata, status = mapping(live.get("metadata")), mapping(live.get("status"))
     if metadata.get("uid") != action.uid:
         store.drop(WORKLOADS, key, action.name, action.uid)
         store.note(WORKLOADS, live)
@@ -39,7 +41,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
         wanted["QuotaReserved"] = (False, "Pending", action.release)
         wanted["Admitted"] = (False, "NoReservation", "The workload has no reservation")
         patch["admission"] = None
-    conditions = list(status.get("conditions") or [])
+    conditions = list(mappings(status.get("conditions")))
     for kind, (holds, reason, message) in wanted.items():
         conditions = _with(conditions, kind, "True" if holds else "False", reason, message, metadata, now)
     body = {
@@ -50,14 +52,14 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
 
 
 def _with(
-    conditions: list[dict[str, Any]],
+    conditions: list[Mapping[str, Any]],
     kind: str,
     status: str,
     reason: str,
     message: str,
-    metadata: dict[str, Any],
+    metadata: Mapping[str, Any],
     now: float,
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """The conditions with one set: its time moves when its status does."""
     old = next((item for item in conditions if item.get("type") == kind), None)
     moved = old is None or old.get("status") != status
