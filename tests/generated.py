@@ -113,7 +113,9 @@ def manifests(template: str) -> str:
     from helm_python import Chart
 
     with Chart.load(str(CHART)) as chart:
-        rendered = chart.render({}, name="trainmaster", namespace="trainmaster-system")
+        # Which APIs the cluster will serve isn't known here.
+        values = {"admissionPolicy": {"enabled": True}}
+        rendered = chart.render(values, name="trainmaster", namespace="trainmaster-system")
     text = rendered[f"trainmaster/templates/{template}"]
     documents = [_without_helm(document) for document in yaml.safe_load_all(text) if document]
     return HEADER + yaml.safe_dump_all(documents, sort_keys=False, width=120)
@@ -135,6 +137,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "manifests/crd.yaml": crd,
     "charts/trainmaster/files/crd.yaml": chart_crd,
     "manifests/rbac.yaml": lambda: manifests("rbac.yaml"),
+    "manifests/admission-policy.yaml": lambda: manifests("admission-policy.yaml"),
     "manifests/operator.yaml": lambda: manifests("operator.yaml"),
     "docs/reference.md": reference,
     "docs/reasons.md": reasons,

@@ -89,6 +89,10 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     assert "orbidden" not in log, log
     kept = cluster.eventually(lambda: cluster.get("configmap", "short-logs")["data"], what="the logs are kept")
     assert kept["worker-0.log"].endswith("trained\n")
+    # All that was under the admission policy, which its roles alone would let through.
+    operator = f"--as=system:serviceaccount:{cluster.namespace}:trainmaster"
+    attack = cluster.kubectl(operator, "create", "configmap", "mine", check=False)
+    assert "ValidatingAdmissionPolicy" in attack.stderr, attack
 
 
 def test_an_upgrade_changes_the_crd_and_loses_no_running_job(helm: Config, cluster: Cluster, tmp_path: Path) -> None:

@@ -38,6 +38,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- .Values.agentImage | default (printf "ghcr.io/trainmaster/trainer:%s" .Chart.AppVersion) -}}
 {{- end -}}
 
+{{- /* The API groups of gang schedulers' PodGroups. */ -}}
+{{- define "trainmaster.gangGroups" -}}
+volcano: scheduling.volcano.sh
+coscheduling: scheduling.x-k8s.io
+kubernetes: scheduling.k8s.io
+{{- end -}}
+
+{{- /* Not empty where the admission policy is installed. */ -}}
+{{- define "trainmaster.admissionPolicy" -}}
+{{- $served := .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" -}}
+{{- if eq (toString .Values.admissionPolicy.enabled) "auto" | ternary $served .Values.admissionPolicy.enabled -}}
+yes
+{{- end -}}
+{{- end -}}
+
 {{- /* What the operator does to a job and its children; the same for a ClusterRole and for a Role in each namespace. */ -}}
 {{- define "trainmaster.rules" -}}
 - apiGroups: [trainmaster.dev]
@@ -46,7 +61,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   verbs: [get, list, watch, delete]
 - apiGroups: [trainmaster.dev]
   resources: [distributedtrainingjobs/status]
-  verbs: [get, patch]
+  verbs: [patch]
 # Owning children needs this where the OwnerReferencesPermissionEnforcement admission plugin is on (OpenShift).
 - apiGroups: [trainmaster.dev]
   resources: [distributedtrainingjobs/finalizers]
@@ -73,7 +88,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   resources: [events]
   # list: why a StatefulSet's pods aren't made is only told there.
   verbs: [create, patch, list]
-{{- $groups := dict "volcano" "scheduling.volcano.sh" "coscheduling" "scheduling.x-k8s.io" "kubernetes" "scheduling.k8s.io" }}
+{{- if eq .Values.operator.reach "proxy" }}
+- apiGroups: [""]
+  # The streams of the leads, and what is sent to them.
+  resources: [pods/proxy]
+  verbs: [get, create]
+{{- end }}
+{{- $groups := include "trainmaster.gangGroups" . | fromYaml }}
 {{- if has "kueue" .Values.gangSchedulers }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]

@@ -139,3 +139,40 @@ def test_rights_to_gang_schedulers_are_those_that_were_asked_for(chart: Chart) -
     assert gangs <= groups({})
     assert gangs & groups({"gangSchedulers": []}) == set()
     assert gangs & groups({"gangSchedulers": ["volcano"]}) == {"scheduling.volcano.sh"}
+
+
+def test_the_admission_policy_is_for_the_operator_s_own_service_account(chart: Chart) -> None:
+    documents = render(chart, {"admissionPolicy": {"enabled": True}, "serviceAccount": {"name": "ours"}})
+    (policy,), (binding,) = (
+        of_kind(documents, "ValidatingAdmissionPolicy"),
+        of_kind(documents, "ValidatingAdmissionPolicyBinding"),
+    )
+    for document in (policy, binding):
+        kubernetes_validate.validate(document, "1.36", strict=True)
+    account = "system:serviceaccount:trainmaster-system:ours"
+    conditions = [one["expression"] for one in policy["spec"]["matchConditions"]]
+    assert conditions == [f"request.userInfo.username == '{account}'"]
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+
+
+def test_the_admission_policy_can_be_left_out(chart: Chart) -> None:
+    # Where it is left to the cluster (auto), tests/cluster/test_install.py shows it.
+    documents = render(chart, {"admissionPolicy": {"enabled": False}})
+    assert [one["kind"] for one in documents if "AdmissionPolicy" in one["kind"]] == []
+
+
+def test_the_proxy_to_pods_is_a_right_of_its_own(chart: Chart) -> None:
+    def rules(values: dict[str, Any]) -> list[dict[str, Any]]:
+        role = next(
+            one for one in of_kind(render(chart, values), "ClusterRole") if one["metadata"]["name"] == "trainmaster"
+        )
+        return [rule for rule in role["rules"] if "pods/proxy" in rule["resources"]]
+
+    def arguments(values: dict[str, Any]) -> list[str]:
+        pod = of_kind(render(chart, values), "Deployment")[0]["spec"]["template"]["spec"]
+        return [one for one in pod["containers"][0]["args"] if one.startswith("--reach")]
+
+    proxied = {"operator": {"reach": "proxy"}}
+    assert (rules({}), arguments({})) == ([], ["--reach=direct"])
+    assert [rule["verbs"] for rule in rules(proxied)] == [["get", "create"]]
+    assert arguments(proxied) == ["--reach=proxy"]

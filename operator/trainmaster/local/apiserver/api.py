@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.local.apiserver import listing, managed
+from trainmaster.local.apiserver.admission_policies import Write
 from trainmaster.local.apiserver.deleting import DeleteOptions, Deleter
 from trainmaster.local.apiserver.errors import (
     ApiError,
@@ -30,7 +31,7 @@ from trainmaster.local.apiserver.errors import (
 from trainmaster.local.apiserver.listing import ListResult
 from trainmaster.local.apiserver.patching import json_patch, merge_patch
 from trainmaster.local.apiserver.plans import Plan, Plans
-from trainmaster.local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall
+from trainmaster.local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall, User
 from trainmaster.local.apiserver.scaling import scale_of, with_scale
 from trainmaster.local.apiserver.storage import Revision, Storage
 from trainmaster.local.apiserver.strategic import strategic_merge_patch
@@ -342,6 +343,14 @@ class Api:
                 await asyncio.sleep(0)
         return ListResult(found.revisions, self.storage.version)
 
+    def admit_connection(
+        self, type_: ResourceType, subresource: Subresource, namespace: str, name: str, user: User
+    ) -> None:
+        """Asks the admission policies about a connection (proxy, exec). Raises ApiError where one refuses it."""
+        version = f"{subresource.group}/{subresource.version}" if subresource.group else subresource.version
+        options = {"kind": subresource.kind, "apiVersion": version}
+        self._writer.policies.check(Write(type_, "CONNECT", options, None, namespace, name, user, subresource.name))
+
     async def _call(
         self,
         plan: Plan,
@@ -358,6 +367,10 @@ class Api:
             raise no_such_resource()
         if handler.handle is None or verb not in handler.verbs:
             raise method_not_supported(plan.type.group, f"{plan.type.plural}/{subresource}", verb)
+        if verb == "create":
+            self._writer.policies.check(
+                Write(plan.type, "CREATE", body, None, namespace, name, options.user, subresource, options.dry_run)
+            )
         return await handler.handle(
             SubresourceCall(
                 self, plan.type, subresource, verb, namespace, name, body, {}, options.user, options.dry_run

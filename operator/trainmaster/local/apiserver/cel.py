@@ -33,7 +33,7 @@ _METADATA: Schema = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "generateName": {"type": "string"}},
 }
-_KEYWORDS = frozenset(
+RESERVED = frozenset(
     [
         "true",
         "false",
@@ -166,7 +166,7 @@ def _needs_conversion(schema: Any) -> bool:
 
 def _escaped(name: str) -> str:
     """A field's name in CEL: `__dash__`, `__dot__`, `__slash__`, and keywords between underscores."""
-    if name in _KEYWORDS:
+    if name in RESERVED:
         return f"__{name}__"
     return (
         name.replace("__", "__underscores__").replace(".", "__dot__").replace("-", "__dash__").replace("/", "__slash__")
@@ -212,7 +212,7 @@ class _Rule:
         result = self.program.eval(data=data)
         if result.type() == cel.Type.ERROR:
             said = self.message or self.text
-            return f"{_evaluation_error(result)} evaluating rule: {said}"
+            return f"{evaluation_error(result)} evaluating rule: {said}"
         if result.value() is True:
             return None
         if self.message_program is not None:
@@ -222,7 +222,7 @@ class _Rule:
         return self.message or f"failed rule: {self.text.strip()}"
 
 
-def _evaluation_error(result: Any) -> str:
+def evaluation_error(result: Any) -> str:
     text = str(result.value())
     found = re.search(r'Key not found in map : "?([^"]*)"?', text)
     return f"no such key: {found.group(1)}" if found else re.sub(r"^[A-Z_]+: ", "", text)
@@ -384,17 +384,22 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
     else:
         variables = {"self": type_, "oldSelf": type_}
         source = text
-    try:
-        environment = cel.NewEnv(variables=variables, extensions=_EXTENSIONS, functions=_functions())
-        program = environment.compile(source)
-    except RuntimeError as error:
-        problem = re.sub(r"^[A-Z_]+: ", "", str(error)).replace(" [INVALID_ARGUMENT]", "")
-        raise RuleError(path, text, f"compilation failed: {problem}") from error
+    program = compiled(source, variables, path, text)
     returned = program.return_type()
     if returned != wanted and returned != _DYN:
         name = "bool" if wanted == cel.Type.BOOL else "string"
         raise RuleError(path, text, f"must evaluate to a {name}")
     return program
+
+
+def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: str = "") -> Any:
+    """A program of `source` over these variables. Raises RuleError for `text`, where its author wrote that."""
+    try:
+        environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS, functions=_functions())
+        return environment.compile(source)
+    except RuntimeError as error:
+        problem = re.sub(r"^[A-Z_]+: ", "", str(error)).replace(" [INVALID_ARGUMENT]", "")
+        raise RuleError(path, text or source, f"compilation failed: {problem}") from error
 
 
 def _without_strings(text: str) -> str:

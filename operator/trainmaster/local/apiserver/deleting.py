@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.local.apiserver import objectmeta
+from trainmaster.local.apiserver.admission_policies import Write
 from trainmaster.local.apiserver.errors import ApiError, FieldError, bad_request, conflict, success
 from trainmaster.local.apiserver.plans import Plan
-from trainmaster.local.apiserver.resources import Object
+from trainmaster.local.apiserver.resources import SYSTEM, Object, User
 from trainmaster.local.apiserver.storage import Revision, Storage
 from trainmaster.local.apiserver.writing import Writer, copied
 
@@ -27,9 +28,10 @@ class DeleteOptions:
     uid: str = ""
     version: str = ""
     dry_run: bool = False
+    user: User = SYSTEM
 
     @staticmethod
-    def parse(body: Any, query: dict[str, str]) -> DeleteOptions:
+    def parse(body: Any, query: dict[str, str], user: User = SYSTEM) -> DeleteOptions:
         """From a DeleteOptions body or, without one, from the query. Raises ApiError for what isn't one."""
         values: dict[str, Any] = dict(body) if isinstance(body, dict) and body else dict(query)
         if "orphanDependents" in values and "propagationPolicy" not in values:
@@ -54,6 +56,7 @@ class DeleteOptions:
             preconditions.get("uid") or "",
             preconditions.get("resourceVersion") or "",
             "All" in ([dry_run] if isinstance(dry_run, str) else dry_run),
+            user,
         )
 
 
@@ -70,6 +73,10 @@ class Deleter:
         type_ = plan.type
         metadata = found.object["metadata"]
         self._check(plan, found, options)
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        self._writer.policies.check(
+            Write(type_, "DELETE", None, found.object, namespace, name, options.user, dry_run=options.dry_run)
+        )
         grace = type_.grace_period(found.object, options.grace_period) if type_.grace_period is not None else 0
         if metadata.get("deletionTimestamp"):
             return self._delete_again(plan, found, grace, options)

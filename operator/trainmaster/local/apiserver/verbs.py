@@ -79,6 +79,8 @@ class Verbs:
         type_, route = call.type, call.route
         subresource = type_.subresources.get(route.subresource) if route.subresource else None
         if subresource is not None and subresource.connect is not None:
+            if route.subresource != "log":
+                self._api.admit_connection(type_, subresource, route.namespace, route.name, call.user)
             connection = SubresourceCall(
                 self._api,
                 type_,
@@ -208,7 +210,7 @@ class Verbs:
         raw = await call.request.read()
         content = call.request.headers.get("Content-Type", "")
         body = codec.decode(raw, content, "DeleteOptions").value if raw else None
-        options = DeleteOptions.parse(body, call.query)
+        options = DeleteOptions.parse(body, call.query, call.user)
         type_, route = call.type, call.route
         if route.verb == "delete":
             return self._object(call, await self._api.delete(type_, route.name, route.namespace, options=options))

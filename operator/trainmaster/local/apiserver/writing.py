@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from trainmaster.local.apiserver import managed, objectmeta
+from trainmaster.local.apiserver.admission_policies import Policies, Write
 from trainmaster.local.apiserver.errors import (
     ApiError,
     FieldError,
@@ -62,6 +63,7 @@ class Writer:
         self._storage = storage
         self._clock = clock
         self._random = random_
+        self.policies = Policies(storage)
 
     def now(self) -> str:
         return objectmeta.rfc3339(self._clock())
@@ -169,6 +171,9 @@ class Writer:
             errors += custom_errors(plan, obj, None) if type_.custom else type_.validate_create(obj)
         if errors:
             raise invalid(type_.group, type_.kind, metadata.get("name", ""), errors)
+        self.policies.check(
+            Write(type_, "CREATE", obj, None, namespace, metadata["name"], options.user, dry_run=options.dry_run)
+        )
         if type_.warnings is not None:
             options.warnings.extend(type_.warnings(obj))
         if self._storage.get(plan.resource, self._space(plan, namespace), metadata["name"]) is not None:
@@ -242,6 +247,9 @@ class Writer:
             errors += (type_.validate_status if subresource == "status" else type_.validate_update)(new, before)
         if errors:
             raise invalid(type_.group, type_.kind, name, errors)
+        self.policies.check(
+            Write(type_, "UPDATE", new, before, namespace, name, options.user, subresource, options.dry_run)
+        )
         if type_.warnings is not None and not subresource:
             options.warnings.extend(type_.warnings(new))
         return self._finish_update(plan, old, new, options)

@@ -8,6 +8,7 @@ refusal, the defaults and the columns are Kubernetes 1.36's. What needs the clus
 from __future__ import annotations
 
 from trainmaster.local.apiserver.resources import ResourceType
+from trainmaster.local.kinds.admission_policies import ADMISSION_TYPES
 from trainmaster.local.kinds.claims import STORAGE_TYPES
 from trainmaster.local.kinds.configuration import CONFIGURATION_TYPES
 from trainmaster.local.kinds.deployments import DEPLOYMENT, REPLICA_SET
@@ -37,5 +38,6 @@ BUILTIN_TYPES: tuple[ResourceType, ...] = (
     CONTROLLER_REVISION,
     *POLICY_TYPES,
     *RBAC_TYPES,
+    *ADMISSION_TYPES,
     *REVIEW_TYPES,
 )
