@@ -77,9 +77,10 @@ def check_pod_template(template: PodTemplate, devices: frozenset[str]) -> Iterat
                 if name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
                     yield Problem(f"{path}.metadata.{field}", name, f"{show(name)} is set by the system; remove it")
     if template.spec is not None:
-        problems = list(_check_pod(f"{path}.spec", template.spec, devices))
+        pod = template.spec.value()
+        problems = list(_check_pod(f"{path}.spec", pod, devices))
         try:
-            merge({}, template.spec, f"{path}.spec")
+            merge({}, pod, f"{path}.spec")
         except MergeError as error:
             problems = problems or [Problem(error.path, None, error.message)]
         yield from problems

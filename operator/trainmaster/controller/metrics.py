@@ -90,8 +90,8 @@ class OperatorMetrics:
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
         """Bring what is told of jobs up to date."""
-        jobs = self._per_job.jobs = tuple(jobs)
-        phases = Counts(job.status.phase or "Pending" for job in jobs)
+        self._per_job.jobs = tuple((job.namespace, job.name, job.status) for job in jobs)
+        phases = Counts(status.phase or "Pending" for _, _, status in self._per_job.jobs)
         for phase in get_args(Phase):
             self.jobs.labels(phase=phase).set(phases[phase])
 
@@ -112,7 +112,8 @@ class OperatorMetrics:
 class _PerJob(Collector):
     """What each job's status says, for as long as the job exists: its series go with it."""
 
-    jobs: Sequence[Job] = ()
+    # Namespace, name and status: a job that is deleted until the next scrape isn't kept for it.
+    jobs: Sequence[tuple[str, str, JobStatus]] = ()
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Made at each scrape."""
@@ -126,8 +127,8 @@ class _PerJob(Collector):
             "Share of a job's time since its start, suspended time apart, that went into new steps.",
             labels=names,
         )
-        for job in self.jobs:
-            name, progress, time = [job.namespace, job.name], job.status.progress, job.status.time
+        for namespace, job_name, status in self.jobs:
+            name, progress, time = [namespace, job_name], status.progress, status.time
             if progress is not None and progress.goodput is not None:
                 goodput.add_metric(name, progress.goodput)
             for category in CATEGORIES if time is not None else ():

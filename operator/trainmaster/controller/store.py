@@ -235,7 +235,6 @@ class Store:
             status=status,
             deleting=metadata.get("deletionTimestamp") is not None,
             invalid=invalid,
-            annotations=dict(metadata.get("annotations") or {}),
         )
         if known is None or known.uid != version.uid:
             # Pods may be known before their job.

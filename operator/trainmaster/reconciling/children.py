@@ -7,9 +7,9 @@ and is never repaired. A stranger's object of the same name is left alone: the e
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
 
 from trainmaster.api.protocol import Assignment
 from trainmaster.api.v1alpha1 import JobSpec
@@ -29,16 +29,18 @@ from trainmaster.rendering import (
     worker_layout,
 )
 
-# 1,000 jobs have one live entry each; an entry is a few hundred bytes.
-REMEMBERED_HASHES = 8192
+# Renderings of a job that are remembered: the one that stands, and the one that is on its way.
+REMEMBERED_RENDERINGS = 2
+
+# (kind, name, hash) of each manifest.
+Hashes = tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True)
 class _Rendering:
-    """What a rendering depends on. The spec is the same as long as uid and generation are."""
+    """What a rendering depends on, but for the spec."""
 
     job: JobIdentity
-    generation: int
     assignment: Assignment
     replicas: tuple[tuple[str, int], ...]
     avoid_nodes: tuple[str, ...]
@@ -47,12 +49,11 @@ class _Rendering:
     asked: int | None
     placements: tuple[tuple[str, Placement], ...]
     priority: int | None
-    spec: JobSpec = field(compare=False)
 
-    def manifests(self) -> tuple[Manifest, ...]:
+    def manifests(self, spec: JobSpec) -> tuple[Manifest, ...]:
         return render(
             self.job,
-            self.spec,
+            spec,
             self.assignment,
             replicas=dict(self.replicas),
             avoid_nodes=self.avoid_nodes,
@@ -63,10 +64,39 @@ class _Rendering:
         )
 
 
-@lru_cache(maxsize=REMEMBERED_HASHES)
-def _hashes(rendering: _Rendering) -> tuple[tuple[str, str, str], ...]:
-    """(kind, name, hash) of each manifest. Rendering takes milliseconds and most passes change nothing."""
-    return tuple((manifest.kind, manifest.name, manifest.rendered_hash) for manifest in rendering.manifests())
+class RememberedHashes:
+    """The hashes of each job's last renderings: rendering takes milliseconds, and most passes change nothing.
+
+    They are a job's own: found by the very spec that the job was read with, which isn't kept alive by it, and gone with
+    it. Passes of large jobs run in a thread; a lost entry costs one rendering.
+    """
+
+    def __init__(self) -> None:
+        self._by_spec: dict[int, tuple[weakref.ref[JobSpec], dict[_Rendering, Hashes]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_spec)
+
+    def get(self, spec: JobSpec, rendering: _Rendering) -> Hashes | None:
+        entry = self._by_spec.get(id(spec))
+        return entry[1].get(rendering) if entry is not None and entry[0]() is spec else None
+
+    def put(self, spec: JobSpec, rendering: _Rendering, hashes: Hashes) -> None:
+        place = id(spec)
+        entry = self._by_spec.get(place)
+        if entry is None or entry[0]() is not spec:
+            entry = weakref.ref(spec, lambda gone: self._forget(place, gone)), {}
+        others = {key: value for key, value in entry[1].items() if key != rendering}
+        kept = dict(list(others.items())[1 - REMEMBERED_RENDERINGS :])
+        self._by_spec[place] = entry[0], {**kept, rendering: hashes}
+
+    def _forget(self, place: int, gone: weakref.ref[JobSpec]) -> None:
+        entry = self._by_spec.get(place)
+        if entry is not None and entry[0] is gone:
+            del self._by_spec[place]
+
+
+_remembered = RememberedHashes()
 
 
 def scaled_to_zero(situation: Situation) -> bool:
@@ -86,9 +116,16 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
         return ()
     rendering = _rendering(situation, assignment, replicas)
+    # What the job was read with: the situation's own spec may be a copy, with the workers that Kueue admitted.
+    spec = situation.job.spec or situation.spec
+    hashes, manifests = _remembered.get(spec, rendering), None
+    if hashes is None:
+        manifests = rendering.manifests(situation.spec)
+        hashes = tuple((manifest.kind, manifest.name, manifest.rendered_hash) for manifest in manifests)
+        _remembered.put(spec, rendering, hashes)
     needed = {
         (kind, name)
-        for kind, name, rendered_hash in _hashes(rendering)
+        for kind, name, rendered_hash in hashes
         if _is_needed(known.get((kind, name)), rendered_hash, replicas.get(name), kind=kind, ended=ended)
         and not is_ahead(standing.get(name), assignment)
         and kind != WORKLOAD_KIND
@@ -102,13 +139,16 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
         needed = {(kind, name) for kind, name in needed if kind != "StatefulSet" or _has_pods(known.get((kind, name)))}
     if not needed:
         return ()
-    return tuple(Apply(manifest.body) for manifest in rendering.manifests() if (manifest.kind, manifest.name) in needed)
+    if manifests is None:
+        manifests = rendering.manifests(situation.spec)
+    return tuple(Apply(manifest.body) for manifest in manifests if (manifest.kind, manifest.name) in needed)
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
     """The job's Workload for Kueue as it should be while it holds no quota."""
     rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
-    return next((manifest for manifest in rendering.manifests() if manifest.kind == WORKLOAD_KIND), None)
+    manifests = rendering.manifests(situation.spec)
+    return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
 
 
 def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[str, int]) -> _Rendering:
@@ -116,7 +156,6 @@ def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[s
     workload = admission(situation.job, asked, observed) if asked is not None else None
     return _Rendering(
         situation.identity,
-        situation.job.generation,
         assignment,
         tuple(replicas.items()),
         tuple(situation.status.avoided_nodes),
@@ -125,7 +164,6 @@ def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[s
         asked.workers if asked is not None else None,
         placements(workload, observed) if workload is not None else (),
         observed.priorities.get(situation.spec.scheduling.priority_class_name or ""),
-        situation.spec,
     )
 
 

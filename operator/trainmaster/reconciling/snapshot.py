@@ -30,7 +30,6 @@ class Job:
     status: JobStatus
     deleting: bool = False
     invalid: str | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identity(self) -> JobIdentity:

@@ -226,9 +226,8 @@ def set_context(
 
 def pod_grace_seconds(spec: JobSpec) -> int:
     """The pods' terminationGracePeriodSeconds, which the job may set in its podTemplate."""
-    template = spec.pod_template
-    asked = (template.spec or {}).get("terminationGracePeriodSeconds") if template is not None else None
-    return asked if isinstance(asked, int) else GRACE_SECONDS
+    asked = spec.pod_template.grace_seconds if spec.pod_template is not None else None
+    return GRACE_SECONDS if asked is None else asked
 
 
 def rank_grace_seconds(spec: JobSpec) -> int:

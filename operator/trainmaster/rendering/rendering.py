@@ -44,7 +44,7 @@ def render(
     settings = settings or Settings()
     manifests = [_service(job)]
     if spec.training is not None:
-        manifests.append(_training(job, spec.training))
+        manifests.append(_training(job, spec.training.value()))
     layout = worker_layout(job, spec)
     bodies = []
     for group in layout:
@@ -78,10 +78,10 @@ def _service(job: JobIdentity) -> Manifest:
     )
 
 
-def _training(job: JobIdentity, training: Mapping[str, Any]) -> Manifest:
-    text = yaml.safe_dump(dict(training), sort_keys=False, allow_unicode=True, width=120)
+def _training(job: JobIdentity, training: dict[str, Any]) -> Manifest:
+    text = yaml.safe_dump(training, sort_keys=False, allow_unicode=True, width=120)
     if _LINE_BREAKS.search(text):
-        text = yaml.safe_dump(dict(training), sort_keys=False, allow_unicode=False, width=120)
+        text = yaml.safe_dump(training, sort_keys=False, allow_unicode=False, width=120)
     return finish(render_template("configmap.yaml.j2", child=child_context(job, training_name(job)), training=text))
 
 
@@ -118,5 +118,5 @@ def _patch(template: PodTemplate) -> dict[str, Any]:
     if template.metadata is not None:
         patch["metadata"] = template.metadata.model_dump(exclude_none=True)
     if template.spec is not None:
-        patch["spec"] = template.spec
+        patch["spec"] = template.spec.value()
     return patch

@@ -11,7 +11,7 @@ from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import Condition, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.assignments import desired_assignment
-from trainmaster.reconciling.children import _hashes, apply_children
+from trainmaster.reconciling.children import apply_children
 from trainmaster.reconciling.decision import (
     Apply,
     Assign,
@@ -43,8 +43,6 @@ SETTINGS = Settings()
 
 def job(status: JobStatus | None = None, **spec: Any) -> Job:
     """A job of two workers that train with `python train.py`; keywords are fields of the spec as on the wire."""
-    # Renderings are remembered by uid and generation, which all jobs made here share.
-    _hashes.cache_clear()
     raw: dict[str, Any] = {"image": "example.com/train:1", "command": ["python", "train.py"], "workers": 2, **spec}
     if "workerGroups" in raw:
         del raw["workers"]

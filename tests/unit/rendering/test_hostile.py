@@ -8,6 +8,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from trainmaster.api.compact import CompactMapping
 from trainmaster.api.v1alpha1 import Checkpoint, CheckpointVolume, JobSpec
 from trainmaster.rendering import JobIdentity, first_assignment, render
 from trainmaster.rendering.engine import to_yaml_json
@@ -42,7 +43,7 @@ def rendered(text: str) -> list[Any]:
         image=text,
         command=[text, "-c"],
         args=[text],
-        training={"text": text, text: "key"},
+        training=CompactMapping({"text": text, text: "key"}),
         setup=text,
         workers=2,
         worker_groups=None,

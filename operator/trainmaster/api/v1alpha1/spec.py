@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     Discriminator,
     Field,
+    PrivateAttr,
     StrictBool,
     StrictInt,
     Tag,
     WithJsonSchema,
+    model_validator,
 )
 
+from trainmaster.api.compact import CompactMapping
 from trainmaster.api.limits import KIB, MAX_BYTES, MAX_ITEMS
 from trainmaster.api.v1alpha1.names import BUNDLED_IMAGE, FailureReason, SpecModel
 from trainmaster.api.values import (
@@ -329,7 +332,7 @@ class PodTemplate(SpecModel):
     """A partial pod template, merged over the rendered one as kubectl's strategic merge does."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations to add.")
-    spec: Annotated[dict[str, Any], Field(json_schema_extra=_POD_SPEC_SCHEMA)] | None = Field(
+    spec: Annotated[CompactMapping, Field(json_schema_extra=_POD_SPEC_SCHEMA)] | None = Field(
         None,
         description="A partial PodSpec. containers, initContainers, volumes, env, ports and volumeMounts merge by "
         "their keys, other lists are replaced; null deletes, and so does `$patch: delete` in a mapping (kubectl apply "
@@ -337,6 +340,19 @@ class PodTemplate(SpecModel):
         "called worker. What Trainmaster relies on (command, restartPolicy, its variables and volumes) can't be "
         "changed; the operator says so.",
     )
+    # Asked for in every pass, where the rest is only rendered.
+    _grace_seconds: int | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _with_grace_seconds(self) -> PodTemplate:
+        asked = self.spec.value().get("terminationGracePeriodSeconds") if self.spec is not None else None
+        self._grace_seconds = asked if isinstance(asked, int) else None
+        return self
+
+    @property
+    def grace_seconds(self) -> int | None:
+        """spec.terminationGracePeriodSeconds."""
+        return self._grace_seconds
 
 
 class JobSpec(SpecModel):
@@ -354,7 +370,7 @@ class JobSpec(SpecModel):
         "the container's variable. Required unless the image is the bundled one, which trains as `training` says.",
     )
     args: list[Argument] = Field(default_factory=list, max_length=1024, description="Arguments after the command.")
-    training: dict[str, Any] | None = Field(
+    training: CompactMapping | None = Field(
         None,
         description="Configuration of the bundled loop, mounted as /etc/trainmaster/training.yaml. At most "
         f"{MAX_BYTES['training'] // KIB} KiB as JSON.",
