@@ -119,7 +119,10 @@ class Cluster(Protocol):
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
     ) -> RawObject:
-        """Server-side apply under our field manager. Without `force`, Conflict when another manager owns a field."""
+        """Server-side apply under our field manager; `metadata.uid` and `metadata.resourceVersion` are preconditions.
+
+        Raises Conflict when they don't hold and, without `force`, when another manager owns a field.
+        """
         ...
 
     async def patch(

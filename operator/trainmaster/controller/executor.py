@@ -4,9 +4,9 @@ Status is the source of truth, so it is written before anything that follows fro
 write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
 
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
-  the job is read anew and decided again). A patch that tells only progress carries none, and waits its turn.
+  the job is read anew and decided again). A patch that tells only progress waits its turn.
 - An assignment goes all ways at once: pushed to the lead, annotated on each pod, and with the applies of the pass.
-- A child that isn't known is read before it is first applied: a stranger's object of the same name is never adopted.
+- Children are created, then applied, with preconditions (`child_writing`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
   can tell of a failure is saved first.
 - What the API server refuses for good (quota, webhook, permission) becomes a `Problem` in the next snapshot and is
@@ -24,14 +24,14 @@ from typing import Any, Protocol
 
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster.controller.cluster import CHILDREN, GANGS, JOBS, PODS, Cluster, Resource
-from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused, is_unserved
+from trainmaster.controller.child_writing import ChildWriter
+from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Cluster
+from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.lost_nodes import is_lost
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire
 from trainmaster.controller.store import Store
-from trainmaster.controller.views import owner_uid
 from trainmaster.controller.workload_status import report_workload
 from trainmaster.reconciling.decision import (
     Action,
@@ -45,8 +45,7 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.snapshot import ChildView, Problem
-from trainmaster.rendering import GANG_APIS, child_kind
+from trainmaster.reconciling.snapshot import Problem
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +101,7 @@ class Executor:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
+        self._children = ChildWriter(cluster, store)
         self._store = store
         self._events = events
         self._push = push
@@ -137,13 +137,13 @@ class Executor:
         if not patch:
             return False, None
         uid = snapshot.job.uid
-        body: dict[str, Any] = {"metadata": {"uid": uid}, "status": patch}
+        # Also where it tells only progress: a deposed leader's view of that is as old as of all else.
+        version = snapshot.version.resource_version
+        body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
             since = self._now() - self._status_written.get(uid, 0.0)
             if 0 <= since < self._progress_seconds:
                 return False, self._progress_seconds - since
-        else:
-            body["metadata"]["resourceVersion"] = snapshot.version.resource_version
         try:
             answer = await self._cluster.patch(JOBS, key.namespace, key.name, body, subresource="status")
         except (Conflict, Invalid):
@@ -209,7 +209,7 @@ class Executor:
     async def _carry_out(self, key: JobKey, snapshot: Snapshot, action: Action) -> None:
         match action:
             case Apply():
-                await self._apply(key, snapshot, action)
+                await self._children.write(key, snapshot, action.manifest)
             case Assign():
                 await self._assign(key, action)
             case Touch():
@@ -223,44 +223,6 @@ class Executor:
                 await report_workload(self._cluster, self._store, key, action, self._now())
             case DeleteJob():
                 await self._delete_job(key, action)
-
-    async def _apply(self, key: JobKey, snapshot: Snapshot, action: Apply) -> None:
-        manifest = action.manifest
-        kind, name = child_kind(manifest["apiVersion"], manifest["kind"]), str(manifest["metadata"]["name"])
-        resource = CHILDREN[kind]
-        known = self._child(snapshot, kind, name)
-        if known is None:
-            try:
-                found = await self._cluster.get(resource, key.namespace, name)
-            except NotFound:
-                pass
-            else:
-                self._refuse_stranger(key, kind, name, owner_uid(found["metadata"]), snapshot.job.uid)
-                self._store.note(resource, found)
-                # Not what was decided on: an apply made for its absence could start a finished job again.
-                raise Conflict(
-                    f"apply {kind} {key.namespace}/{name}", "the child is there, unlike in what was decided on"
-                )
-        else:
-            self._refuse_stranger(key, kind, name, known.owner_uid, snapshot.job.uid)
-        try:
-            answer = await self._cluster.apply(resource, key.namespace, name, manifest, force=True)
-        except NotFound as error:
-            raise _without_place(error, resource) from error
-        self._store.note(resource, answer)
-
-    def _child(self, snapshot: Snapshot, kind: str, name: str) -> ChildView | None:
-        return next((child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name)), None)
-
-    def _refuse_stranger(self, key: JobKey, kind: str, name: str, owner: str | None, job_uid: str) -> None:
-        if owner != job_uid:
-            raise Refused(
-                f"apply {kind} {key.namespace}/{name}",
-                f"{kind} {name!r} exists and belongs to "
-                + ("nobody" if owner is None else f"another owner ({owner})")
-                + "; delete it or rename the job",
-                reason="NotOurs",
-            )
 
     async def _assign(self, key: JobKey, action: Assign) -> None:
         annotation = {ASSIGNMENT_ANNOTATION: action.assignment.to_json()}
@@ -337,12 +299,22 @@ class Executor:
 
     async def _delete_child(self, key: JobKey, action: DeleteChild) -> None:
         resource = CHILDREN[action.kind]
+        known = self._store.version(key, resource, action.name)
+        version = known.resource_version if known is not None else None
+        changed: Conflict | None = None
         try:
-            await self._cluster.delete(resource, key.namespace, action.name, uid=action.uid)
+            try:
+                await self._cluster.delete(
+                    resource, key.namespace, action.name, uid=action.uid, resource_version=version
+                )
+            except Conflict as error:
+                changed = error
             # A finalizer may keep it for a while.
             self._store.note(resource, await self._cluster.get(resource, key.namespace, action.name))
         except NotFound:
             self._store.drop(resource, key, action.name, action.uid)
+        if changed is not None:
+            raise changed
 
     async def _delete_job(self, key: JobKey, action: DeleteJob) -> None:
         try:
@@ -377,17 +349,3 @@ def describe(action: Action) -> str:
             return f"tell Workload {action.name}"
         case DeleteJob():
             return "delete the job"
-
-
-def _without_place(error: NotFound, resource: Resource) -> Refused:
-    """An apply answered with 404: the namespace is gone and the job goes with it, or the type isn't served."""
-    product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
-    if product is None or not is_unserved(error):
-        return Refused(error.request, error.message, status=404, reason="NotFound")
-    return Refused(
-        error.request,
-        f"the cluster doesn't serve {resource.plural} of {resource.api_version}; install {product}, or apply the job "
-        "again without scheduling.gang",
-        status=404,
-        reason="NotInstalled",
-    )

@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster.api.v1alpha1 import JobStatus
 
 # What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
-# haste and no precondition.
+# haste.
 PROGRESS_FIELDS = frozenset({"progress", "time", "workers", "replicas"})
 
 

@@ -27,7 +27,7 @@ from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
 from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.records import Blocked, JobKey, Pod, Record, Snapshot, Versioned, is_newer
 from trainmaster.controller.views import child_view, job_name_of, parse_time, pod_view
-from trainmaster.reconciling.snapshot import Job, Problem, StreamView
+from trainmaster.reconciling.snapshot import ChildView, Job, Problem, StreamView
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +111,11 @@ class Store:
         """The newest version known of an object of the job."""
         record = self._records.get(key)
         return record.version(resource, name) if record is not None else None
+
+    def child(self, key: JobKey, resource: Resource, name: str) -> tuple[ChildView, Versioned] | None:
+        """A child of the job as it was last seen."""
+        record = self._records.get(key)
+        return record.children.get((resource.child_kind, name)) if record is not None else None
 
     # What agents say.
 

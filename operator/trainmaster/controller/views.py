@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 from trainmaster.api.json_values import decimal, loads, mapping, mappings, text, whole
 from trainmaster.api.protocol import (
     ASSIGNMENT_ANNOTATION,
+    FIELD_MANAGER,
     HASH_ANNOTATION,
     JOB_NAME_LABEL,
     MAX_INDEX,
@@ -78,6 +79,11 @@ def owner_uid(metadata: Raw) -> str | None:
         if reference.get("controller") is True:
             return text(reference.get("uid"), MAX_NAME)
     return None
+
+
+def is_from_create(entry: Raw) -> bool:
+    """Whether an entry of `metadata.managedFields` has what a create of ours wrote, which no apply drops."""
+    return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
 
 
 def parse_assignment(metadata: Raw) -> Assignment | None:
@@ -187,6 +193,7 @@ def child_view(kind: str, raw: Raw) -> ChildView:
         uid=text(metadata.get("uid"), MAX_NAME),
         rendered_hash=text(annotation(metadata, HASH_ANNOTATION), MAX_NAME),
         owner_uid=owner_uid(metadata),
+        created=any(map(is_from_create, mappings(metadata.get("managedFields")))),
         deleting=metadata.get("deletionTimestamp") is not None,
         # Kubernetes' own default.
         replicas=(1 if replicas is None else replicas) if is_set else None,

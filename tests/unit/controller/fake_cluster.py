@@ -133,7 +133,7 @@ class FakeCluster:
         self._enter("create", resource, name)
         if (resource.plural, namespace, name) in self.objects:
             raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
-        return self.put(resource, body)
+        return self.put(resource, merge(body, {"metadata": {"namespace": namespace}}))
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)
@@ -147,6 +147,10 @@ class FakeCluster:
         await asyncio.sleep(0)
         self._enter("apply", resource, name)
         before = self.objects.get((resource.plural, namespace, name), {})
+        if before:
+            self._check(before, body["metadata"])
+        elif body["metadata"].get("uid"):
+            raise Conflict(name, "uid mismatch: no existing object was found", status=409, reason="Conflict")
         merged = merge(before, body)
         merged["metadata"]["namespace"] = namespace
         return self.put(resource, merged)

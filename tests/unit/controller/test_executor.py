@@ -20,7 +20,7 @@ from trainmaster.controller.executor import Executor, Outcome
 from trainmaster.controller.log_keeping import KeptLogs
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
-from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteJob, DeletePod, JobEvent, Touch
+from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -76,8 +76,8 @@ async def test_status_is_written_before_any_action_and_read_back_into_the_store(
     writes = [(verb, kind) for verb, kind, _ in world.cluster.order if verb != "get"]
     assert writes == [
         ("patch status", "DistributedTrainingJob"),
-        ("apply", "Service"),
-        ("apply", "StatefulSet"),
+        ("create", "Service"),
+        ("create", "StatefulSet"),
     ]
     assert world.snapshot().job.status.phase == "Running", "the next pass sees it before any watch does"
     assert len(world.snapshot().observed.children) == 2
@@ -111,6 +111,32 @@ async def test_progress_alone_is_written_every_few_seconds_and_a_change_of_state
     world.now += 6
     outcome = await world.execute(b.decided(running(restarts=1, progress=Progress(step=3))))
     assert outcome.wrote_status
+
+
+async def test_progress_that_was_decided_on_an_old_view_is_not_written() -> None:
+    """A deposed leader's numbers would stand beside the state that its successor wrote."""
+    world = World()
+    await world.execute(b.decided(running(progress=Progress(step=1))))
+    snapshot = world.snapshot()
+    world.cluster.put(JOBS, b.job(status={"attempt": 2, "phase": "Running", "progress": {"step": 9}}))
+    world.now += 60
+    with pytest.raises(Conflict):
+        await world.executor.execute(KEY, snapshot, b.decided(running(progress=Progress(step=2))))
+    assert world.stored("distributedtrainingjobs")["status"]["progress"] == {"step": 9}
+    assert world.snapshot().job.status.attempt == 2
+
+
+async def test_a_child_is_deleted_only_as_it_was_when_that_was_decided() -> None:
+    world = World()
+    made = world.cluster.put(SERVICES, b.child("Service"))
+    world.store.note(SERVICES, made)
+    world.cluster.put(SERVICES, b.child("Service", rendered_hash="newer"))
+    action = DeleteChild("Service", "bert", made["metadata"]["uid"])
+    with pytest.raises(Conflict):
+        await world.execute(b.decided(running(), action))
+    assert world.snapshot().observed.children[0].rendered_hash == "newer"
+    await world.execute(b.decided(running(), action))
+    assert ("services", b.NAMESPACE, "bert") not in world.cluster.objects
 
 
 async def test_an_assignment_goes_to_the_lead_to_each_pod_and_to_the_template() -> None:
@@ -172,19 +198,19 @@ async def test_a_strangers_object_of_the_same_name_is_never_adopted() -> None:
 async def test_a_refused_write_becomes_a_problem_and_is_tried_again_with_a_backoff_of_its_own() -> None:
     world = World()
     quota = Forbidden("apply", "exceeded quota: team-a", status=403, reason="Forbidden")
-    world.cluster.fail("apply", "statefulsets", quota, times=2)
+    world.cluster.fail("create", "statefulsets", quota, times=2)
     decision = b.decided(running(), Apply(b.child("Service")), Apply(b.child("StatefulSet")))
     outcome = await world.execute(decision)
     assert 0 < (outcome.retry_after or 0) <= 1.0
     assert world.snapshot().observed.problems[0].message == "exceeded quota: team-a"
     assert ("services", b.NAMESPACE, "bert") in world.cluster.objects, "what isn't refused is done"
     await world.execute(decision)
-    assert world.cluster.calls["apply", "StatefulSet"] == 1, "not before its time"
+    assert world.cluster.calls["create", "StatefulSet"] == 1, "not before its time"
 
 
 async def test_a_refusal_that_ends_leaves_no_problem() -> None:
     world = World()
-    world.cluster.fail("apply", "services", Forbidden("apply", "no", status=403))
+    world.cluster.fail("create", "services", Forbidden("apply", "no", status=403))
     await world.execute(b.decided(running(), Apply(b.child("Service"))))
     blocked = world.store.blocked(KEY, "apply Service bert")
     assert blocked is not None
@@ -196,7 +222,7 @@ async def test_a_refusal_that_ends_leaves_no_problem() -> None:
 @pytest.mark.parametrize("error", [TooManyRequests("x", "busy", status=429, retry_after=3.0), Unavailable("x", "etcd")])
 async def test_a_failure_that_passes_is_raised_for_the_queue(error: ClusterError) -> None:
     world = World()
-    world.cluster.fail("apply", "services", error)
+    world.cluster.fail("create", "services", error)
     with pytest.raises(type(error)):
         await world.execute(b.decided(running(), Apply(b.child("Service")), Touch(())))
 
@@ -312,5 +338,5 @@ async def test_the_set_is_applied_after_what_its_pods_mount() -> None:
     await world.execute(
         b.decided(running(), Apply(b.child("StatefulSet")), Apply(b.child("ConfigMap", "bert-training")))
     )
-    applied = [kind for verb, kind, _ in world.cluster.order if verb == "apply"]
+    applied = [kind for verb, kind, _ in world.cluster.order if verb == "create"]
     assert applied == ["ConfigMap", STATEFUL_SETS.kind]

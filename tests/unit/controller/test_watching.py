@@ -118,14 +118,14 @@ async def test_an_error_in_a_watch_starts_watching_again_and_keeps_what_is_known
         await world.watched()
         world.cluster.put(JOBS, b.job())
         await until(lambda: world.has("statefulsets"))
-        applied = world.cluster.calls["apply", "StatefulSet"]
+        applied = world.cluster.calls["create", "StatefulSet"]
         world.http.watches.clear()
         world.http.break_watches()
         await world.watched()
         world.cluster.put(PODS, b.pod(0))
         world.cluster.put(PODS, b.pod(1))
         await until(lambda: world.phase() == "Running")
-        assert world.cluster.calls["apply", "StatefulSet"] == applied
+        assert world.cluster.calls["create", "StatefulSet"] == applied
 
 
 async def test_a_custom_resource_that_was_deleted_and_installed_again_is_watched_again(
@@ -216,7 +216,7 @@ async def test_probes_and_metrics_are_served(tmp_path: Path) -> None:
         assert (await session.get("/readyz")).status == 200
         text = await (await session.get("/metrics")).text()
         assert 'trainmaster_jobs{phase="Starting"} 1.0' in text
-        assert 'trainmaster_api_writes_total{kind="StatefulSet",verb="apply"} 1.0' in text
+        assert 'trainmaster_api_writes_total{kind="StatefulSet",verb="create"} 1.0' in text
         assert 'trainmaster_reconciles_total{result="ok"}' in text
 
 
