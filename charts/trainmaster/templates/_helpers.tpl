@@ -26,16 +26,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{- define "trainmaster.image" -}}
-{{- if .Values.image.digest -}}
-{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- /* An image by digest, else by tag: of a list of its values and the chart. */ -}}
+{{- define "trainmaster.imageReference" -}}
+{{- $image := index . 0 -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default (index . 1).AppVersion) -}}
 {{- end -}}
-{{- end -}}
-
-{{- define "trainmaster.agentImage" -}}
-{{- .Values.agentImage | default (printf "ghcr.io/trainmaster/trainer:%s" .Chart.AppVersion) -}}
 {{- end -}}
 
 {{- /* The API groups of gang schedulers' PodGroups. */ -}}

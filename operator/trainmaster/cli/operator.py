@@ -86,6 +86,14 @@ def run(
             help="Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
         ),
     ] = 5.0,
+    keep_logs: Annotated[
+        bool,
+        typer.Option(
+            "--keep-logs/--no-keep-logs",
+            envvar="TRAINMASTER_KEEP_LOGS",
+            help="Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it.",
+        ),
+    ] = True,
     log_format: Annotated[
         Literal["json", "text"],
         typer.Option(envvar="TRAINMASTER_LOG_FORMAT", help="json for collectors, text for people."),
@@ -121,6 +129,7 @@ def run(
         agent_image=agent_image or defaults.agent_image,
         agent_port=agent_port,
         replace_after_seconds=replace_after or None,
+        keep_logs=keep_logs,
         log_format=log_format,
         log_level=log_level,
     )

@@ -134,8 +134,8 @@ class Operator:
     ) -> Reconciler:
         """What decides, and all that it has decisions carried out with."""
         settings = self.settings
-        logs = KeptLogs(cluster, limit=settings.kept_log_bytes)
-        evidence = EvidenceKeeper(cluster, store, logs.tail)
+        logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
+        evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
         stack.push_async_callback(evidence.close)
         streams.heard = evidence.take
         executor = Executor(

@@ -4,7 +4,8 @@ It is in the ConfigMap `<job>-evidence` (api/evidence.py), owned by the job: it 
 job. It is written in the background, SETTLE_SECONDS after an attempt's end, when all workers have spoken; nothing
 ever waits for it, but what lets pods go: the end of the job, and the operator's own replacing of a pod. Bounded:
 ATTEMPT_BYTES an attempt, TOTAL_BYTES a job; the first attempt and the newest ones are kept. Evidence of stalls comes
-on the lead's stream before the report of the hang, and is held here until then.
+on the lead's stream before the report of the hang, and is held here until then. Where the job or the operator doesn't
+let output be kept, it has no logs, stacks and errors.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster.controller.log_keeping import allows_logs
 from trainmaster.controller.owned_config_map import owned_config_map
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
@@ -74,10 +76,19 @@ class _Kept:
 class EvidenceKeeper:
     """Told of every written status; see the module."""
 
-    def __init__(self, cluster: Cluster, store: Store, tail: Tail, *, settle_seconds: float = SETTLE_SECONDS) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: Store,
+        tail: Tail,
+        *,
+        keep_output: bool = True,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> None:
         self._cluster = cluster
         self._store = store
         self._tail = tail
+        self._keep_output = keep_output
         self._settle_seconds = settle_seconds
         self._jobs: dict[str, _Kept] = {}
 
@@ -216,6 +227,8 @@ class EvidenceKeeper:
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
         """The end of the culprit's log, while its pod is there (and not another of its name)."""
+        if not self._keeps_output(snapshot.job):
+            return {}
         uids = {
             report.uid
             for report in snapshot.observed.reports
@@ -245,8 +258,13 @@ class EvidenceKeeper:
             return False
         return True
 
+    def _keeps_output(self, job: Job) -> bool:
+        return self._keep_output and allows_logs(job)
+
     async def _write(self, job: Job, evidence: AttemptEvidence) -> None:
         """Add an attempt to the ConfigMap. Raises ClusterError."""
+        if not self._keeps_output(job):
+            evidence = without_output(evidence)
         for _ in range(WRITES):
             try:
                 found = await self._cluster.get(CONFIG_MAPS, job.namespace, evidence_name(job.name))
@@ -271,6 +289,19 @@ class EvidenceKeeper:
                 return
             except Conflict:
                 continue
+
+
+def without_output(evidence: AttemptEvidence) -> AttemptEvidence:
+    """Who failed, when and how, without anything that the workers printed."""
+    return replace(
+        evidence,
+        ranks={rank: {**data, "text": ""} for rank, data in evidence.ranks.items()},
+        workers={
+            worker: {name: value for name, value in told.items() if name != "error"}
+            for worker, told in evidence.workers.items()
+        },
+        logs={},
+    )
 
 
 def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvidence:

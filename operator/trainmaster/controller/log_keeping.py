@@ -1,4 +1,4 @@
-"""Keeps the end of the workers' logs when a job has ended, before its pods go.
+"""Keeps the end of the workers' logs when a job has ended, before its pods go, where job and operator allow it.
 
 They are in the ConfigMap `<job>-logs`, one key a worker (`worker-0.log`), owned by the job, so that `kubectl dtj logs`
 and plain kubectl can show them as long as the job exists. A ConfigMap holds at most 1 MiB: the worker that failed and
@@ -17,7 +17,7 @@ from trainmaster.controller.errors import AlreadyExists, ClusterError, Refused
 from trainmaster.controller.owned_config_map import owned_config_map
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.watching import LOGS_CONTENT
-from trainmaster.reconciling.snapshot import PodView
+from trainmaster.reconciling.snapshot import Job, PodView
 from trainmaster.reconciling.words import listed
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,11 @@ def logs_name(job: str) -> str:
     return f"{job}-logs"
 
 
+def allows_logs(job: Job) -> bool:
+    """Whether the job lets its output be kept (runPolicy.keepLogs). What can't be read hasn't allowed it."""
+    return job.spec is not None and job.spec.run_policy.keep_logs
+
+
 class KeptLogs:
     """Saves a job's logs once."""
 
@@ -54,7 +59,7 @@ class KeptLogs:
         """Save what there is. Never in the way of the job's end: what can't be read or written is logged."""
         job = snapshot.job
         pods = [pod for pod in snapshot.observed.pods if pod.worker_container is not None and _has_started(pod)]
-        if self._limit <= 0 or job.uid in self._saved or job.deleting or not pods:
+        if self._limit <= 0 or not allows_logs(job) or job.uid in self._saved or job.deleting or not pods:
             return
         failed = {failure.pod for failure in job.status.failures}
         shares = share_out(pods, self._limit, failed)

@@ -43,6 +43,9 @@ class OperatorSettings:
     progress_seconds: float = 5.0
     # Seconds between two comparisons of the store with a list (metadata only): finds what a watch lost.
     resync_seconds: float = 300.0
+    # Whether what workers print is kept in ConfigMaps, where jobs allow it too (runPolicy.keepLogs). False for clusters
+    # whose ConfigMaps are read by people who may not read logs.
+    keep_logs: bool = True
     # Bytes of workers' logs kept in the ConfigMap <job>-logs when a job ends; 0 keeps none. A ConfigMap holds 1 MiB.
     kept_log_bytes: int = 512 * 1024
     # Seconds for one API request.

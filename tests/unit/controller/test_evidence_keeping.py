@@ -105,6 +105,25 @@ async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner()
     await world.keeper.close()
 
 
+@pytest.mark.parametrize("forbids", ["the job", "the operator"])
+async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(forbids: str) -> None:
+    world = World()
+    if forbids == "the job":
+        world.store.note(JOBS, world.cluster.put(JOBS, b.job(runPolicy={"keepLogs": False})))
+    else:
+        world.keeper = EvidenceKeeper(world.cluster, world.store, world.tail, keep_output=False, settle_seconds=0.05)
+    world.keeper.take(b.JOB_UID, stalled(text="a patient's name"))
+    world.note(failed())
+    world.reported(1, reason="Hung", rank=1, error="a patient's name", exit_code=68)
+    await until(lambda: bool(world.data()))
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
+    kept = world.kept(1)
+    assert "patient" not in str(world.data())
+    assert kept.logs == {}
+    assert kept.ranks == {1: {"step": 3, "text": ""}}
+    assert (kept.workers[1]["reason"], kept.workers[1]["exitCode"]) == ("Hung", 68)
+
+
 async def test_attempts_are_added_and_the_same_failure_is_written_once() -> None:
     world = World()
     first = failed(1, "Error")

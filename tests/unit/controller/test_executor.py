@@ -271,6 +271,20 @@ async def test_the_workers_logs_are_kept_before_the_job_is_called_finished() -> 
     assert kinds == ["ConfigMap", "DistributedTrainingJob", "StatefulSet", "StatefulSet"]
 
 
+@pytest.mark.parametrize(("limit", "spec"), [(100_000, {"runPolicy": {"keepLogs": False}}), (0, {})], ids=str)
+async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forbids_it(
+    limit: int, spec: dict[str, Any]
+) -> None:
+    world = World()
+    world.executor._keep_logs = KeptLogs(world.cluster, limit=limit)
+    world.store.note(JOBS, world.cluster.put(JOBS, b.job(**spec)))
+    world.add_pods()
+    world.cluster.logs = {"bert-0": "a patient's name\n"}
+    await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
+    assert ("configmaps", b.NAMESPACE, "bert-logs") not in world.cluster.objects
+    assert world.cluster.calls["log", "Pod"] == 0
+
+
 async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end() -> None:
     world = World()
     world.add_pods()

@@ -96,12 +96,38 @@ def test_a_digest_wins_over_the_tag(chart: Chart) -> None:
     assert image["containers"][0]["image"] == f"ghcr.io/trainmaster/operator@{digest}"
 
 
+def operator_arguments(chart: Chart, values: dict[str, Any]) -> list[str]:
+    pod = of_kind(render(chart, values), "Deployment")[0]["spec"]["template"]["spec"]
+    arguments: list[str] = pod["containers"][0]["args"]
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("values", "image"),
+    [
+        ({}, "ghcr.io/trainmaster/trainer:0.1.0"),
+        ({"repository": "mirror.local/trainer", "tag": "9"}, "mirror.local/trainer:9"),
+        ({"tag": "9", "digest": f"sha256:{'b' * 64}"}, f"ghcr.io/trainmaster/trainer@sha256:{'b' * 64}"),
+    ],
+    ids=str,
+)
+def test_the_agent_s_image_can_be_named_by_digest_too(chart: Chart, values: dict[str, Any], image: str) -> None:
+    assert f"--agent-image={image}" in operator_arguments(chart, {"agentImage": values})
+
+
+def test_the_operator_keeps_no_logs_where_the_chart_says_so(chart: Chart) -> None:
+    assert "--no-keep-logs" not in operator_arguments(chart, {})
+    assert "--no-keep-logs" in operator_arguments(chart, {"operator": {"keepLogs": False}})
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
         ({"replica": 2}, "replica"),
         ({"replicas": -1}, "replicas"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"agentImage": {"digest": "sha256:beef"}}, "digest"),
+        ({"agentImage": "ghcr.io/trainmaster/trainer:9"}, "agentImage"),
         ({"namespaces": ["Team_A"]}, "namespaces"),
         ({"operator": {"workers": 0}}, "workers"),
         ({"metrics": {"port": 80}}, "port"),

@@ -224,6 +224,13 @@ class RunPolicy(SpecModel):
     keep_pods: Literal["None", "Failed", "All"] = Field(
         "None", description="Pods to keep when the job has ended: None frees their resources at once."
     )
+    keep_logs: StrictBool = Field(
+        True,
+        description="Whether what workers printed is kept in ConfigMaps, which all who may view the namespace can "
+        "read: the ends of their logs (<name>-logs), and logs, stacks and errors in the evidence of failed attempts "
+        "(<name>-evidence). false keeps who failed, when and how. Either way the status has the failed rank's last "
+        "lines.",
+    )
 
 
 class Gang(SpecModel):
