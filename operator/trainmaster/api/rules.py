@@ -29,6 +29,7 @@ from trainmaster.api.v1alpha1 import (
     FailureRule,
     JobSpec,
     Scheduling,
+    SecurityContext,
     WorkerGroup,
     is_bundled,
 )
@@ -136,6 +137,7 @@ _MAY_BE_ABSENT = (
     "elastic",
     "scheduling",
     "checkpoint",
+    "securityContext",
     "podTemplate",
 )
 TRANSITIONS: tuple[Transition, ...] = (
@@ -248,6 +250,13 @@ RULES: tuple[Rule, ...] = (
         holds=lambda accelerator: accelerator.kind != "custom" or accelerator.resource_name is not None,
         message="is missing, and kind custom has no resource of its own; set it, such as example.com/npu",
         reason="FieldValueRequired",
+    ),
+    Rule(
+        SecurityContext,
+        "runAsUser",
+        cel="!(has(self.runAsNonRoot) && self.runAsNonRoot && has(self.runAsUser) && self.runAsUser == 0)",
+        holds=lambda context: not (context.run_as_non_root and context.run_as_user == 0),
+        message="0 is root, and runAsNonRoot is true; give another user, or remove one of the two",
     ),
     Rule(
         Backoff,

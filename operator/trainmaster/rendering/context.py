@@ -39,6 +39,8 @@ BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
 INSTALLED_AGENT = "/run/trainmaster/agent/agent.pyz"
 STATE_DIRECTORY = "/run/trainmaster/state"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
+# Where everything writes that asks for no place of its own (tempfile, torchrun's logs, sockets of data loaders).
+TEMPORARY_DIRECTORY = "/tmp"
 TRAINING_DIRECTORY = "/etc/trainmaster"
 TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"
 TERMINATION_LOG = "/dev/termination-log"
@@ -139,6 +141,11 @@ class SetContext:
     topology: Topology | None
     host_network: bool
     added_capabilities: tuple[str, ...]
+    # All containers of the pod; the worker's own come from the job.
+    pod_runs_as_non_root: bool
+    security_context: Mapping[str, bool | int]
+    # Mounted where the root file system is read-only and the job mounts nothing there.
+    temporary_directory: str | None
     fs_group: int | None
     device_taints: tuple[str, ...]
     toleration_seconds: int
@@ -184,6 +191,9 @@ def set_context(
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
     requests, limits = _requests_and_limits(group.resources)
     checkpoint = spec.checkpoint
+    security = (
+        {} if spec.security_context is None else spec.security_context.model_dump(by_alias=True, exclude_none=True)
+    )
     return SetContext(
         child=child_context(job, group.set_name, {GROUP_LABEL: group.name}),
         service_name=job.name,
@@ -210,6 +220,9 @@ def set_context(
         priority_class_name=spec.scheduling.priority_class_name,
         topology=spec.scheduling.topology,
         host_network=spec.interconnect.host_network,
+        pod_runs_as_non_root=bundled and security.get("runAsUser") != 0,
+        security_context=security,
+        temporary_directory=_temporary_directory(spec),
         added_capabilities=("IPC_LOCK",) if spec.interconnect.rdma is not None else (),
         fs_group=BUNDLED_GROUP if bundled else None,
         device_taints=(resource_name(group.accelerator),) if group.resources.gpus else (),
@@ -291,9 +304,22 @@ def _environment(job: JobIdentity, spec: JobSpec, group: GroupLayout) -> tuple[E
         variables.append(value("TRAINMASTER_SETUP", _literal(spec.setup)))
     if spec.checkpoint is not None:
         variables.append(value("TRAINMASTER_CHECKPOINT_DIR", _literal(spec.checkpoint.path)))
+    if _read_only(spec):
+        # Torch Inductor's own choice asks for the user's name, which a user that no image knows hasn't.
+        variables.append(value("HOME", TEMPORARY_DIRECTORY))
+        variables.append(value("TORCHINDUCTOR_CACHE_DIR", f"{TEMPORARY_DIRECTORY}/torchinductor"))
     collectives = interconnect_environment(group.resources, group.accelerator, spec.interconnect)
     variables += [value(name, text) for name, text in collectives.items()]
     return tuple(variables)
+
+
+def _read_only(spec: JobSpec) -> bool:
+    return spec.security_context is not None and spec.security_context.read_only_root_filesystem is True
+
+
+def _temporary_directory(spec: JobSpec) -> str | None:
+    taken = spec.checkpoint is not None and spec.checkpoint.path.rstrip("/") == TEMPORARY_DIRECTORY
+    return TEMPORARY_DIRECTORY if _read_only(spec) and not taken else None
 
 
 def _seconds(value: float) -> str:

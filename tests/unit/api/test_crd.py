@@ -183,6 +183,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "interconnect": {"interconnect": {"nvlink": True}},
     "scheduling": {"scheduling": {"priorityClassName": "high"}},
     "checkpoint": {"checkpoint": {"volume": {"claimName": "other"}}},
+    "securityContext": {"securityContext": {"runAsNonRoot": True}},
     "podTemplate": {"podTemplate": {"spec": {"hostPID": True}}},
     "successPolicy": {"successPolicy": "RankZero"},
     "failurePolicy.hang": {"failurePolicy": {"hang": {"progressSeconds": 5}}},

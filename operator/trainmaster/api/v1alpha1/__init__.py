@@ -48,6 +48,7 @@ from trainmaster.api.v1alpha1.spec import (
     Resources,
     RunPolicy,
     Scheduling,
+    SecurityContext,
     Topology,
     WorkerGroup,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "Resources",
     "RunPolicy",
     "Scheduling",
+    "SecurityContext",
     "SpecModel",
     "StatusModel",
     "TimeCounted",

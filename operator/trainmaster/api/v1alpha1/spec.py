@@ -362,6 +362,24 @@ class PodTemplate(SpecModel):
         return self._grace_seconds
 
 
+class SecurityContext(SpecModel):
+    """How far the workers' containers are kept in: fields of a container's securityContext, by the same names."""
+
+    read_only_root_filesystem: StrictBool | None = Field(
+        None,
+        description="true: nothing of the image can be written to. /tmp is an emptyDir then, and HOME is /tmp, for the "
+        "caches of torch, Triton and the hub.",
+    )
+    run_as_non_root: StrictBool | None = Field(
+        None,
+        description="true: the kubelet refuses to start a worker as root. Unset, that holds for the bundled image. An "
+        "image whose USER is a name needs runAsUser too.",
+    )
+    run_as_user: Annotated[StrictInt, Field(ge=0, le=2_147_483_647)] | None = Field(
+        None, description="User id of the worker's processes; unset, the image's USER."
+    )
+
+
 class JobSpec(SpecModel):
     """What the user asks for."""
 
@@ -426,6 +444,11 @@ class JobSpec(SpecModel):
     )
     scheduling: Scheduling = Field(default_factory=Scheduling, description="How the pods are scheduled.")
     checkpoint: Checkpoint | None = Field(None, description="Volume for checkpoints.")
+    security_context: SecurityContext | None = Field(
+        None,
+        description="How far the workers' containers are kept in, beyond what always holds: no privilege escalation, "
+        "no capabilities, the runtime's seccomp profile. podTemplate has the last word.",
+    )
     pod_template: PodTemplate | None = Field(
         None,
         description="Anything else that a pod can have, merged over what is rendered as Kubernetes merges. At "
