@@ -21,13 +21,11 @@ The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/error
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 # Characters of what the other side says in a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 
 
 class ClusterError(Exception):
@@ -112,21 +110,16 @@ def is_unserved(error: NotFound) -> bool:
 def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
     """The error that an answer means. The body is a metav1.Status, or whatever a proxy in between or a pod wrote."""
     if 300 <= status < 400:
-        where = one_line(headers.get("Location", ""), 100)
+        where = headers.get("Location", "")[:100]
         return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
     document = _status_object(body)
-    message = one_line(_text(document, "message"), MAX_MESSAGE)
+    message = _text(document, "message").strip()[:MAX_MESSAGE]
     if not message:
         text = body if isinstance(body, str) else body.decode(errors="replace")
-        message = one_line(text) or f"HTTP {status}"
-    reason = one_line(_text(document, "reason"), MAX_REASON)
+        message = text.strip()[:300] or f"HTTP {status}"
+    reason = _text(document, "reason")[:MAX_REASON]
     kind = _class_of(status, reason)
     return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
-
-
-def one_line(text: str, limit: int = 300) -> str:
-    """The beginning of whoever's text as one line of a log, without what a terminal would take for a command."""
-    return _UNPRINTABLE.sub(" ", text.strip()[:limit]).strip()
 
 
 def _class_of(status: int, reason: str) -> type[ClusterError]:

@@ -13,12 +13,14 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from ssl import SSLContext
 from typing import Any
 
 import aiohttp
 
-from trainmaster.controller.errors import Silent, Unreachable, Unusable, from_response, one_line
+from trainmaster.controller.errors import ClusterError, Silent, Unreachable, Unusable, from_response
 
 # Sent with every request: answers come as they are.
 IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
@@ -29,9 +31,44 @@ POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
 # Seconds for the whole head of a pod's answer, and for silence between two pings (one in 5 s).
 HEAD_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-# Bytes that the kernel holds of a pod's answer. What it holds is parsed in one go: 256 KiB of empty heads (`103`) or
-# one-byte chunks would hold up the loop for 0.1 s.
-RECEIVE_BUFFER = 16_384
+# Bytes of which nothing comes: heads that are no answer (`103 Early Hints`), extensions of chunks.
+VAIN_BYTES = 256 * 1024
+
+
+@dataclass
+class _Received:
+    """Bytes that came over a connection since something of them was handed on."""
+
+    bytes: int = 0
+
+    @property
+    def in_vain(self) -> bool:
+        return self.bytes > VAIN_BYTES
+
+    def count(self, size: int) -> None:
+        self.bytes += size
+        if self.in_vain:
+            raise ConnectionAbortedError("too much came of which nothing follows")
+
+
+# Of the request that a connection is being made for.
+_received: ContextVar[_Received] = ContextVar("received")
+
+
+class _PodSocket(socket.socket):
+    """Reads little at a time: what is read is parsed in one go, and 256 KiB of empty heads would take 0.1 s."""
+
+    received: _Received
+
+    def recv(self, size: int, flags: int = 0, /) -> bytes:
+        data = super().recv(min(size, PIECE), flags)
+        self.received.count(len(data))
+        return data
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0, /) -> int:
+        size = super().recv_into(buffer, min(size or len(buffer), PIECE), flags)
+        self.received.count(size)
+        return size
 
 
 class PodHttp:
@@ -65,6 +102,8 @@ class PodHttp:
         if self._session is None:
             self._session = self._made()
         limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=SILENCE_SECONDS)
+        received = _Received()
+        _received.set(received)
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 response = await self._session.request(
@@ -79,10 +118,10 @@ class PodHttp:
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
                 raise Silent(request, f"no answer within {HEAD_SECONDS:g} s") from error
-            raise unreachable(request, error) from error
+            raise _error(request, error, received) from error
         try:
-            await refuse_unasked(response, request, POD_ERROR_BYTES)
-            yield ResponseStream(response, request)
+            await refuse_unasked(response, request, POD_ERROR_BYTES, received)
+            yield ResponseStream(response, request, received)
         finally:
             response.close()
 
@@ -101,35 +140,40 @@ class PodHttp:
 class ResponseStream:
     """An open HTTP response as `PodStream`."""
 
-    def __init__(self, response: aiohttp.ClientResponse, request: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
         self._response = response
         self._request = request
+        self._received = received
 
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._response.content.iter_chunked(PIECE):
+                self._received.bytes = 0
                 yield chunk
                 # Reading what is buffered already never yields to the loop by itself.
                 await asyncio.sleep(0)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise unreachable(self._request, error) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise _error(self._request, error, self._received) from error
 
 
-async def refuse_unasked(response: aiohttp.ClientResponse, request: str, error_bytes: int) -> None:
+async def refuse_unasked(
+    response: aiohttp.ClientResponse, request: str, error_bytes: int, received: _Received | None = None
+) -> None:
     """Raise ClusterError for an answer that isn't a success, or that comes in a form that wasn't asked for."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() != "identity":
         raise Unusable(request, f"an answer in the content encoding {encoding[:40]!r}, and none is accepted")
     if not 200 <= response.status < 300:
-        raise from_response(
-            request, response.status, response.headers, await bounded_body(response, request, error_bytes)
-        )
+        body = await bounded_body(response, request, error_bytes, received)
+        raise from_response(request, response.status, response.headers, body)
 
 
-async def bounded_body(response: aiohttp.ClientResponse, request: str, limit: int) -> bytes:
-    """The first bytes of a body. Raises Unreachable."""
+async def bounded_body(
+    response: aiohttp.ClientResponse, request: str, limit: int, received: _Received | None = None
+) -> bytes:
+    """The first bytes of a body. Raises ClusterError."""
     body = bytearray()
-    async for chunk in ResponseStream(response, request).chunks():
+    async for chunk in ResponseStream(response, request, received or _Received()).chunks():
         body += chunk
         if len(body) >= limit:
             break
@@ -139,12 +183,18 @@ async def bounded_body(response: aiohttp.ClientResponse, request: str, limit: in
 def unreachable(request: str, error: BaseException) -> Unreachable:
     """A connection's error as ours; aiohttp's timeouts have no text of their own, and its others quote the answer."""
     kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
-    return kind(request, one_line(str(error) or type(error).__name__))
+    return kind(request, (str(error) or type(error).__name__)[:300])
+
+
+def _error(request: str, error: BaseException, received: _Received) -> ClusterError:
+    if received.in_vain:
+        return Unusable(request, f"{VAIN_BYTES} bytes and nothing that follows from them")
+    return unreachable(request, error)
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol = address[:3]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    made = _PodSocket(family, kind, protocol)
+    made.received = _received.get()
     made.setblocking(False)
     return made

@@ -94,22 +94,31 @@ async def test_an_endless_body_is_read_to_a_bound(way: str, status: bytes) -> No
 
 
 @WAYS
-@pytest.mark.parametrize(
-    "answer",
-    [
-        endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 500),
-        endless(b"HTTP/1.1 200 OK\r\nX-Long: ", b"x", pause=0.02),
-    ],
-    ids=["heads without end", "a head without end"],
-)
-async def test_an_answer_that_never_begins_is_given_up(
-    way: str, answer: Answer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_head_that_never_ends_is_given_up(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_http, "HEAD_SECONDS", 0.3)
+    answer = endless(b"HTTP/1.1 200 OK\r\nX-Long: ", b"x", pause=0.02)
     async with hostile(answer) as pod, reaching(way, pod) as reach:
         with pytest.raises(Silent, match=r"no answer within 0\.3 s"):
             await ask(reach, pod)
         await until(lambda: pod.closed == 1)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "answer",
+    [
+        endless(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n" * 500),
+        endless(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"x" * 10_000),
+    ],
+    ids=["heads that are no answer", "a chunk's extension"],
+)
+async def test_bytes_of_which_nothing_comes_are_read_to_a_bound(way: str, answer: Answer) -> None:
+    """A body that isn't read any more stops the other side; these were taken for as long as they came."""
+    async with hostile(answer) as pod, reaching(way, pod) as reach:
+        with pytest.raises(Unusable, match="262144 bytes and nothing that follows from them"):
+            await ask(reach, pod)
+        await until(lambda: pod.closed == 1)
+        assert pod.sent < BUFFERED
 
 
 @WAYS
