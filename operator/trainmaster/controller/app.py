@@ -82,6 +82,7 @@ class Operator:
                 self._reach(connection, cluster, stack),
                 store,
                 progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
+                failed=lambda fault: self.metrics.stream_faults.labels(fault=fault).inc(),
             )
             stack.push_async_callback(streams.close)
             if settings.metrics_port is not None:

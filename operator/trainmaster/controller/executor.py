@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -58,7 +58,7 @@ CONCURRENT_PATCHES = 64
 class Push(Protocol):
     """Sends an assignment to the lead of a job, if its stream is open; the slower ways don't wait for it."""
 
-    async def __call__(self, key: JobKey, assignment: Assignment) -> bool: ...
+    def __call__(self, key: JobKey, assignment: Assignment) -> None: ...
 
 
 class LogKeeper(Protocol):
@@ -226,10 +226,9 @@ class Executor:
 
     async def _assign(self, key: JobKey, action: Assign) -> None:
         annotation = {ASSIGNMENT_ANNOTATION: action.assignment.to_json()}
-        ways: list[Awaitable[object]] = [self._annotate(key, action.pods, annotation)]
         if action.push:
-            ways.append(self._push(key, action.assignment))
-        await asyncio.gather(*ways)
+            self._push(key, action.assignment)
+        await self._annotate(key, action.pods, annotation)
 
     async def _annotate(self, key: JobKey, pods: Sequence[PodRef], annotations: dict[str, str]) -> None:
         slots = asyncio.Semaphore(CONCURRENT_PATCHES)

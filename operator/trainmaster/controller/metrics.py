@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from trainmaster import __version__
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
+from trainmaster.controller.streams import Fault
 from trainmaster.reconciling.snapshot import Job
 from trainmaster.reconciling.time_spent import CATEGORIES
 
@@ -71,6 +72,12 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.streams = Gauge("trainmaster_streams_open", "Open streams of leads.", registry=self.registry)
+        self.stream_faults = Counter(
+            "trainmaster_stream_faults",
+            "Streams of leads that didn't just break, by what was wrong: what the lead said, how it answered, a bug.",
+            ["fault"],
+            registry=self.registry,
+        )
         self.watch_restarts = Counter(
             "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
         )
@@ -80,6 +87,8 @@ class OperatorMetrics:
             self.reconciles.labels(result=result)
         for cause in ("failure", "disruption"):
             self.restarts.labels(cause=cause)
+        for fault in get_args(Fault):
+            self.stream_faults.labels(fault=fault)
         for phase in TERMINAL_PHASES:
             self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)

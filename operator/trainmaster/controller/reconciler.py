@@ -11,6 +11,7 @@ from typing import Protocol
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
 from trainmaster.controller.executor import Executor
+from trainmaster.controller.following import plan
 from trainmaster.controller.json_logs import current_attempt, current_job
 from trainmaster.controller.killed_containers import KilledContainers
 from trainmaster.controller.kueue_facts import KueueFacts
@@ -20,7 +21,7 @@ from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.queue import QueueClosed, WorkQueue
 from trainmaster.controller.records import JobKey
 from trainmaster.controller.store import Store
-from trainmaster.controller.streams import LeadStreams, plan
+from trainmaster.controller.streams import LeadStreams
 from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.decision import Decision
 from trainmaster.reconciling.snapshot import Job, Observed

@@ -5,7 +5,7 @@ Views are small and frozen; a record is changed by the store only, which knows w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,9 @@ from trainmaster.controller.looked_up import LookedUp
 from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
 
 ENDED = frozenset({"Finished", "Failed", "Stopped"})
+# Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. What a pod says
+# names any attempt.
+REPORTED_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, order=True)
@@ -79,6 +82,7 @@ class Record:
     pods: dict[str, Pod] = field(default_factory=dict)
     children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    reported_attempts: set[int] = field(default_factory=set)
     progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
@@ -122,6 +126,10 @@ class Record:
             if known.state in ENDED and report.state in ENDED and report.at < known.at:
                 return False
         self.reports[report.attempt, report.worker] = report
+        if report.attempt not in self.reported_attempts:
+            self.reported_attempts.add(report.attempt)
+            if len(self.reported_attempts) > REPORTED_ATTEMPTS:
+                self._drop_reports({min(self.reported_attempts)})
         return True
 
     def merge_ends(self, pod: Pod) -> None:
@@ -130,14 +138,20 @@ class Record:
             return
         for end in _ends(pod.view):
             # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
-            self.merge_report(replace(end, uid=end.uid or pod.view.uid))
+            self.merge_report(replace(end, worker=pod.view.worker, uid=end.uid or pod.view.uid))
+
+    def is_past(self, attempt: int) -> bool:
+        """Whether nothing is decided on an attempt any more."""
+        return self.job is not None and attempt < self.job.status.attempt - 1
 
     def drop_old_reports(self) -> None:
         """Of attempts that nothing is decided on any more."""
-        if self.job is not None:
-            oldest = self.job.status.attempt - 1
-            for attempt, worker in [place for place in self.reports if place[0] < oldest]:
-                del self.reports[attempt, worker]
+        self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
+
+    def _drop_reports(self, attempts: Set[int]) -> None:
+        if attempts:
+            self.reported_attempts -= attempts
+            self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
     def lay_out(self, pod: Pod) -> None:
         """The pod is gone."""
@@ -148,6 +162,7 @@ class Record:
         self.job = self.job_version = self.parsed = None
         self.raw_status = {}
         self.reports.clear()
+        self.reported_attempts.clear()
         self.progress.clear()
         self.progress_attempt, self.progress_at = 0, None
         self.stream = StreamView()

@@ -119,16 +119,18 @@ class Store:
 
     # What agents say.
 
-    def note_report(self, key: JobKey, report: Report) -> None:
-        """A worker's report, from the stream."""
+    def note_report(self, key: JobKey, report: Report) -> bool:
+        """A worker's report, from the stream; whether it is news."""
         record = self._records.get(key)
-        if record is not None and record.merge_report(report):
-            self._changed(key)
+        if record is None or record.is_past(report.attempt) or not record.merge_report(report):
+            return False
+        self._changed(key)
+        return True
 
     def note_progress(
         self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float
     ) -> bool | None:
-        """How far a worker's ranks are: whether it is the attempt's first news, None when it is too old.
+        """How far a worker's ranks are, all of them: whether it is the attempt's first news, None when it is too old.
 
         Doesn't ask for a pass by itself: progress comes every second and status tells it every few.
         """
@@ -139,16 +141,18 @@ class Store:
         if attempt > record.progress_attempt:
             record.progress_attempt = attempt
             record.progress.clear()
-        record.progress[worker] = {**record.progress.get(worker, {}), **ranks}
+        record.progress[worker] = dict(ranks)
         record.progress_at = now
         return first
 
-    def note_stream(self, key: JobKey, stream: StreamView) -> None:
-        """The state of the lead's stream and its members."""
+    def note_stream(self, key: JobKey, stream: StreamView) -> bool:
+        """The state of the lead's stream and its members; whether it is news."""
         record = self._records.get(key)
-        if record is not None and record.stream != stream:
-            record.stream = stream
-            self._changed(key)
+        if record is None or record.stream == stream:
+            return False
+        record.stream = stream
+        self._changed(key)
+        return True
 
     # Writes that were refused.
 

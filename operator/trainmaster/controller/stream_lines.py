@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from trainmaster.api.evidence import parse_ranks
 from trainmaster.api.protocol import MAX_LINE_BYTES, ProtocolError, RankProgress, Report, parse_progress
@@ -17,6 +17,7 @@ from trainmaster.reconciling.snapshot import MemberView
 # Workers and ranks that a stream may name; a job of this size needs another design anyway.
 MAX_MEMBERS = 10_000
 MAX_RANKS = 1_024
+MAX_DIGITS = 20
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,22 @@ class LineBuffer:
 
     def __init__(self) -> None:
         self._rest = bytearray()
+        # So many bytes of the rest hold no line's end: a line that comes byte by byte is searched once.
+        self._searched = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that are complete now. Raises ProtocolError when one doesn't end."""
+        """The lines that are complete now. Raises ProtocolError when one is blank, or doesn't end."""
         self._rest += chunk
-        while (end := self._rest.find(b"\n")) >= 0:
+        while (end := self._rest.find(b"\n", self._searched)) >= 0:
             line = bytes(self._rest[:end])
             del self._rest[: end + 1]
+            self._searched = 0
             if len(line) > MAX_LINE_BYTES:
                 raise ProtocolError(f"a line of {len(line)} bytes is longer than {MAX_LINE_BYTES}")
-            if line.strip():
-                yield line
+            if not line.strip():
+                raise ProtocolError("a blank line, and no line of the protocol is")
+            yield line
+        self._searched = len(self._rest)
         if len(self._rest) > MAX_LINE_BYTES:
             raise ProtocolError(f"a line is longer than {MAX_LINE_BYTES} bytes")
 
@@ -86,12 +92,21 @@ class LineBuffer:
 def parse_line(line: bytes) -> Line:
     """One line. Raises ProtocolError with what is wrong."""
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        data = json.loads(line, parse_int=_parse_int, parse_constant=_refuse_constant)
+        return _typed(data, line)
+    except ProtocolError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:
+        # What is nested as deeply as json can just read is too deep to be shown in a sentence.
         raise ProtocolError(f"not JSON: {line[:80]!r}") from error
+
+
+def _typed(data: object, line: bytes) -> Line:
     if not isinstance(data, dict):
         raise ProtocolError(f"not an object: {line[:80]!r}")
     kind = data.get("type")
+    if not isinstance(kind, str):
+        raise ProtocolError(f"type: {str(kind)[:40]!r} is not a text")
     if kind == "hello":
         members = data.get("members")
         if not isinstance(members, list):
@@ -113,6 +128,17 @@ def parse_line(line: bytes) -> Line:
     if kind == "member":
         return _member(data)
     return Ping()
+
+
+def _parse_int(digits: str) -> int:
+    """No number of the protocol has more digits than these; longer ones take a time that grows with their square."""
+    if len(digits) > MAX_DIGITS:
+        raise ProtocolError(f"a whole number of {len(digits)} digits: {digits[:20]}…")
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ProtocolError(f"{name} is not JSON")
 
 
 def _progress(data: Mapping[str, Any]) -> ProgressLine:

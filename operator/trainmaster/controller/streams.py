@@ -2,10 +2,13 @@
 
 `LeadStreams` holds a task for each job that has somebody to listen to. The lead is the agent of the first worker in the
 assignment; when it can't be reached, of the next one. A broken stream is opened again at once, then after 10, 20, 40 ms
-and so on up to a second. Nothing is lost by that: an agent keeps the last report of each worker and tells it again.
+and so on up to a second, until a connection has lasted. Nothing is lost by that: an agent keeps the last report of each
+worker and tells it again.
 
-What is said is only ever noted for the job whose token opened the stream, for workers of that job, and for attempts
-that the operator has made. Lines that come faster than a job of its size can mean are read slowly.
+What is said is only ever noted for the job whose token opened the stream, for workers and ranks of that job, and for
+attempts that the operator has made; so what is kept is bounded by the job's size. A lead that says more than a job of
+its size can mean is read slowly (`stream_budget`). One whose stream ends by a fault of its own is asked again ever more
+slowly, up to once a minute.
 """
 
 from __future__ import annotations
@@ -17,15 +20,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 from trainmaster.api.protocol import Assignment, ProtocolError, job_token
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.cluster import JOBS, PodStream
-from trainmaster.controller.errors import ClusterError, Conflict, Silent
+from trainmaster.controller.errors import ClusterError, Conflict, Silent, Unusable
+from trainmaster.controller.following import Following
 from trainmaster.controller.reach import AgentAddress, Reach
-from trainmaster.controller.records import JobKey, Snapshot
+from trainmaster.controller.records import JobKey
 from trainmaster.controller.store import Store
+from trainmaster.controller.stream_budget import StreamBudget
 from trainmaster.controller.stream_lines import (
     EvidenceLine,
     Hello,
@@ -36,7 +41,6 @@ from trainmaster.controller.stream_lines import (
     parse_line,
 )
 from trainmaster.reconciling.snapshot import MemberView, StreamView
-from trainmaster.rendering import worker_count, worker_layout
 
 logger = logging.getLogger(__name__)
 
@@ -50,53 +54,27 @@ TRIES = 5
 PREFERENCE_SECONDS = 1.0
 # Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
 POST_SECONDS = 2.0
-# Lines a second for each worker: progress comes once a second, reports and members now and then.
-LINES_A_WORKER = 5.0
+# Seconds for the first line, which an agent sends at once.
+HELLO_SECONDS = 5.0
+# Seconds after which a connection has lasted: two pings, and whatever a lead has to say at first.
+LASTING_SECONDS = 10.0
+# Seconds until a lead is asked again whose stream ended by a fault of its own; twice as many each time, up to a minute.
+FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
+# Seconds between two lines of the log about one job's faults; metrics count all of them.
+LOG_SECONDS = 60.0
+# Seconds between two acknowledgements: each costs a connection, and the newest is one for all before it.
+ACKNOWLEDGE_SECONDS = 0.25
 
-
-@dataclass(frozen=True)
-class Following:
-    """Whom to listen to for a job. `workers` are those that it can have, whether or not their pods are there now.
-
-    `candidates` are reachable agents in the order of lead succession.
-    """
-
-    key: JobKey
-    uid: str
-    attempt: int
-    workers: frozenset[int]
-    candidates: tuple[AgentAddress, ...]
-
-
-def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
-    """Whom to listen to, by the newest assignment that stands anywhere; None when there is nobody."""
-    job, observed = snapshot.job, snapshot.observed
-    if job.deleting or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
-        return None
-    assignments = [child.assignment for child in observed.children] + [pod.assignment for pod in observed.pods]
-    newest = max((a for a in assignments if a is not None), key=lambda a: a.attempt, default=None)
-    if newest is None:
-        return None
-    pods = {pod.worker: pod for pod in observed.pods}
-    candidates = []
-    for worker in newest.workers:
-        pod = pods.get(worker)
-        if pod is None or pod.deleting or pod.worker_container is None or pod.worker_container.state != "running":
-            continue
-        candidates.append(AgentAddress(job.namespace, pod.name, pod.uid, worker, pod.ip))
-    if not candidates:
-        return None
-    key = JobKey(job.namespace, job.name)
-    # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
-    everybody = worker_count(worker_layout(job.identity, job.spec)) if job.spec is not None else 0
-    workers = frozenset([*range(everybody), *newest.workers, *pods])
-    return Following(key, job.uid, max(status.attempt, newest.attempt), workers, tuple(candidates))
+# What ends a stream: the lead says what doesn't fit the protocol; it answers in a form that wasn't asked for; or a
+# mistake of ours.
+Fault = Literal["protocol", "unusable", "bug"]
 
 
 class LeadStreams:
     """The streams of all jobs.
 
-    `progressed` is called with a job's key when ranks have told progress, and whether it is the attempt's first.
+    `progressed` is called with a job's key when ranks have told progress, and whether it is the attempt's first;
+    `failed` with what ended a stream that didn't just break.
     """
 
     def __init__(
@@ -105,11 +83,13 @@ class LeadStreams:
         store: Store,
         *,
         progressed: Callable[[JobKey, bool], None],
+        failed: Callable[[Fault], None] = lambda _fault: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._reach = reach
         self._store = store
         self._progressed = progressed
+        self._failed = failed
         self._now = now
         # Called with a job's uid and a worker's evidence of a stall.
         self.heard: Callable[[str, EvidenceLine], None] = lambda _uid, _line: None
@@ -136,6 +116,7 @@ class LeadStreams:
                 following,
                 self._progressed,
                 lambda uid, line: self.heard(uid, line),
+                self._failed,
                 self._now,
             )
         else:
@@ -147,10 +128,11 @@ class LeadStreams:
         if follower is not None and attempt > follower.following.attempt:
             follower.update(replace(follower.following, attempt=attempt))
 
-    async def push(self, key: JobKey, assignment: Assignment) -> bool:
-        """Send an assignment to the lead; False when no stream is open or the lead didn't take it."""
+    def push(self, key: JobKey, assignment: Assignment) -> None:
+        """Send an assignment to the lead if its stream is open, in the background: no pass waits for a pod."""
         follower = self._followers.get(key)
-        return False if follower is None else await follower.push(assignment)
+        if follower is not None:
+            follower.start_push(assignment)
 
     async def close(self) -> None:
         """End all streams."""
@@ -170,6 +152,7 @@ class _Follower:
         following: Following,
         progressed: Callable[[JobKey, bool], None],
         evidence: Callable[[str, EvidenceLine], None],
+        failed: Callable[[Fault], None],
         now: Callable[[], float],
     ) -> None:
         self._reach = reach
@@ -177,21 +160,39 @@ class _Follower:
         self.following = following
         self._progressed = progressed
         self._evidence = evidence
+        self._count_fault = failed
         self._now = now
         self._token = job_token(following.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
+        # Members as the lead tells of them; the store is told once for all lines that came together.
+        self._members: dict[int, MemberView] = {}
         self._changed = asyncio.Event()
         self._failures = 0
+        self._faults = 0
+        self._logged_at = float("-inf")
+        # When the lead said hello, by the event loop's clock.
+        self._connected_at: float | None = None
+        self._prefer_first = False
         # A report of this stream wasn't taken in: of an attempt, or a worker, that this operator doesn't know (yet).
         self._passed_over = False
         # All reports shall be told again, by the same agent.
         self._again = False
+        self._clock = asyncio.get_running_loop().time
+        self._budget = StreamBudget(len(following.workers), following.world, self._clock)
+        # More may be read: an attempt has begun.
+        self._granted = asyncio.Event()
+        self._pushing: asyncio.Task[bool] | None = None
         self.task = asyncio.create_task(self._run(), name=f"stream {following.key}")
 
     def update(self, following: Following) -> None:
         """Other candidates, or a newer attempt."""
         before, self.following = self.following, following
+        if (following.workers, following.world) != (before.workers, before.world):
+            self._budget.resize(len(following.workers), following.world)
+        if following.attempt > before.attempt:
+            self._budget.grant_attempt()
+            self._granted.set()
         if following.candidates != before.candidates:
             self._failures = 0
             self._changed.set()
@@ -201,7 +202,15 @@ class _Follower:
 
     def stop(self) -> None:
         self.task.cancel()
+        if self._pushing is not None:
+            self._pushing.cancel()
         self._store.note_stream(self.following.key, StreamView())
+
+    def start_push(self, assignment: Assignment) -> None:
+        """Push an assignment; one that is still on its way is of no more use."""
+        if self._pushing is not None:
+            self._pushing.cancel()
+        self._pushing = asyncio.create_task(self.push(assignment), name=f"push {self.following.key}")
 
     async def push(self, assignment: Assignment) -> bool:
         agent = self.connected_to
@@ -219,31 +228,63 @@ class _Follower:
 
     async def _run(self) -> None:
         while True:
-            agent = self._choose()
-            self._changed.clear()
-            self._passed_over = self._again = False
-            reader = asyncio.create_task(self._listen(agent))
-            waiter = asyncio.create_task(self._stay_with(agent))
             try:
-                await asyncio.wait({reader, waiter}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in (reader, waiter):
-                    task.cancel()
-                await asyncio.gather(reader, waiter, return_exceptions=True)
-                self._disconnected()
+                await self._follow(self._choose())
+            except Exception as error:
+                # A mistake of ours must not end the following of a job for good, and nobody would see that it has.
+                self._fault("bug", self._choose(), error)
             if self._changed.is_set():
                 continue
             self._failures += 1
-            longest = LONGEST_RETRY if self._failures < PATIENT_TRIES else PATIENT_RETRY
-            backoff = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
-            pause = backoff * (0.8 + 0.4 * random.random())
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(self._pause()):
                     await self._changed.wait()
+
+    async def _follow(self, agent: AgentAddress) -> None:
+        """One connection, until it ends or another agent should be listened to."""
+        self._changed.clear()
+        self._passed_over = self._again = self._prefer_first = False
+        reader = asyncio.create_task(self._listen(agent))
+        waiter = asyncio.create_task(self._stay_with(agent))
+        try:
+            await asyncio.wait({reader, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (reader, waiter):
+                task.cancel()
+            results = await asyncio.gather(reader, waiter, return_exceptions=True)
+            self._disconnected()
+        for result in results:
+            if isinstance(result, Exception):
+                self._fault("bug", agent, result)
+
+    def _pause(self) -> float:
+        """Seconds until the next connection, after one that ended."""
+        longest = LONGEST_RETRY if self._failures < PATIENT_TRIES else PATIENT_RETRY
+        pause = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
+        if self._faults:
+            pause = max(pause, min(FIRST_FAULT * 2.0 ** min(self._faults - 1, 20), LONGEST_FAULT))
+        return pause * (0.8 + 0.4 * random.random())
+
+    def _fault(self, fault: Fault, agent: AgentAddress, error: Exception) -> None:
+        """A stream ended by more than a broken connection. Asking the same agent again soon helps nobody."""
+        self._faults += 1
+        self._try_the_next()
+        self._count_fault(fault)
+        now = self._clock()
+        if now - self._logged_at < LOG_SECONDS:
+            return
+        self._logged_at = now
+        if fault == "bug":
+            logger.error("%s: the stream of %s failed", self.following.key, agent.pod, exc_info=error)
+        else:
+            logger.warning("%s: the stream of %s is of no use: %s", self.following.key, agent.pod, error)
+
+    def _try_the_next(self) -> None:
+        self._failures = (self._failures // TRIES + 1) * TRIES - 1
 
     def _choose(self) -> AgentAddress:
         candidates = self.following.candidates
-        return candidates[(self._failures // TRIES) % len(candidates)]
+        return candidates[0 if self._prefer_first else (self._failures // TRIES) % len(candidates)]
 
     async def _stay_with(self, agent: AgentAddress) -> None:
         """Returns when another agent should be listened to: this one is gone, or an earlier one is back."""
@@ -259,7 +300,7 @@ class _Follower:
             self._changed.clear()
             if candidates[0] != agent and self.connected_to is not None and await self._answers(candidates[0]):
                 # The members have gone back to it, as they do within a second.
-                self._failures = 0
+                self._prefer_first = True
                 self._changed.set()
                 return
 
@@ -277,81 +318,95 @@ class _Follower:
                 await self._read(agent, stream)
             logger.info("%s: the stream of %s ended", key, agent.pod)
         except ProtocolError as error:
-            # Not a way of failing that waiting soon helps: another agent may speak better.
-            self._failures = max(self._failures, TRIES)
-            logger.warning("%s: %s says what doesn't fit the protocol: %s", key, agent.pod, error)
+            self._fault("protocol", agent, error)
+        except Unusable as error:
+            self._fault("unusable", agent, error)
         except ClusterError as error:
             if isinstance(error, Silent):
                 # It took the connection and stands still: its peers have left it by now, for the next one.
-                self._failures = (self._failures // TRIES + 1) * TRIES - 1
+                self._try_the_next()
             logger.log(logging.INFO if self.connected_to else logging.DEBUG, "%s: stream: %s", key, error)
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
         buffer = LineBuffer()
-        loop = asyncio.get_running_loop()
         acknowledging = _Acknowledging(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
-        budget, at = self._burst(), loop.time()
+        opened = self._clock()
         try:
             async for chunk in stream.chunks():
-                lines = 0
-                for raw in buffer.feed(chunk):
-                    lines += 1
-                    line = parse_line(raw)
-                    self._take(agent, line)
-                    if isinstance(line, ReportLine):
-                        acknowledging.up_to(line.seq)
-                now = loop.time()
-                budget = min(self._burst(), budget + (now - at) * self._rate()) - lines
-                at = now
-                if budget < 0:
-                    await asyncio.sleep(-budget / self._rate())
+                lines = changes = 0
+                try:
+                    for raw in buffer.feed(chunk):
+                        lines += 1
+                        line = parse_line(raw)
+                        changes += self._take(agent, line)
+                        if isinstance(line, ReportLine):
+                            acknowledging.up_to(line.seq)
+                finally:
+                    changes += self._note_members()
+                    self._budget.spend(len(chunk), lines, changes)
+                if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
+                    raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
+                while (seconds := self._budget.seconds) > 0:
+                    self._granted.clear()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(seconds):
+                            await self._granted.wait()
         finally:
             acknowledging.stop()
 
-    def _rate(self) -> float:
-        return 20.0 + LINES_A_WORKER * len(self.following.workers)
-
-    def _burst(self) -> float:
-        return 10.0 * self._rate()
-
-    def _take(self, agent: AgentAddress, line: Line) -> None:
+    def _take(self, agent: AgentAddress, line: Line) -> bool:
+        """Note what a line says, if it is this job's; whether the store was told of a change by it."""
         key, following = self.following.key, self.following
         job = self._store.version(key, JOBS, key.name)
         if job is None or job.uid != following.uid:
             # The job is gone, and another of its name may be there already: its agents have nothing to tell of that.
-            return
+            return False
+        if (self.connected_to is None) != isinstance(line, Hello):
+            raise ProtocolError("a stream begins with its one hello")
         match line:
             case Hello():
-                self.connected_to = agent
-                self._failures = 0
-                members = tuple(member for member in line.members if member.worker in following.workers)
-                self._note(StreamView(True, agent.worker, self._now(), members))
+                self.connected_to, self._connected_at = agent, self._clock()
+                self._members = {member.worker: member for member in line.members if member.worker in following.workers}
+                return self._note(StreamView(True, agent.worker, self._now(), tuple(self._members.values())))
             case MemberView() if line.worker in following.workers:
-                others = tuple(member for member in self._view.members if member.worker != line.worker)
-                self._note(replace(self._view, members=(*others, line)))
+                self._members[line.worker] = line
             case ReportLine(report=report) if (
                 report.worker in following.workers and report.attempt <= following.attempt
             ):
-                self._store.note_report(key, report)
+                return self._store.note_report(key, report)
             case ReportLine():
                 self._passed_over = True
-            case ProgressLine() if line.worker in following.workers and line.attempt <= following.attempt:
+            case ProgressLine() | EvidenceLine() if not (
+                line.worker in following.workers and line.attempt <= following.attempt
+            ):
+                return False
+            case ProgressLine() if following.has_ranks(line.attempt, line.worker, line.ranks):
                 first = self._store.note_progress(key, line.attempt, line.worker, line.ranks, self._now())
                 if first is not None:
                     self._progressed(key, first)
-            case EvidenceLine() if line.worker in following.workers and line.attempt <= following.attempt:
-                self._evidence(following.uid, line)
-            case _:
-                return
+            case EvidenceLine() if following.has_ranks(line.attempt, line.worker, line.ranks):
+                # Of the attempt that runs, or that has just ended: nothing is kept of earlier ones.
+                if line.attempt >= following.attempt - 1:
+                    self._evidence(following.uid, line)
+        return False
 
-    def _note(self, view: StreamView) -> None:
+    def _note_members(self) -> bool:
+        """Tell the store of the members that the last lines told of."""
+        members = tuple(self._members.values())
+        return self.connected_to is not None and self._note(replace(self._view, members=members))
+
+    def _note(self, view: StreamView) -> bool:
         self._view = view
-        self._store.note_stream(self.following.key, view)
+        return self._store.note_stream(self.following.key, view)
 
     def _disconnected(self) -> None:
+        since, self._connected_at = self._connected_at, None
+        if since is not None and self._clock() - since >= LASTING_SECONDS:
+            self._failures = self._faults = 0
         self.connected_to = None
+        self._members = {}
         if self._view.connected:
-            self._note(StreamView(since=self._now()))
+            self._budget.spend(0, 0, self._note(StreamView(since=self._now())))
 
     async def _post(self, agent: AgentAddress, path: str, body: bytes) -> None:
         async with asyncio.timeout(POST_SECONDS), self._reach.open("POST", agent, path, self._token, body):
@@ -385,3 +440,4 @@ class _Acknowledging:
                 logger.debug("Reports up to %d not acknowledged: %s", seq, error)
                 return
             self._told = seq
+            await asyncio.sleep(ACKNOWLEDGE_SECONDS)

@@ -35,9 +35,8 @@ class World:
     def __post_init__(self) -> None:
         self.store = Store(self.changes.append)
 
-        async def push(key: JobKey, assignment: Assignment) -> bool:
+        def push(key: JobKey, assignment: Assignment) -> None:
             self.pushed.append(assignment)
-            return True
 
         self.executor = Executor(
             self.cluster,

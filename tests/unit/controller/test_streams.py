@@ -20,11 +20,12 @@ from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller import pod_http
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.errors import Unreachable
+from trainmaster.controller.following import Following, plan
 from trainmaster.controller.reach import AgentAddress, DirectReach
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
 from trainmaster.controller.stream_lines import LineBuffer, parse_line
-from trainmaster.controller.streams import Following, LeadStreams, plan
+from trainmaster.controller.streams import LeadStreams
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -117,7 +118,8 @@ def address(worker: int, ip: str | None = None) -> AgentAddress:
 
 
 def following(*candidates: AgentAddress, attempt: int = 1) -> Following:
-    return Following(KEY, b.JOB_UID, attempt, frozenset({0, 1}), candidates)
+    ranks = {0: range(1), 1: range(1, 2)}
+    return Following(KEY, b.JOB_UID, attempt, candidates, {0: 1, 1: 1}, assigned=attempt, ranks=ranks)
 
 
 class World:
@@ -249,13 +251,16 @@ async def test_a_replaced_lead_is_left_and_the_new_pod_is_followed() -> None:
 async def test_an_assignment_is_pushed_to_the_lead_and_a_lead_that_knows_better_refuses_it() -> None:
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
-        assert not await w.streams.push(KEY, b.assignment(2)), "no stream, nobody to push to"
+        w.streams.push(KEY, b.assignment(1))
         w.streams.follow(KEY, following(address(0)))
         await until(lambda: w.connected_to() == 0)
-        assert await w.streams.push(KEY, b.assignment(2))
-        assert lead.pushed[0]["attempt"] == 2
+        w.streams.push(KEY, b.assignment(2))
+        await until(lambda: bool(lead.pushed))
         lead.newer = True
-        assert not await w.streams.push(KEY, b.assignment(2))
+        w.streams.push(KEY, b.assignment(2))
+        await until(lambda: len(lead.pushed) == 2)
+        assert [pushed["attempt"] for pushed in lead.pushed] == [2, 2], "without a stream there is nobody to push to"
+        await until(lambda: lead.open == 1)
 
 
 async def test_reports_of_strangers_and_of_attempts_that_were_never_made_are_not_believed() -> None:
@@ -407,7 +412,7 @@ def test_a_job_that_does_not_train_is_not_followed(phase: Any) -> None:
 
 def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
     buffer = LineBuffer()
-    text = b'{"type":"ping"}\n\n{"type":"ping"}\n'
+    text = b'{"type":"ping"}\n{"type":"ping"}\n'
     lines = [line for byte in text for line in buffer.feed(bytes([byte]))]
     assert lines == [b'{"type":"ping"}'] * 2
 
@@ -416,6 +421,18 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
     ("line", "sentence"),
     [
         (b"[" * 20_000, "not JSON: b'[["),
+        (
+            b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":%s}' % (b"[" * 900 + b"]" * 900),
+            "hello.members: ",
+        ),
+        (b'{"type":"member","worker":%s}' % (b'{"a":' * 980 + b"0" + b"}" * 980), ""),
+        (b'{"type":"member","worker":%s,"uid":"u","seen":1}' % (b"9" * 4_000), "a whole number of 4000 digits: 99999"),
+        (b'{"type":"ping","at":%s}' % (b"9" * 60_000), "a whole number of 60000 digits: 99999"),
+        (b'{"type":"ping","at":NaN}', "NaN is not JSON"),
+        (b'{"type":"ping","at":-Infinity}', "-Infinity is not JSON"),
+        (b'{"type":["ping"]}', "type: \"['ping']\" is not a text"),
+        (b"{}", "type: 'None' is not a text"),
+        (b"\xff\xfe\x00", "not JSON: "),
         (b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":7}', "hello.members: '7' is not a list"),
         (
             b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":[%s0]}' % (b"0," * 10_000),

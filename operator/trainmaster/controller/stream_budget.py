@@ -1,0 +1,85 @@
+"""How much a job's lead may say: bytes, lines and changes, by the job's size. Who says more is read slowly.
+
+Reading slowly is all that it takes: what isn't read stays with the pod, which then can't send any more. A change is
+what the store is told of: each asks for a pass over the job, which costs a hundred times what its line does. A healthy
+job has a few for each worker and attempt, so every attempt brings an allowance of them, and hardly any otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+# Lines a second: progress comes once a second from each worker, reports and members now and then.
+LINES, LINES_A_WORKER = 20.0, 5.0
+# Bytes a second: a worker's progress has a few hundred for each rank.
+BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
+# Seconds of lines and bytes that may come at once: a stream begins with all that the lead knows.
+BURST_SECONDS = 10.0
+# Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are told again.
+CHANGES, CHANGES_A_WORKER = 20.0, 8.0
+# Changes a second beyond those.
+CHANGES_A_SECOND = 1.0
+
+
+@dataclass
+class _Allowance:
+    """So much a second, saved up to a limit; below nothing, until it is made up for."""
+
+    rate: float
+    most: float
+    left: float
+    at: float
+
+    def refill(self, now: float) -> None:
+        self.left = min(self.most, self.left + max(0.0, now - self.at) * self.rate)
+        self.at = now
+
+    def resize(self, rate: float, most: float) -> None:
+        self.left += max(0.0, most - self.most)
+        self.rate, self.most = rate, most
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, -self.left / self.rate)
+
+
+class StreamBudget:
+    """Of one job, whichever connections its lead uses. `clock` is the event loop's."""
+
+    def __init__(self, workers: int, ranks: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lines = _Allowance(1.0, 0.0, 0.0, clock())
+        self._bytes = _Allowance(1.0, 0.0, 0.0, clock())
+        self._changes = _Allowance(CHANGES_A_SECOND, 0.0, 0.0, clock())
+        self._an_attempt = 0.0
+        self.resize(workers, ranks)
+
+    def resize(self, workers: int, ranks: int) -> None:
+        """The job has another size."""
+        lines = LINES + LINES_A_WORKER * workers
+        self._lines.resize(lines, BURST_SECONDS * lines)
+        size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
+        self._bytes.resize(size, BURST_SECONDS * size)
+        self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
+        # The attempt that is over may still be told of, and more than one may follow in a row.
+        self._changes.resize(CHANGES_A_SECOND, 3 * self._an_attempt)
+
+    def grant_attempt(self) -> None:
+        """The operator opens an attempt, as often as the job's own policy has it."""
+        self._changes.left = min(self._changes.most, self._changes.left + self._an_attempt)
+
+    def spend(self, size: int, lines: int, changes: int) -> None:
+        """A lead has said something."""
+        now = self._clock()
+        for allowance, spent in ((self._bytes, size), (self._lines, lines), (self._changes, changes)):
+            allowance.refill(now)
+            allowance.left -= spent
+
+    @property
+    def seconds(self) -> float:
+        """How long nothing more should be read; less once an attempt is granted."""
+        now = self._clock()
+        for allowance in (self._bytes, self._lines, self._changes):
+            allowance.refill(now)
+        return max(self._bytes.seconds, self._lines.seconds, self._changes.seconds)
