@@ -24,6 +24,7 @@ from trainmaster.controller.health import HealthServer
 from trainmaster.controller.killed_containers import KilledContainers
 from trainmaster.controller.kubernetes_cluster import KubernetesCluster
 from trainmaster.controller.kueue_facts import KueueFacts
+from trainmaster.controller.large_jobs import Apart, LargeJobs
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
 from trainmaster.controller.log_keeping import KeptLogs
 from trainmaster.controller.metrics import OperatorMetrics
@@ -48,6 +49,8 @@ START_RETRY = 2.0
 UNWATCHED_SECONDS = 300.0
 # Seconds that workers get to finish their pass when the operator stops.
 STOP_SECONDS = 5.0
+# Workers for large jobs: while one writes, the next is decided on.
+LARGE_WORKERS = 2
 _LEASE_LOST = "the lease was lost: another operator may lead now, so this one ends"
 
 
@@ -76,7 +79,10 @@ class Operator:
             cluster = KubernetesCluster(connection, timeout=settings.request_seconds)
             stack.push_async_callback(cluster.close)
             cluster.on_write = lambda verb, kind: self.metrics.writes.labels(verb=verb, kind=kind).inc()
-            store = Store(lambda key: queue.add(key))
+            apart = Apart()
+            stack.push_async_callback(apart.close)
+            large = LargeJobs(cluster, apart)
+            store = Store(lambda key: queue.add(key), read_apart=large.add)
             queue: WorkQueue[JobKey] = WorkQueue()
             streams = LeadStreams(
                 self._reach(connection, cluster, stack),
@@ -116,10 +122,11 @@ class Operator:
                 resync.soon()
 
             self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=restarted)
-            reconciler = self._reconciler(stack, cluster, store, queue, streams, gangs)
+            reconciler = self._reconciler(stack, cluster, store, queue, streams, gangs, apart)
             background = [
                 asyncio.create_task(self._watcher.run(), name="watcher"),
                 asyncio.create_task(resync.run(), name="resync"),
+                asyncio.create_task(large.run(store), name="large jobs"),
                 *([holding] if holding is not None else []),
             ]
             await self._work(stop, queue, reconciler, background, len(store))
@@ -132,6 +139,7 @@ class Operator:
         queue: WorkQueue[JobKey],
         streams: LeadStreams,
         gangs: GangWatching,
+        apart: Apart,
     ) -> Reconciler:
         """What decides, and all that it has decisions carried out with."""
         settings = self.settings
@@ -169,6 +177,7 @@ class Operator:
             kills=KilledContainers(cluster, store),
             domains=NodeDomains(cluster, store),
             kueue=KueueFacts(cluster, store),
+            apart=apart,
             want=gangs.want,
         )
 
@@ -182,6 +191,9 @@ class Operator:
     ) -> None:
         """Work until `stop` is set. Raises OperatorError when anything else ends first."""
         workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)]
+        workers += [
+            asyncio.create_task(reconciler.work_apart(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
+        ]
         self.ready.set()
         logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", jobs)
         stopped = asyncio.create_task(stop.wait())

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
+from trainmaster.controller.cluster import JOBS
 from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
 from trainmaster.controller.executor import Executor
 from trainmaster.controller.following import plan
 from trainmaster.controller.json_logs import current_attempt, current_job
 from trainmaster.controller.killed_containers import KilledContainers
 from trainmaster.controller.kueue_facts import KueueFacts
+from trainmaster.controller.large_jobs import Apart
 from trainmaster.controller.metrics import OperatorMetrics
 from trainmaster.controller.missing_pods import MissingPods
 from trainmaster.controller.node_domains import NodeDomains
@@ -54,6 +56,7 @@ class Reconciler:
         kills: KilledContainers,
         domains: NodeDomains,
         kueue: KueueFacts,
+        apart: Apart,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -72,6 +75,9 @@ class Reconciler:
         self._domains = domains
         self._kueue = kueue
         self._now = now
+        # Keys of large jobs that wait for `work_apart`; the queue has yet to be told that they are done.
+        self._apart = apart
+        self._large: WorkQueue[JobKey] = WorkQueue()
         # uid of each job that had a pass, to forget what is kept about it when it goes.
         self._known: dict[JobKey, str] = {}
         # When the operator opened the attempt that a job now waits for, on the monotonic clock.
@@ -83,18 +89,36 @@ class Reconciler:
             try:
                 key, waited = await self._queue.get()
             except QueueClosed:
+                self._large.close()
                 return
             self._metrics.queue_seconds.observe(waited)
-            job_token, attempt_token = current_job.set(str(key)), current_attempt.set(0)
-            try:
-                await self._guarded(key)
-            finally:
-                current_job.reset(job_token)
-                current_attempt.reset(attempt_token)
-                self._queue.done(key)
+            if self._store.is_large(key):
+                # However many there are of them, no worker waits for the thread that they share.
+                self._large.add(key)
+                continue
+            await self._turn(key)
             # A pass that writes nothing waits for nothing: after a restart, thousands of them would hold up probes,
             # streams and watches for as long as they take.
             await asyncio.sleep(0)
+
+    async def work_apart(self) -> None:
+        """One worker for large jobs, until the queue is closed."""
+        while True:
+            try:
+                key, _ = await self._large.get()
+            except QueueClosed:
+                return
+            self._large.done(key)
+            await self._turn(key)
+
+    async def _turn(self, key: JobKey) -> None:
+        job_token, attempt_token = current_job.set(str(key)), current_attempt.set(0)
+        try:
+            await self._guarded(key)
+        finally:
+            current_job.reset(job_token)
+            current_attempt.reset(attempt_token)
+            self._queue.done(key)
 
     async def _guarded(self, key: JobKey) -> None:
         started = time.monotonic()
@@ -143,7 +167,11 @@ class Reconciler:
         self._known[key] = job.uid
         current_attempt.set(job.status.attempt)
         self._want(job.spec)
-        decision = self._decide(job, snapshot.observed, self._now(), self._rendering)
+        decision = await self._decided(job, snapshot.observed)
+        if job.large and self._store.version(key, JOBS, key.name) != snapshot.version:
+            # The thread takes its time; what has changed meanwhile is decided on anew.
+            self._queue.add(key)
+            return None
         self._streams.expect(key, decision.status.attempt)
         outcome = await self._executor.execute(key, snapshot, decision)
         if outcome.wrote_status:
@@ -156,6 +184,12 @@ class Reconciler:
         candidates = (decision.requeue_after, outcome.retry_after, look, nodes, facts)
         waits = [wait for wait in candidates if wait is not None]
         return min(waits, default=None)
+
+    async def _decided(self, job: Job, observed: Observed) -> Decision:
+        now = self._now()
+        if job.large:
+            return await self._apart.run(lambda: self._decide(job, observed, now, self._rendering))
+        return self._decide(job, observed, now, self._rendering)
 
     def _gone(self, key: JobKey) -> None:
         self._streams.follow(key, None)

@@ -34,6 +34,22 @@ class JobKey:
 
 
 @dataclass(frozen=True)
+class SpecVersion:
+    """What a job's spec belongs to: it is another one when either changes."""
+
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """A spec as it was read, or what is wrong with it."""
+
+    spec: JobSpec | None
+    invalid: str | None
+
+
+@dataclass(frozen=True)
 class Versioned:
     """An object's identity and version, for staleness and preconditions."""
 
@@ -77,8 +93,10 @@ class Record:
     job_version: Versioned | None = None
     # The status on the server as it stands on the wire, to write only differences.
     raw_status: Mapping[str, Any] = field(default_factory=dict)
-    # (uid, generation) that `job.spec` was parsed from.
-    parsed: tuple[str, int] | None = None
+    # What `job.spec` was parsed from.
+    parsed: SpecVersion | None = None
+    # The newest of a large job whose spec is being read apart, without the spec.
+    unread: Mapping[str, Any] | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
@@ -105,15 +123,12 @@ class Record:
         child = self.children.get((resource.child_kind, name))
         return child[1] if child else None
 
-    def parse(self, raw: Mapping[str, Any], name: str, identity: tuple[str, int]) -> tuple[JobSpec | None, str | None]:
+    def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
         """The job's spec, or what is wrong with it; read once for each generation."""
-        if self.parsed == identity and self.job is not None:
-            return self.job.spec, self.job.invalid
-        self.parsed = identity
-        try:
-            return parse_spec(raw.get("spec") or {}, name), None
-        except InvalidJob as error:
-            return None, str(error)
+        if self.parsed == of and self.job is not None:
+            return ReadSpec(self.job.spec, self.job.invalid)
+        self.parsed = of
+        return read_spec(raw, name)
 
     def merge_report(self, report: Report) -> bool:
         """Keep the last word of each worker and attempt: an end isn't taken back by a report from before it."""
@@ -159,7 +174,7 @@ class Record:
 
     def forget_job(self) -> None:
         """The job is gone; its objects may still be there."""
-        self.job = self.job_version = self.parsed = None
+        self.job = self.job_version = self.parsed = self.unread = None
         self.raw_status = {}
         self.reports.clear()
         self.reported_attempts.clear()
@@ -193,6 +208,19 @@ class Record:
             gone={pod.view.uid: pod.view for pod in self.gone.values() if pod.job_uid == job.uid},
         )
         return Snapshot(job, observed, self.job_version, self.raw_status)
+
+
+def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
+    """What the spec of an object with this metadata belongs to."""
+    return SpecVersion(str(metadata.get("uid")), int(metadata.get("generation") or 1))
+
+
+def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
+    """The spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
+    try:
+        return ReadSpec(parse_spec(raw.get("spec") or {}, name), None)
+    except InvalidJob as error:
+        return ReadSpec(None, str(error))
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:

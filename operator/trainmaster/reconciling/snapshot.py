@@ -30,6 +30,8 @@ class Job:
     status: JobStatus
     deleting: bool = False
     invalid: str | None = None
+    # Its spec is so large that `decide` would hold up an event loop.
+    large: bool = False
 
     @property
     def identity(self) -> JobIdentity:
