@@ -83,6 +83,7 @@ class Operator:
             stack.push_async_callback(apart.close)
             large = LargeJobs(cluster, apart)
             store = Store(lambda key: queue.add(key), read_apart=large.add)
+            store.unreadable.count = lambda kind: self.metrics.unreadable.labels(kind=kind).inc()
             queue: WorkQueue[JobKey] = WorkQueue()
             streams = LeadStreams(
                 self._reach(connection, cluster, stack),

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import getproxies_environment
 
+import aiohttp
 import kopf
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
+
+from trainmaster.controller.decoding import Response
 
 
 class ConnectionSettingsError(Exception):
@@ -27,12 +30,15 @@ class Connection:
     configuration: Configuration
     in_cluster: bool
 
-    async def for_kopf(self) -> kopf.ConnectionInfo:
-        """The same credentials for kopf, fresh: kopf asks again when the API server answers 401."""
+    async def for_kopf(self) -> kopf.AiohttpSession:
+        """The same credentials for kopf, fresh: kopf asks again when the API server answers 401, and closes it.
+
+        A session as kopf itself would make it (kopf._cogs.clients.auth), but for how answers are decoded.
+        """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
         scheme, _, token = (header or "").rpartition(" ")
-        return kopf.ConnectionInfo(
+        info = kopf.ConnectionInfo(
             server=config.host,
             ca_path=config.ssl_ca_cert,
             insecure=not config.verify_ssl,
@@ -42,6 +48,14 @@ class Connection:
             private_key_path=config.key_file,
             proxy_url=config.proxy,
         )
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+            headers=info.as_http_headers(),
+            proxy=info.proxy_url,
+            trust_env=info.trust_env,
+            response_class=Response,
+        )
+        return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
 
 
 async def connect(kubeconfig: str | None, context: str | None) -> Connection:

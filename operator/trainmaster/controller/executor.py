@@ -30,7 +30,7 @@ from trainmaster.controller.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.events import EventRecorder
 from trainmaster.controller.lost_nodes import is_lost
 from trainmaster.controller.records import JobKey, Snapshot
-from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire
+from trainmaster.controller.status_patch import is_only_progress, merge_patch, to_wire, with_conditions
 from trainmaster.controller.store import Store
 from trainmaster.controller.workload_status import report_workload
 from trainmaster.reconciling.decision import (
@@ -133,7 +133,11 @@ class Executor:
     async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
         if decision.status == snapshot.job.status:
             return False, None
-        patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
+        if snapshot.job.unreadable is not None:
+            # Whatever else stands there is the job's past, and must not be lost.
+            patch = with_conditions(snapshot.raw_status, decision.status)
+        else:
+            patch = merge_patch(snapshot.raw_status, to_wire(decision.status))
         if not patch:
             return False, None
         uid = snapshot.job.uid

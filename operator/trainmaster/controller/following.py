@@ -52,7 +52,7 @@ class Following:
 def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
     """Whom to listen to, by the newest assignment that stands anywhere; None when there is nobody."""
     job, observed = snapshot.job, snapshot.observed
-    if job.deleting or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
+    if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
         return None
     assignments = [child.assignment for child in observed.children] + [pod.assignment for pod in observed.pods]
     newest = max((a for a in assignments if a is not None), key=lambda a: a.attempt, default=None)

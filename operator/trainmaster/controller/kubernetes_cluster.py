@@ -17,10 +17,12 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
+from trainmaster.api.json_values import mapping, shown
 from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.errors import NotFound, Refused, Unreachable, is_unserved
+from trainmaster.controller.decoding import decode
+from trainmaster.controller.errors import NotFound, Refused, Unreachable, Unusable, is_unserved
 from trainmaster.controller.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,
@@ -86,11 +88,11 @@ class KubernetesCluster:
         accept = METADATA_LIST if metadata_only else "application/json"
         while True:
             page = await self._json("GET", resource.path(namespace), query=query, accept=accept)
-            yield page.get("items") or []
-            following = (page.get("metadata") or {}).get("continue")
+            yield [item for item in page.get("items") or () if isinstance(item, dict)]
+            following = mapping(page.get("metadata")).get("continue")
             if not following:
                 return
-            query["continue"] = following
+            query["continue"] = str(following)
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
@@ -238,7 +240,12 @@ class KubernetesCluster:
             break
         if asked:
             self._served[asked] = version
-        document: RawObject = json.loads(raw)
+        try:
+            document = decode(raw)
+        except ValueError as error:
+            raise Unusable(f"{method} {path}", f"{len(raw)} bytes that aren't JSON ({error})") from error
+        if not isinstance(document, dict):
+            raise Unusable(f"{method} {path}", f"{shown(document)} in place of an object")
         return document
 
     def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
@@ -292,7 +299,7 @@ class KubernetesCluster:
                 method,
                 self._host + quote_path(url),
                 headers=all_headers,
-                data=None if json_body is None else json.dumps(json_body),
+                data=None if json_body is None else json.dumps(json_body, allow_nan=False),
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
                 allow_redirects=False,
                 auto_decompress=False,

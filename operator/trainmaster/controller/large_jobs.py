@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from trainmaster.api.json_values import mapping
 from trainmaster.controller.cluster import JOBS, Cluster
 from trainmaster.controller.errors import ClusterError, NotFound
 from trainmaster.controller.queue import QueueClosed, WorkQueue
@@ -66,6 +67,10 @@ class LargeJobs:
             except ClusterError as error:
                 wait = self._queue.add_rate_limited(key)
                 logger.warning("%s: the job can't be read, next try in %.1f s: %s", key, wait, error)
+            except Exception as error:
+                # What no reader has foreseen costs only this job; all large ones wait for this task.
+                self._queue.forget(key)
+                store.note_unreadable(key, error)
             else:
                 self._queue.forget(key)
             finally:
@@ -75,4 +80,6 @@ class LargeJobs:
         if not store.is_unread(key):
             return
         raw = await self._cluster.get(JOBS, key.namespace, key.name)
-        store.note_read(key, spec_version(raw["metadata"]), await self._apart.run(lambda: read_spec(raw, key.name)))
+        store.note_read(
+            key, spec_version(mapping(raw.get("metadata"))), await self._apart.run(lambda: read_spec(raw, key.name))
+        )

@@ -81,6 +81,12 @@ class OperatorMetrics:
         self.watch_restarts = Counter(
             "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
         )
+        self.unreadable = Counter(
+            "trainmaster_unreadable_objects",
+            "Versions of objects that couldn't be taken in and are passed over.",
+            ["kind"],
+            registry=self.registry,
+        )
         self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
         # A rate can only be told of a counter that was there before it was counted up.
         for result in RESULTS:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trainmaster.api.json_values import text, whole
 from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec
@@ -212,7 +213,7 @@ class Record:
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
     """What the spec of an object with this metadata belongs to."""
-    return SpecVersion(str(metadata.get("uid")), int(metadata.get("generation") or 1))
+    return SpecVersion(text(metadata.get("uid"), 64), whole(metadata.get("generation")) or 1)
 
 
 def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:

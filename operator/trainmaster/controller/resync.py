@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from trainmaster.api.json_values import mapping, text
 from trainmaster.controller.cluster import Cluster, Resource
-from trainmaster.controller.errors import ClusterError, NotFound
+from trainmaster.controller.errors import ClusterError, NotFound, Unusable
 from trainmaster.controller.records import JobKey, Versioned
 from trainmaster.controller.store import Store
 from trainmaster.controller.watching import SELECTORS, WATCHED
@@ -70,7 +71,11 @@ class Resync:
             except TimeoutError:
                 logger.debug("Periodic sweep.")
             self._asked.clear()
-            await self.sweep()
+            try:
+                await self.sweep()
+            except Exception:
+                # This must never end: the sweep alone finds what a watch has lost. The next one tries again.
+                logger.exception("The sweep failed.")
 
     async def sweep(self) -> None:
         """Compare once. A list that fails is tried again at the next sweep."""
@@ -92,13 +97,13 @@ class Resync:
         pages = self._cluster.pages(resource, namespace, label_selector=selector, metadata_only=True)
         async for page in pages:
             for item in page:
-                await self._compare(resource, item["metadata"], known)
+                await self._compare(resource, mapping(item.get("metadata")), known)
         for (_, name), (key, version) in known.items():
             self._store.drop(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
         """One object of the list; what is left in `known` at the end isn't there any more."""
-        place = (str(metadata.get("namespace")), str(metadata.get("name")))
+        place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
         if entry is not None and entry[1].uid == metadata.get("uid"):
             if entry[1].resource_version == metadata.get("resourceVersion"):
@@ -110,3 +115,6 @@ class Resync:
         except NotFound:
             # Deleted since the list; the watch or the next sweep tells.
             return
+        except Unusable as error:
+            # All others of the list are still to be compared.
+            logger.warning("The sweep passes over an object: %s", error)

@@ -19,7 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from trainmaster.api.json_values import mapping, text, whole
 from trainmaster.api.limits import is_larger
+from trainmaster.api.printable import one_line
 from trainmaster.api.protocol import JOB_UID_LABEL, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
@@ -36,7 +38,9 @@ from trainmaster.controller.records import (
     is_newer,
     spec_version,
 )
-from trainmaster.controller.views import child_view, job_name_of, parse_time, pod_view
+from trainmaster.controller.status_patch import first_problem, readable_part
+from trainmaster.controller.unreadable import Unreadable
+from trainmaster.controller.views import child_view, job_name_of, label, parse_time, pod_view
 from trainmaster.reconciling.snapshot import ChildView, Job, Problem, StreamView
 
 logger = logging.getLogger(__name__)
@@ -62,6 +66,7 @@ class Store:
         self._records: dict[JobKey, Record] = {}
         self._listed: frozenset[str] = frozenset()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self.unreadable = Unreadable()
 
     def __len__(self) -> int:
         return len(self._records)
@@ -73,27 +78,38 @@ class Store:
     # Objects of the API server.
 
     def note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
-        """An object as a watch, a list or the answer to a write shows it."""
-        metadata = raw.get("metadata") or {}
-        version = Versioned(str(metadata.get("uid")), str(metadata.get("resourceVersion") or ""))
+        """An object as a watch, a list or the answer to a write shows it. Never raises."""
+        try:
+            self._note(resource, raw)
+        except Exception as error:
+            # Everything that is taken in comes through here, and whoever brings it (a watch, a list, a sweep, a pass
+            # over another job) must not end because somebody wrote what no reader of ours has foreseen.
+            problem = f"the {'job' if resource == JOBS else 'object'} can't be read ({one_line(repr(error)[:300])})"
+            self.unreadable.tell(resource, raw, problem, error)
+            if resource == JOBS:
+                self._note_unreadable_job(raw, problem)
+
+    def _note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        metadata = mapping(raw.get("metadata"))
+        version = _version(metadata)
         if version.uid in self._tombstones:
             return
         if resource == JOBS:
-            self._note_job(raw, version)
+            self._note_job(raw, metadata, version)
         elif resource == PODS:
-            self._note_pod(raw, version)
+            self._note_pod(raw, metadata, version)
         else:
-            self._note_child(resource, raw, version)
+            self._note_child(resource, raw, metadata, version)
 
     def note_deleted(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """An object that a watch shows to be gone. `raw` needs its metadata only."""
-        metadata = raw.get("metadata") or {}
+        metadata = mapping(mapping(raw).get("metadata"))
         key = self._key(resource, metadata)
         if key is not None:
             if resource == PODS and raw.get("status"):
                 # The last of its changes may come with its deletion only.
                 self.note(resource, raw)
-            self.drop(resource, key, str(metadata.get("name")), str(metadata.get("uid")))
+            self.drop(resource, key, text(metadata.get("name")), _version(metadata).uid)
 
     def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
         """An object that is gone, by name and uid."""
@@ -224,15 +240,16 @@ class Store:
         return record.snapshot(self._listed) if record is not None else None
 
     def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
-        name = metadata.get("name") if resource == JOBS else job_name_of(metadata)
-        return JobKey(str(metadata.get("namespace")), str(name)) if name else None
+        name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)
+        return JobKey(text(metadata.get("namespace")), name) if name else None
 
     def _record(self, key: JobKey) -> Record:
         return self._records.setdefault(key, Record())
 
-    def _note_job(self, raw: Mapping[str, Any], version: Versioned) -> None:
-        metadata = raw["metadata"]
-        key = JobKey(str(metadata.get("namespace")), str(metadata.get("name")))
+    def _note_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(JOBS, metadata)
+        if key is None:
+            return
         record = self._record(key)
         known = record.job_version
         if known is not None and not is_newer(version, known):
@@ -278,6 +295,14 @@ class Store:
         record.parsed = of
         self._show(key, record, raw, of, read, large=True)
 
+    def note_unreadable(self, key: JobKey, error: Exception) -> None:
+        """A large job that no reader has foreseen."""
+        record = self._records.get(key)
+        if record is not None and record.unread is not None:
+            problem = f"the job can't be read ({one_line(repr(error)[:300])})"
+            self.unreadable.tell(JOBS, record.unread, problem, error)
+            self._show_unreadable(key, record, record.unread, problem)
+
     def _show(
         self,
         key: JobKey,
@@ -297,9 +322,9 @@ class Store:
             status = JobStatus.model_validate(record.raw_status)
         except ValueError as error:
             # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
-            logger.error("%s: the status can't be read, so the job is left alone: %s", key, error)
-            record.job, record.parsed, record.raw_status = None, None, {}
-            self._changed(key)
+            problem = f"the status can't be read ({first_problem(error)})"
+            self.unreadable.tell(JOBS, raw, problem)
+            self._show_unreadable(key, record, raw, problem)
             return
         record.job = Job(
             namespace=key.namespace,
@@ -320,8 +345,40 @@ class Store:
         record.drop_old_reports()
         self._changed(key)
 
-    def _note_pod(self, raw: Mapping[str, Any], version: Versioned) -> None:
-        key = self._key(PODS, raw["metadata"])
+    def _note_unreadable_job(self, raw: object, problem: str) -> None:
+        """A job of which nothing but its name may be known."""
+        whole_object = mapping(raw)
+        metadata = mapping(whole_object.get("metadata"))
+        key, version = self._key(JOBS, metadata), _version(metadata)
+        if key is None:
+            return
+        record = self._record(key)
+        known = record.job_version
+        if known is None or known == version or is_newer(version, known):
+            record.job_version = version
+            self._show_unreadable(key, record, whole_object, problem)
+
+    def _show_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
+        """Nothing is done to such a job, and its status says why."""
+        metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
+        # Of such a status nothing else is ever written, and it may be large.
+        record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
+        record.parsed = record.unread = None
+        record.job = Job(
+            namespace=key.namespace,
+            name=key.name,
+            uid=text(metadata.get("uid"), 64),
+            generation=whole(metadata.get("generation")) or 1,
+            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+            spec=None,
+            status=readable_part(record.raw_status),
+            deleting=metadata.get("deletionTimestamp") is not None,
+            unreadable=f"{problem}, so nothing is done to the job; correct it, or delete the job and create it again",
+        )
+        self._changed(key)
+
+    def _note_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(PODS, metadata)
         view = pod_view(raw)
         if key is None or view is None:
             return
@@ -332,14 +389,15 @@ class Store:
         if known is not None and known.version.uid != version.uid:
             # Deleted and created anew between two events.
             record.lay_out(known)
-        labels = raw["metadata"].get("labels") or {}
-        record.pods[view.name] = Pod(view, version, str(labels.get(JOB_UID_LABEL) or ""))
+        record.pods[view.name] = Pod(view, version, label(metadata, JOB_UID_LABEL))
         record.merge_ends(record.pods[view.name])
         if known is None or known.view != view:
             self._changed(key)
 
-    def _note_child(self, resource: Resource, raw: Mapping[str, Any], version: Versioned) -> None:
-        key = self._key(resource, raw["metadata"])
+    def _note_child(
+        self, resource: Resource, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned
+    ) -> None:
+        key = self._key(resource, metadata)
         if key is None or resource.child_kind not in CHILDREN:
             return
         record = self._record(key)
@@ -355,3 +413,7 @@ class Store:
         self._tombstones[uid] = None
         while len(self._tombstones) > TOMBSTONES:
             self._tombstones.popitem(last=False)
+
+
+def _version(metadata: Mapping[str, Any]) -> Versioned:
+    return Versioned(text(metadata.get("uid"), 64), text(metadata.get("resourceVersion"), 64))

@@ -165,9 +165,8 @@ class Watcher:
             try:
                 self._note(event)
             except Exception:
-                # One object that we can't read must not keep all others from being seen.
-                metadata = event[2].get("metadata") or {}
-                logger.exception("%s %s can't be read", event[1].plural, metadata.get("name"))
+                # One event that can't be taken must not keep all others from being seen: nothing would drain the inbox.
+                logger.exception("An event of %s can't be taken in.", event[1].plural)
         loop.call_soon(self._drain, loop)
 
 
@@ -241,7 +240,7 @@ class _Life:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
 
-        async def login(**_: Any) -> kopf.ConnectionInfo:
+        async def login(**_: Any) -> kopf.AiohttpSession:
             return await self._connection.for_kopf()
 
         kopf.on.login(registry=registry)(login)

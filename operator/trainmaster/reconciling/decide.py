@@ -18,7 +18,7 @@ from trainmaster.reconciling.gang import delete_pod_group
 from trainmaster.reconciling.quarantine import move_workers
 from trainmaster.reconciling.queueing import queued, workload_actions
 from trainmaster.reconciling.replacement import replace, replace_pods
-from trainmaster.reconciling.report import rejected, report
+from trainmaster.reconciling.report import rejected, report, unreadable
 from trainmaster.reconciling.situation import Situation, survey
 from trainmaster.reconciling.snapshot import Job, Observed
 from trainmaster.reconciling.stuck_pods import delete_silent_pods, delete_stuck_pods
@@ -55,6 +55,9 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
     if job.deleting:
         # Owner references do the rest; agents get SIGTERM from the kubelet.
         return Decision(job.status)
+    if job.unreadable is not None:
+        status = unreadable(job, now)
+        return Decision(status, events=events_between(job.status, status, None))
     if job.spec is None:
         status = rejected(job, now)
         return Decision(status, events=events_between(job.status, status, None))

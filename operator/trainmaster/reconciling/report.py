@@ -19,6 +19,8 @@ from trainmaster.reconciling.startup import worst
 from trainmaster.reconciling.time_spent import account, goodput
 from trainmaster.reconciling.transition import Transition
 
+INVALID_SPEC = "InvalidSpec"
+
 
 def report(situation: Situation, transition: Transition) -> JobStatus:
     """The job's status after a transition."""
@@ -49,10 +51,16 @@ def _with_time(situation: Situation, status: JobStatus) -> JobStatus:
 
 def rejected(job: Job, now: float) -> JobStatus:
     """A spec that can't be run. Whatever was started before stays as it is, and a corrected spec goes on from there."""
-    message = job.invalid or "the spec can't be read"
+    message, generation = job.invalid or "the spec can't be read", job.generation
     conditions = with_condition(
-        job.status.conditions, "Accepted", "False", "InvalidSpec", message, now=now, generation=job.generation
+        job.status.conditions, "Accepted", "False", INVALID_SPEC, message, now=now, generation=generation
     )
+    running = condition(conditions, "Running")
+    if running is None or running.reason == INVALID_SPEC:
+        # The sentence that `kubectl get -o wide` shows.
+        conditions = with_condition(
+            conditions, "Running", "False", INVALID_SPEC, message, now=now, generation=generation
+        )
     return job.status.model_copy(
         update={
             "phase": job.status.phase or "Pending",
@@ -60,6 +68,20 @@ def rejected(job: Job, now: float) -> JobStatus:
             "conditions": conditions,
         }
     )
+
+
+def unreadable(job: Job, now: float) -> JobStatus:
+    """A job whose past can't be read: one condition says so, and nothing else is touched."""
+    conditions = with_condition(
+        job.status.conditions,
+        "Accepted",
+        "False",
+        "Unreadable",
+        job.unreadable or "",
+        now=now,
+        generation=job.generation,
+    )
+    return job.status.model_copy(update={"conditions": conditions})
 
 
 def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
@@ -118,6 +140,6 @@ def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
         return trouble.reason, trouble.message
     if transition.reason:
         return transition.reason, transition.message
-    if before is None or (before.reason in REASONS and transition.phase != "Running"):
+    if before is None or before.reason == INVALID_SPEC or (before.reason in REASONS and transition.phase != "Running"):
         return transition.phase, f"attempt {situation.status.attempt}: waiting for the workers"
     return before.reason, before.message

@@ -19,7 +19,10 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True)
 class Job:
-    """The DistributedTrainingJob. `spec` is None when it can't be run; `invalid` then says why in one sentence."""
+    """The DistributedTrainingJob. `spec` is None when it can't be run; `invalid` then says why in one sentence.
+
+    `unreadable` says why what the job has been through can't be read: nothing may be done to it then.
+    """
 
     namespace: str
     name: str
@@ -32,6 +35,7 @@ class Job:
     invalid: str | None = None
     # Its spec is so large that `decide` would hold up an event loop.
     large: bool = False
+    unreadable: str | None = None
 
     @property
     def identity(self) -> JobIdentity:

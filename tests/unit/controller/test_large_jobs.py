@@ -217,7 +217,10 @@ def test_a_large_job_that_cant_run_says_why() -> None:
 def test_a_status_beyond_all_measure_is_not_kept() -> None:
     world = World()
     world.store.note(JOBS, large(1, status={"attempt": 1, "notes": "a" * MAX_STATUS_BYTES}))
-    assert world.store.snapshot(KEY) is None
+    snapshot = world.store.snapshot(KEY)
+    assert snapshot is not None
+    assert str(snapshot.job.unreadable).startswith("the status can't be read (it has more than 262144 bytes)")
+    assert snapshot.raw_status == {"conditions": []}
     world.store.note(JOBS, large(2, status={"attempt": 1}))
     assert world.snapshot().job.status.attempt == 1
 

@@ -11,7 +11,9 @@ from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
+from trainmaster.reconciling import decide
 from trainmaster.reconciling.snapshot import Problem, StreamView
+from trainmaster.rendering import Settings
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -187,7 +189,9 @@ def test_a_spec_that_cannot_run_is_told_in_a_sentence() -> None:
 def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:
     world = World()
     world.store.note(JOBS, versioned(b.job(status={"phase": "Levitating"}), 10))
-    assert world.store.snapshot(KEY) is None
+    snapshot = world.snapshot()
+    assert decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).actions == ()
+    assert str(snapshot.job.unreadable).startswith("the status can't be read (phase: Input should be 'Pending'")
     world.store.note(JOBS, versioned(b.job(status={"phase": "Succeeded"}), 11))
     assert world.snapshot().job.status.phase == "Succeeded"
 

@@ -178,15 +178,34 @@ class TestInvalid:
         of = replace(job(), spec=None, invalid="spec.workers: 0 is not at least 1")
         decision = decided(of, Observed())
         assert (decision.actions, decision.status.phase) == ((), "Pending")
-        (condition,) = decision.status.conditions
-        assert (condition.status, condition.reason) == ("False", "InvalidSpec")
-        assert condition.message == "spec.workers: 0 is not at least 1"
+        # The second is what `kubectl get -o wide` shows.
+        assert [condition.type for condition in decision.status.conditions] == ["Accepted", "Running"]
+        for condition in decision.status.conditions:
+            assert (condition.status, condition.reason) == ("False", "InvalidSpec")
+            assert condition.message == "spec.workers: 0 is not at least 1"
         assert happened(decision) == ["InvalidSpec"]
         assert decide(replace(of, status=decision.status), Observed(), NOW, SETTINGS).events == ()
 
     def test_a_corrected_spec_goes_on(self) -> None:
         status = decided(replace(job(), spec=None, invalid="no"), Observed()).status
-        assert decided(job(status), Observed()).status.attempt == 1
+        corrected = decided(job(status), Observed()).status
+        assert corrected.attempt == 1
+        assert {condition.message for condition in corrected.conditions}.isdisjoint({"no"})
+
+    def test_what_runs_already_is_not_said_to_have_stopped(self) -> None:
+        of = replace(job(decided(job(running()), observed(*all_up())).status), spec=None, invalid="no")
+        status = decided(of, observed(*all_up())).status
+        assert {one.type: one.status for one in status.conditions} == {"Accepted": "False", "Running": "True"}
+
+
+def test_of_a_job_whose_past_cannot_be_read_only_one_condition_is_written() -> None:
+    of = replace(job(), unreadable="the status can't be read")
+    decision = decided(of, observed(*all_up()))
+    (condition,) = decision.status.conditions
+    assert (condition.type, condition.status, condition.reason) == ("Accepted", "False", "Unreadable")
+    assert decision.status.model_copy(update={"conditions": []}) == of.status
+    assert decision.actions == ()
+    assert decided(replace(of, status=decision.status), Observed()).status == decision.status
 
 
 def test_the_scale_subresource_finds_the_pods() -> None:
