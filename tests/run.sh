@@ -8,7 +8,9 @@ recorded=tests/cluster/conformance/test_api.py
 # Cluster tests that may fail once and pass alone before the run fails.
 flaky_limit=2
 failures=$(mktemp)
-trap 'rm -f "$failures"' EXIT
+# What the operators of the cluster tests ask the API server for.
+rights=$(mktemp -d)
+trap 'rm -rf "$failures" "$rights"' EXIT
 
 stage() {
   local title=$1
@@ -22,7 +24,7 @@ cluster_stage() {
   local title=$1 code=0
   shift
   printf '\n== %s\n' "$title"
-  TRAINMASTER_TEST_FAILURES=$failures "${pytest[@]}" "$@" || code=$?
+  TRAINMASTER_TEST_FAILURES=$failures TRAINMASTER_TEST_RIGHTS=$rights "${pytest[@]}" "$@" || code=$?
   # pytest's 1 is failed tests; anything else is a run that didn't come to its end.
   [ "$code" -le 1 ] || failed=1
   [ "$code" -eq 0 ] || [ -s "$failures" ] || failed=1
@@ -47,12 +49,20 @@ run_again() {
   printf '!!!! Each failed above and passed alone. A flaky test is a defect, mostly the product'\''s: find out why.\n'
 }
 
+# Only the whole suite asks for every right, and only the embedded cluster notes what is asked for.
+compare_rights() {
+  [ -z "${KUBEBUILDER_ASSETS:-}${TRAINMASTER_TEST_KUBECONFIG:-}" ] || return 0
+  printf '\n== the operator'\''s rights\n'
+  "${VENV:-.venv}/bin/python" -m tests.rights "$rights" || failed=1
+}
+
 stage "unit and property tests, agents as real processes" -n 2 tests/unit
 stage "training loop (real torch processes)" -n 2 -m "not slow" tests/trainer
 # One recording, in its order.
 stage "Kubernetes' recorded answers" "$recorded"
 # Mostly waiting: each of three processes has a cluster of its own.
 cluster_stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster
+compare_rights
 stage "README's commands" -m "not slow" tests/e2e
 
 if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.cluster import operator_account
 from tests.cluster.apiserver_binaries import ApiServerBinaries
 from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster.local.embedded import ThreadedCluster
@@ -182,6 +183,7 @@ def _embedded(folder: Path) -> Iterator[SharedCluster]:
         node_timings=NodeTimings(
             lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
         ),
+        authorizer=operator_account.authorizer,
     )
     with ThreadedCluster(config) as threaded:
         local = threaded.cluster
@@ -217,7 +219,11 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedC
     """The session's cluster."""
     folder = tmp_path_factory.mktemp("cluster")
     if os.environ.get("TRAINMASTER_TEST_KUBECONFIG"):
-        yield given_cluster(Path(os.environ["TRAINMASTER_TEST_KUBECONFIG"]), folder)
+        given = given_cluster(Path(os.environ["TRAINMASTER_TEST_KUBECONFIG"]), folder)
+        try:
+            yield given
+        finally:
+            operator_account.remove_account(given.kubeconfig)
     elif os.environ.get("KUBEBUILDER_ASSETS"):
         with ApiServerBinaries(Path(os.environ["KUBEBUILDER_ASSETS"]), folder) as binaries:
             yield SharedCluster(

@@ -13,9 +13,11 @@ from typing import Any
 
 import yaml
 
+from tests.cluster import operator_account
 from tests.cluster.faked_agents import Script, Timings
 from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
+from tests.cluster.operator_account import HOME, operator_kubeconfig
 from trainmaster.api.crd import crd_yaml
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster.controller.settings import OperatorSettings
@@ -47,7 +49,8 @@ class FakedCluster:
     def start_operator(self, **settings: Any) -> ForkedOperator:
         disorder = settings.pop("disorder", None)
         made = OperatorSettings(
-            kubeconfig=str(self.threaded.cluster.kubeconfig),
+            kubeconfig=str(operator_kubeconfig(self.threaded.cluster.kubeconfig, self.log.parent)),
+            lease_namespace=HOME,
             **{
                 "leader_elect": False,
                 "metrics_port": None,
@@ -141,6 +144,7 @@ def faked_cluster(folder: Path, *, nodes: int = 2, timings: Timings | None = Non
         node_timings=NodeTimings(
             lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
         ),
+        authorizer=operator_account.authorizer,
     )
     with ThreadedCluster(config) as threaded:
         workers = FakedWorkers(threaded.cluster, timings=timings or Timings())

@@ -1,4 +1,5 @@
-"""The operator as a user starts it: a process of its own, for one namespace of the test cluster."""
+"""The operator as a user starts it: a process of its own, for one namespace of the test cluster, with the chart's
+rights."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.conftest import Cluster
+from tests.cluster.operator_account import HOME, operator_kubeconfig
 
 STOP_SECONDS = 60.0
 
@@ -29,7 +31,8 @@ class OperatorProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
-        options = ["--namespace", self.cluster.namespace, "--kubeconfig", str(self.cluster.kubeconfig)]
+        kubeconfig = operator_kubeconfig(self.cluster.kubeconfig, self.log.parent)
+        options = ["--namespace", self.cluster.namespace, "--kubeconfig", str(kubeconfig), "--lease-namespace", HOME]
         options += ["--no-leader-elect", "--metrics-port", "0", *self.arguments]
         before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:

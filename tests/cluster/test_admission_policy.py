@@ -26,6 +26,8 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
 MERGE, APPLY, JSON = "application/merge-patch+json", "application/apply-patch+yaml", "application/json-patch+json"
 JOBS = "apis/trainmaster.dev/v1alpha1"
 SETS = "apis/apps/v1"
+# Not as the tests' operators are called: what is asked for here is none of their work (tests/rights.py).
+ACCOUNT = "attacked"
 LABEL = "trainmaster.dev/job-uid"
 
 
@@ -51,7 +53,7 @@ class Operator:
         """A request as the operator's service account; `{ns}` in a path is the team's namespace, `{home}` its own."""
         shared = self.team.shared
         url = f"{shared.server}/{path.replace('{ns}', self.team.namespace).replace('{home}', self.home)}"
-        headers = {**shared.headers, "Impersonate-User": f"system:serviceaccount:{self.home}:trainmaster"}
+        headers = {**shared.headers, "Impersonate-User": f"system:serviceaccount:{self.home}:{ACCOUNT}"}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data=data, method=method, headers=headers)
         request.add_header("Content-Type", content_type)
@@ -119,7 +121,8 @@ def pod(name: str, metadata: dict[str, Any]) -> dict[str, Any]:
 
 def policy_objects(home: str) -> list[dict[str, Any]]:
     with Chart.load(str(CHART)) as chart:
-        files = chart.render({"admissionPolicy": {"enabled": True}}, name="trainmaster", namespace=home)
+        values = {"admissionPolicy": {"enabled": True}, "serviceAccount": {"name": ACCOUNT}}
+        files = chart.render(values, name="trainmaster", namespace=home)
     return [one for one in yaml.safe_load_all(files["trainmaster/templates/admission-policy.yaml"]) if one]
 
 
@@ -128,10 +131,10 @@ def operator(shared_cluster: SharedCluster) -> Iterator[Operator]:
     """The policy in force, and a team with a finished job, a worker of it, and things of the team's own."""
     with new_namespace(shared_cluster) as team, new_namespace(shared_cluster) as home:
         install_crd(team)
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "trainmaster"}}
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
         home.apply(account)
         binding = f"{home.namespace}-admin"
-        subject = f"--serviceaccount={home.namespace}:trainmaster"
+        subject = f"--serviceaccount={home.namespace}:{ACCOUNT}"
         home.kubectl("create", "clusterrolebinding", binding, "--clusterrole=cluster-admin", subject)
         objects = policy_objects(home.namespace)
         home.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Cluster
+from tests.cluster.operator_account import HOME, operator_kubeconfig
 from tests.cluster.operator_under_test import OperatorProcess, install_crd, running_operator, training_job
 from trainmaster.controller.app import Operator
 from trainmaster.controller.settings import OperatorSettings
@@ -191,13 +192,14 @@ def test_a_failure_while_the_operator_is_away_is_answered_when_it_is_back(
 
 
 async def test_without_any_stream_failures_and_the_end_are_learned_from_the_pods(
-    cluster: Cluster, pods_run: None
+    cluster: Cluster, pods_run: None, tmp_path: Path
 ) -> None:
     """The sure way alone (docs/protocol.md): agents that nobody follows report by exiting."""
     install_crd(cluster)
     settings = OperatorSettings(
         namespaces=(cluster.namespace,),
-        kubeconfig=str(cluster.kubeconfig),
+        kubeconfig=str(operator_kubeconfig(cluster.kubeconfig, tmp_path)),
+        lease_namespace=HOME,
         leader_elect=False,
         metrics_port=None,
         # Nobody listens there.

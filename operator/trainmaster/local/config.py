@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainmaster.local.apiserver import auth
+from trainmaster.local.apiserver.api import Api
+from trainmaster.local.auth import Authorizer
 from trainmaster.local.images import Image
 from trainmaster.local.kubelet.host import KubeletTimings
 
@@ -62,7 +65,8 @@ class NodeTimings:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A local cluster. `port` 0 is any free one; `images` are looked at before the built-in table."""
+    """A local cluster. `port` 0 is any free one; `images` are looked at before the built-in table; `authorizer` makes
+    what says who may do what, by default by the roles that are stored."""
 
     state_dir: Path
     nodes: Sequence[NodeConfig] = (NodeConfig(),)
@@ -70,6 +74,7 @@ class ClusterConfig:
     images: Sequence[Image] = ()
     kubelet: KubeletTimings = field(default_factory=KubeletTimings)
     node_timings: NodeTimings = field(default_factory=NodeTimings)
+    authorizer: Callable[[Api], auth.Authorizer] = Authorizer
 
 
 def single_node(gpus: int = 0, nodes: int = 1) -> tuple[NodeConfig, ...]:

@@ -32,7 +32,7 @@ from trainmaster.local.apiserver.api import Api
 from trainmaster.local.apiserver.faults import Faults
 from trainmaster.local.apiserver.http import ApiServer
 from trainmaster.local.apiserver.resources import Registry
-from trainmaster.local.auth import Authorizer, Tokens
+from trainmaster.local.auth import Tokens
 from trainmaster.local.config import ClusterConfig, NodeConfig
 from trainmaster.local.controllers.claims import ClaimController
 from trainmaster.local.controllers.disruption import DisruptionController
@@ -83,7 +83,7 @@ class LocalCluster:
         self._http = ApiServer(
             self.api,
             authenticator=ClusterAuthenticator(self.api, self._tokens, self.token),
-            authorizer=Authorizer(self.api),
+            authorizer=config.authorizer(self.api),
             faults=self.faults,
         )
         self._certificates = trustme.CA()

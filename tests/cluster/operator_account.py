@@ -1,0 +1,109 @@
+"""The service account that the tests' operators run as: with the chart's own rights, held to its admission policy.
+
+So a right that is missing shows as a job that doesn't come to its end. With TRAINMASTER_TEST_RIGHTS (a folder) every
+process of the embedded cluster's tests notes there what its operators asked for; `python -m tests.rights FOLDER` then
+compares that with what the chart gives.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from helm_python import Chart
+
+from trainmaster.local.apiserver.api import Api
+from trainmaster.local.apiserver.auth import Attributes, Decision
+from trainmaster.local.auth import Authorizer
+
+CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
+KUBECTL = Path(sys.executable).with_name("kubectl")
+RELEASE, HOME = "under-test", "trainmaster-under-test"
+RECORD = "TRAINMASTER_TEST_RIGHTS"
+# Operators of the tests run outside of the cluster, where they reach agents through the API server.
+VALUES: dict[str, Any] = {
+    "operator": {"reach": "proxy"},
+    "admissionPolicy": {"enabled": True},
+    "rbac": {"aggregate": False},
+}
+# The chart's name ends the account's, however a release is called.
+_ACCOUNT = "trainmaster"
+
+_made: dict[Path, list[dict[str, Any]]] = {}
+
+
+def rendered(values: dict[str, Any], *templates: str) -> list[dict[str, Any]]:
+    """The objects of the chart's templates."""
+    with Chart.load(str(CHART)) as chart:
+        files = chart.render(values, name=RELEASE, namespace=HOME)
+    texts = (files[f"trainmaster/templates/{template}"] for template in templates)
+    return [document for text in texts for document in yaml.safe_load_all(text) if document]
+
+
+def operator_kubeconfig(admin: Path, folder: Path) -> Path:
+    """A kubeconfig of the account, made in the cluster of the administrator's kubeconfig when it is first asked for."""
+    if admin not in _made:
+        home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}}
+        objects = [home, *rendered(VALUES, "rbac.yaml", "admission-policy.yaml")]
+        _kubectl(admin, "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+        _made[admin] = objects
+    account = next(one["metadata"]["name"] for one in _made[admin] if one["kind"] == "ServiceAccount")
+    token = _kubectl(admin, "-n", HOME, "create", "token", account, "--duration=24h").strip()
+    config = yaml.safe_load(admin.read_text())
+    context = next(one["context"] for one in config["contexts"] if one["name"] == config["current-context"])
+    config["users"] = [{"name": context["user"], "user": {"token": token}}]
+    made = folder / "operator-kubeconfig"
+    made.touch(mode=0o600)
+    made.write_text(yaml.safe_dump(config))
+    return made
+
+
+def remove_account(admin: Path) -> None:
+    """Takes the account and its rights out of the cluster again, where they were made."""
+    objects = _made.pop(admin, [])
+    if objects:
+        _kubectl(admin, "delete", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(reversed(objects)))
+
+
+def _kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:
+    command = [str(KUBECTL), "--kubeconfig", str(kubeconfig), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+    return done.stdout
+
+
+@dataclass
+class RecordingAuthorizer:
+    """Decides as the cluster's own does, and notes in a file what operators asked for."""
+
+    inner: Authorizer
+    file: Path
+    _noted: set[str] = field(default_factory=set)
+
+    def authorize(self, attributes: Attributes) -> Decision:
+        decision = self.inner.authorize(attributes)
+        user, _, account = attributes.user.name.rpartition(":")
+        if account.endswith(_ACCOUNT) and user.startswith("system:serviceaccount:") and attributes.resource:
+            resource = attributes.resource + (f"/{attributes.subresource}" if attributes.subresource else "")
+            # A name is of interest where a rule gives a right to one name only.
+            named = attributes.name if attributes.resource in ("leases", "secrets") else ""
+            line = json.dumps([attributes.group, resource, attributes.verb, named])
+            if line not in self._noted:
+                self._noted.add(line)
+                with self.file.open("a") as file:
+                    file.write(line + "\n")
+        return decision
+
+
+def authorizer(api: Api) -> Authorizer | RecordingAuthorizer:
+    """For an embedded cluster of the tests."""
+    folder = os.environ.get(RECORD)
+    if not folder:
+        return Authorizer(api)
+    return RecordingAuthorizer(Authorizer(api), Path(folder) / f"{os.getpid()}.jsonl")

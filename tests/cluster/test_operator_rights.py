@@ -1,0 +1,83 @@
+"""Rights that the operator seldom needs: each is used here, so that `tests/rights.py` can hold the chart to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.gang_schedulers import KUEUE, POD_GROUP, VOLCANO, definition, installed
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+PATIENT = "import time; time.sleep(600)"
+HASH = "trainmaster.dev/rendered-hash"
+GANGS = {
+    "volcano": (VOLCANO,),
+    "coscheduling": (definition("scheduling.x-k8s.io", "v1alpha1", "PodGroup", POD_GROUP),),
+    "kubernetes": (
+        definition(
+            "scheduling.k8s.io",
+            "v1alpha2",
+            "PodGroup",
+            {"schedulingPolicy": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+        ),
+    ),
+    "kueue": KUEUE,
+}
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as process:
+        yield process
+
+
+def hash_of(cluster: Cluster, resource: str, name: str = "job") -> str:
+    return str(cluster.get(resource, name)["metadata"]["annotations"][HASH])
+
+
+def rendered_anew(cluster: Cluster, resource: str, name: str = "job") -> None:
+    """As after an operator of another release, whose rendering was another one: the object is written again."""
+    rendered = hash_of(cluster, resource, name)
+    cluster.kubectl("annotate", "--overwrite", resource, name, f"{HASH}=older")
+    cluster.eventually(lambda: hash_of(cluster, resource, name) == rendered, 60, f"{resource} as rendered")
+
+
+def test_a_release_that_renders_otherwise_writes_a_job_s_children_anew(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    job = training_job("job", PATIENT, training={"task": {"name": "text-classification"}})
+    cluster.apply(job)
+    for resource in ("service", "configmap", "statefulset"):
+        name = "job-training" if resource == "configmap" else "job"
+        cluster.eventually(lambda r=resource, n=name: hash_of(cluster, r, n), 60, f"the {resource}")
+        rendered_anew(cluster, resource, name)
+
+
+@pytest.mark.parametrize("scheduler", GANGS)
+def test_a_gang_s_object_is_made_written_anew_and_given_back(
+    cluster: Cluster, operator: OperatorProcess, scheduler: str
+) -> None:
+    (group, *_) = GANGS[scheduler]
+    resource = group["metadata"]["name"]
+    priority: dict[str, Any] = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": cluster.namespace},
+        "value": 7,
+    }
+    scheduling = {"gang": {"scheduler": scheduler}, "priorityClassName": cluster.namespace}
+    if scheduler == "kueue":
+        scheduling["queue"] = "team"
+    with installed(cluster, *GANGS[scheduler]):
+        cluster.apply(priority, training_job("job", PATIENT, scheduling=scheduling))
+        cluster.eventually(lambda: hash_of(cluster, resource), 60, f"the {resource}")
+        rendered_anew(cluster, resource)
+        cluster.kubectl("patch", "dtj", "job", "--type=merge", "-p", '{"spec": {"runPolicy": {"suspend": true}}}')
+        cluster.eventually(lambda: not cluster.items(resource), 60, "nothing is reserved")
+    cluster.kubectl("delete", "priorityclass", cluster.namespace)
