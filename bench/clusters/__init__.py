@@ -146,15 +146,19 @@ class World:
 
 
 @asynccontextmanager
-async def world(*, fake: bool = False, nodes: int = 1) -> AsyncIterator[World]:
-    """A cluster for the benchmark; `fake`: with faked pods and faked agents, for thousands of them."""
+async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> AsyncIterator[World]:
+    """A cluster for the benchmark; `fake`: with faked pods and faked agents, for thousands of them.
+
+    `mixed`: the last node's pods are faked, and the benchmark plays their agents.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = os.environ.get("TRAINMASTER_TEST_KUBECONFIG")
         process, agent_port = None, 0
         if given:
             kubeconfig = Path(given)
         else:
-            command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *(["fake"] if fake else [])]
+            pods = ["fake"] if fake else ["mixed"] if mixed else []
+            command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *pods]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert process.stdout is not None
             said = (await asyncio.to_thread(process.stdout.readline)).split()

@@ -1,7 +1,8 @@
-"""The cluster of a benchmark as a process: `python -m bench.clusters.serve FOLDER NODES [fake]` prints where it is.
+"""The cluster of a benchmark as a process: `python -m bench.clusters.serve FOLDER NODES [fake|mixed]` says where.
 
 With `fake` its pods are timers without processes, and one server on every pod's address plays all their agents: it says
 that the ranks run, and pings. So an operator can be measured with thousands of pods and a stream open for every job.
+With `mixed` the last node's pods are timers, and nobody plays their agents.
 """
 
 from __future__ import annotations
@@ -115,19 +116,22 @@ async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
         print("done", flush=True)
 
 
-async def main(folder: Path, fake: bool, nodes: int) -> None:
+async def main(folder: Path, pods: str, nodes: int) -> None:
     """Serve until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {"nvidia.com/gpu": 100_000}}
     config = ClusterConfig(
         state_dir=folder / "cluster",
-        nodes=[NodeConfig(f"node-{number}", fake=fake, **size) for number in range(nodes)],
+        nodes=[
+            NodeConfig(f"node-{number}", fake=pods == "fake" or (pods == "mixed" and number == nodes - 1), **size)
+            for number in range(nodes)
+        ],
         node_timings=NODE_TIMINGS if nodes > 1 else NodeTimings(),
     )
     async with LocalCluster(config) as cluster:
         agents = FakeAgents(cluster.api)
-        runner = await agents.start() if fake else None
+        runner = await agents.start() if pods == "fake" else None
         print(cluster.kubeconfig, agents.port, flush=True)
         orders = asyncio.create_task(obey(cluster, stop))
         await stop.wait()
@@ -137,4 +141,4 @@ async def main(folder: Path, fake: bool, nodes: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), "fake" in sys.argv[2:], int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[3] if len(sys.argv) > 3 else "", int(sys.argv[2])))

@@ -20,9 +20,10 @@ The codes and the Status object are Kubernetes' own (apimachinery `pkg/api/error
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+from trainmaster.api.json_values import loads, text
 
 # Characters of what the other side says in a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
@@ -113,11 +114,11 @@ def from_response(request: str, status: int, headers: Mapping[str, str], body: b
         where = headers.get("Location", "")[:100]
         return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)
     document = _status_object(body)
-    message = _text(document, "message").strip()[:MAX_MESSAGE]
+    message = text(document.get("message"), MAX_MESSAGE).strip()
     if not message:
-        text = body if isinstance(body, str) else body.decode(errors="replace")
-        message = text.strip()[:300] or f"HTTP {status}"
-    reason = _text(document, "reason")[:MAX_REASON]
+        whole = body if isinstance(body, str) else body.decode(errors="replace")
+        message = whole.strip()[:300] or f"HTTP {status}"
+    reason = text(document.get("reason"), MAX_REASON)
     kind = _class_of(status, reason)
     return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
 
@@ -139,15 +140,10 @@ def _class_of(status: int, reason: str) -> type[ClusterError]:
 
 def _status_object(body: bytes | str) -> Mapping[str, Any]:
     try:
-        document = json.loads(body)
-    except (ValueError, RecursionError):
+        document = loads(body)
+    except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _text(document: Mapping[str, Any], name: str) -> str:
-    value = document.get(name)
-    return value if isinstance(value, str) else ""
 
 
 def _retry_after(headers: Mapping[str, str], document: Mapping[str, Any]) -> float | None:

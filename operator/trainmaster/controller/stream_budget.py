@@ -17,7 +17,7 @@ BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
 # Seconds of lines and bytes that may come at once: a stream begins with all that the lead knows.
 BURST_SECONDS = 10.0
 # Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are told again.
-CHANGES, CHANGES_A_WORKER = 20.0, 8.0
+CHANGES, CHANGES_A_WORKER = 10.0, 6.0
 # Changes a second beyond those.
 CHANGES_A_SECOND = 1.0
 
@@ -62,8 +62,8 @@ class StreamBudget:
         size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
         self._bytes.resize(size, BURST_SECONDS * size)
         self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
-        # The attempt that is over may still be told of, and more than one may follow in a row.
-        self._changes.resize(CHANGES_A_SECOND, 3 * self._an_attempt)
+        # The attempt that is over may still be told of.
+        self._changes.resize(CHANGES_A_SECOND, 2 * self._an_attempt)
 
     def grant_attempt(self) -> None:
         """The operator opens an attempt, as often as the job's own policy has it."""

@@ -5,19 +5,18 @@ They come from pods that run users' code. Whatever doesn't fit raises ProtocolEr
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from trainmaster.api.evidence import parse_ranks
+from trainmaster.api.json_values import is_whole, loads, shown, text
 from trainmaster.api.protocol import MAX_LINE_BYTES, ProtocolError, RankProgress, Report, parse_progress
 from trainmaster.reconciling.snapshot import MemberView
 
 # Workers and ranks that a stream may name; a job of this size needs another design anyway.
 MAX_MEMBERS = 10_000
 MAX_RANKS = 1_024
-MAX_DIGITS = 20
 
 
 @dataclass(frozen=True)
@@ -92,25 +91,18 @@ class LineBuffer:
 def parse_line(line: bytes) -> Line:
     """One line. Raises ProtocolError with what is wrong."""
     try:
-        data = json.loads(line, parse_int=_parse_int, parse_constant=_refuse_constant)
-        return _typed(data, line)
-    except ProtocolError:
-        raise
-    except (ValueError, OverflowError, RecursionError) as error:
-        # What is nested as deeply as json can just read is too deep to be shown in a sentence.
+        data = loads(line)
+    except ValueError as error:
         raise ProtocolError(f"not JSON: {line[:80]!r}") from error
-
-
-def _typed(data: object, line: bytes) -> Line:
     if not isinstance(data, dict):
         raise ProtocolError(f"not an object: {line[:80]!r}")
     kind = data.get("type")
     if not isinstance(kind, str):
-        raise ProtocolError(f"type: {str(kind)[:40]!r} is not a text")
+        raise ProtocolError(f"type: {shown(kind)} is not a text")
     if kind == "hello":
         members = data.get("members")
         if not isinstance(members, list):
-            raise ProtocolError(f"hello.members: {str(members)[:40]!r} is not a list")
+            raise ProtocolError(f"hello.members: {shown(members)} is not a list")
         if len(members) > MAX_MEMBERS:
             raise ProtocolError(f"hello.members: {len(members)} are more than {MAX_MEMBERS}")
         return Hello(
@@ -130,17 +122,6 @@ def _typed(data: object, line: bytes) -> Line:
     return Ping()
 
 
-def _parse_int(digits: str) -> int:
-    """No number of the protocol has more digits than these; longer ones take a time that grows with their square."""
-    if len(digits) > MAX_DIGITS:
-        raise ProtocolError(f"a whole number of {len(digits)} digits: {digits[:20]}…")
-    return int(digits)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ProtocolError(f"{name} is not JSON")
-
-
 def _progress(data: Mapping[str, Any]) -> ProgressLine:
     raw = _mapping(data.get("ranks"), "progress.ranks")
     if len(raw) > MAX_RANKS:
@@ -148,7 +129,7 @@ def _progress(data: Mapping[str, Any]) -> ProgressLine:
     ranks: dict[int, RankProgress] = {}
     for rank, value in raw.items():
         if not (rank.isascii() and rank.isdecimal() and len(rank) < 9):
-            raise ProtocolError(f"progress.ranks: {rank[:40]!r} is not a rank")
+            raise ProtocolError(f"progress.ranks: {shown(rank)} is not a rank")
         ranks[int(rank)] = parse_progress(_mapping(value, "progress.ranks"))
     return ProgressLine(_number(data, "attempt"), _number(data, "worker"), ranks)
 
@@ -164,16 +145,16 @@ def _member(data: Mapping[str, Any]) -> MemberView:
 
 def _mapping(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not an object")
+        raise ProtocolError(f"{name}: {shown(value)} is not an object")
     return value
 
 
 def _number(data: Mapping[str, Any], name: str) -> int:
     value = data.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
-        raise ProtocolError(f"{name}: {str(value)[:40]!r} is not a whole number of at least 0")
+    if not isinstance(value, int) or not is_whole(value):
+        raise ProtocolError(f"{name}: {shown(value)} is not a whole number of at least 0")
     return value
 
 
 def _text(data: Mapping[str, Any], name: str) -> str:
-    return str(data.get(name) or "")[:64]
+    return text(data.get(name), 64)

@@ -18,12 +18,14 @@ import json
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Literal
 
 from trainmaster.api.protocol import Assignment, ProtocolError, job_token
+from trainmaster.controller.acknowledging import Acknowledging
 from trainmaster.controller.cluster import JOBS, PodStream
 from trainmaster.controller.errors import ClusterError, Conflict, Silent, Unusable
 from trainmaster.controller.following import Following
@@ -62,8 +64,8 @@ LASTING_SECONDS = 10.0
 FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
 # Seconds between two lines of the log about one job's faults; metrics count all of them.
 LOG_SECONDS = 60.0
-# Seconds between two acknowledgements: each costs a connection, and the newest is one for all before it.
-ACKNOWLEDGE_SECONDS = 0.25
+# Lines that are noted before the loop turns: as many streams as there are may have something to say at a time.
+LINES_A_TURN = 16
 
 # What ends a stream: the lead says what doesn't fit the protocol; it answers in a form that wasn't asked for; or a
 # mistake of ours.
@@ -329,30 +331,38 @@ class _Follower:
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
         buffer = LineBuffer()
-        acknowledging = _Acknowledging(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
+        acknowledging = Acknowledging(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
         opened = self._clock()
         try:
             async for chunk in stream.chunks():
-                lines = changes = 0
-                try:
-                    for raw in buffer.feed(chunk):
-                        lines += 1
-                        line = parse_line(raw)
-                        changes += self._take(agent, line)
-                        if isinstance(line, ReportLine):
-                            acknowledging.up_to(line.seq)
-                finally:
-                    changes += self._note_members()
-                    self._budget.spend(len(chunk), lines, changes)
+                self._budget.spend(len(chunk), 0, 0)
+                raws = buffer.feed(chunk)
+                while some := list(islice(raws, LINES_A_TURN)):
+                    self._budget.spend(0, len(some), self._take_some(agent, some, acknowledging))
+                    await self._wait_for_budget()
                 if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
                     raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
-                while (seconds := self._budget.seconds) > 0:
-                    self._granted.clear()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(seconds):
-                            await self._granted.wait()
         finally:
             acknowledging.stop()
+
+    async def _wait_for_budget(self) -> None:
+        """Yield the loop to others, and wait until the lead may say more."""
+        await asyncio.sleep(0)
+        while (seconds := self._budget.seconds) > 0:
+            self._granted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._granted.wait()
+
+    def _take_some(self, agent: AgentAddress, raws: Sequence[bytes], acknowledging: Acknowledging) -> int:
+        """Note what some lines say; how often the store was told of a change by them. Raises ProtocolError."""
+        changes = 0
+        for raw in raws:
+            line = parse_line(raw)
+            changes += self._take(agent, line)
+            if isinstance(line, ReportLine):
+                acknowledging.up_to(line.seq)
+        return changes + self._note_members()
 
     def _take(self, agent: AgentAddress, line: Line) -> bool:
         """Note what a line says, if it is this job's; whether the store was told of a change by it."""
@@ -411,33 +421,3 @@ class _Follower:
     async def _post(self, agent: AgentAddress, path: str, body: bytes) -> None:
         async with asyncio.timeout(POST_SECONDS), self._reach.open("POST", agent, path, self._token, body):
             return
-
-
-class _Acknowledging:
-    """Tells the lead what has been taken in: the newest number only, one request at a time, in the background."""
-
-    def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
-        self._post = post
-        self._newest = self._told = 0
-        self._task: asyncio.Task[None] | None = None
-
-    def up_to(self, seq: int) -> None:
-        self._newest = max(self._newest, seq)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._tell())
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _tell(self) -> None:
-        while self._told < self._newest:
-            seq = self._newest
-            try:
-                await self._post(seq)
-            except (ClusterError, TimeoutError) as error:
-                # The next report or the next stream acknowledges again; the agent's own fallback is its exit.
-                logger.debug("Reports up to %d not acknowledged: %s", seq, error)
-                return
-            self._told = seq
-            await asyncio.sleep(ACKNOWLEDGE_SECONDS)

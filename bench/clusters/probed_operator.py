@@ -1,0 +1,112 @@
+"""An operator's process that measures itself: `python -m bench.clusters.probed_operator KUBECONFIG REACH LOG`.
+
+On standard input: `begin` starts a measurement, `end` prints it as JSON: how late the event loop came to what was due
+(ms), how the resident memory grew (MB), and how often a second the store told of a change. A thread answers, so it does
+while the loop stands still. The operator's memory is bounded to 3 GiB: an attack must not take the whole machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from bench.clusters import NAMESPACE
+from trainmaster.controller import app
+from trainmaster.controller.app import Operator
+from trainmaster.controller.json_logs import set_up
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.settings import OperatorSettings
+from trainmaster.controller.store import Store
+from trainmaster.reconciling import decide
+
+TICK_SECONDS, MEMORY_SECONDS = 0.005, 0.02
+MOST_MEMORY = 3 * 1024**3
+
+
+class Probe:
+    """The measurement that runs."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self.begin()
+
+    def begin(self) -> None:
+        self.began = self.ticked = time.perf_counter()
+        self.lags: list[float] = []
+        self.changes = 0
+        self.memory = self.peak = self._process.memory_info().rss
+
+    async def tick(self) -> None:
+        while True:
+            self.ticked = time.perf_counter()
+            await asyncio.sleep(TICK_SECONDS)
+            self.lags.append(time.perf_counter() - self.ticked - TICK_SECONDS)
+
+    def watch_memory(self) -> None:
+        while True:
+            time.sleep(MEMORY_SECONDS)
+            self.peak = max(self.peak, self._process.memory_info().rss)
+
+    def result(self) -> dict[str, float]:
+        now = time.perf_counter()
+        # A loop that stands still has missed all these ticks.
+        standing = max(0.0, now - self.ticked - TICK_SECONDS)
+        missed = [standing - n * TICK_SECONDS for n in range(int(standing / TICK_SECONDS))] if standing > 0.05 else []
+        lags = sorted([*self.lags, *missed]) or [0.0]
+        return {
+            "p50": 1000 * lags[len(lags) // 2],
+            "p99": 1000 * lags[int(len(lags) * 0.99)],
+            "max": 1000 * lags[-1],
+            "memory": (self.peak - self.memory) / 1e6,
+            "changes": self.changes / (now - self.began),
+        }
+
+
+def obey(probe: Probe) -> None:
+    for line in sys.stdin:
+        if line.strip() == "begin":
+            probe.begin()
+            print("{}", flush=True)
+        else:
+            print(json.dumps(probe.result()), flush=True)
+
+
+async def main(kubeconfig: str, reach: str) -> None:
+    probe = Probe()
+
+    def counted(changed: Callable[[JobKey], None]) -> Store:
+        def count(key: JobKey) -> None:
+            probe.changes += 1
+            changed(key)
+
+        return Store(count)
+
+    vars(app)["Store"] = counted
+    for work in (lambda: obey(probe), probe.watch_memory):
+        threading.Thread(target=work, daemon=True).start()
+    ticking = asyncio.create_task(probe.tick())
+    settings = OperatorSettings(
+        namespaces=(NAMESPACE,),
+        kubeconfig=kubeconfig,
+        leader_elect=False,
+        metrics_port=0,
+        reach="proxy" if reach == "proxy" else "direct",
+    )
+    await Operator(settings, decide).run(asyncio.Event())
+    ticking.cancel()
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    with Path(sys.argv[3]).open("w") as log:
+        sys.stderr = log
+        set_up("text", "INFO")
+        asyncio.run(main(sys.argv[1], sys.argv[2]))
