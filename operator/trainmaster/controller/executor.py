@@ -202,7 +202,8 @@ class Executor:
             await self._carry_out(key, snapshot, action)
         except Refused as error:
             failures = blocked.failures if blocked is not None else 0
-            wait = min(FIRST_RETRY * 2.0**failures, LONGEST_RETRY)
+            # 2.0 ** 1024 overflows, after 17 hours of refusals.
+            wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
             problem = Problem(name, error.reason or type(error).__name__, error.message[:1_000], self._now())
             self._store.note_blocked(key, problem, clock() + wait)

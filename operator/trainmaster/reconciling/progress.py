@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import Progress
 from trainmaster.reconciling.situation import Situation
@@ -33,7 +35,7 @@ def progress(situation: Situation, *, ended: bool) -> Progress | None:
         total_steps=lead.total_steps,
         epoch=lead.epoch,
         loss=_readable(lead.loss),
-        samples_per_second=round(sum(samples), 1) if samples else None,
+        samples_per_second=_finite(sum(samples)) if samples else None,
         eta_seconds=_eta(lead),
         section=lead.section,
         goodput=old.goodput if old is not None else None,
@@ -49,12 +51,17 @@ def _lead(ranks: dict[int, RankProgress]) -> RankProgress:
 
 def _readable(value: float | None) -> float | None:
     """As many digits as people read in a column; a float's own are up to 17."""
-    return None if value is None else float(f"{value:.6g}")
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def _finite(value: float) -> float | None:
+    """A sum or a product with one decimal; None where it is beyond a float's range: JSON has no infinity."""
+    return round(value, 1) if math.isfinite(value) else None
 
 
 def _eta(lead: RankProgress) -> float | None:
     if lead.eta_seconds is not None:
-        return round(max(lead.eta_seconds, 0.0), 1)
+        return _finite(max(lead.eta_seconds, 0.0))
     if lead.step is None or lead.total_steps is None or lead.step_seconds is None:
         return None
-    return round(max(lead.total_steps - lead.step, 0) * max(lead.step_seconds, 0.0), 1)
+    return _finite(max(lead.total_steps - lead.step, 0) * max(lead.step_seconds, 0.0))

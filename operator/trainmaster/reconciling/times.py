@@ -9,17 +9,24 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from trainmaster.api.json_values import MAX_TIME
+
 
 def to_text(seconds: float) -> str:
     """`2026-11-21T04:00:00.123Z`, rounded up, so that a time to wait for is never read as an earlier one."""
-    milliseconds = math.ceil(seconds * 1000 - 1e-6)
+    milliseconds = math.ceil(_shown(seconds) * 1000 - 1e-6)
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
 
 
 def to_whole_text(seconds: float) -> str:
     """`2026-11-21T04:00:00Z`, as Kubernetes writes the times of conditions (metav1.Time)."""
-    return f"{datetime.fromtimestamp(math.floor(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return f"{datetime.fromtimestamp(math.floor(_shown(seconds)), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _shown(seconds: float) -> float:
+    """The same, or the nearest time that can be written: from 1970 to the end of 9999. Statuses can be edited."""
+    return min(seconds, MAX_TIME) if seconds >= 0 else 0.0
 
 
 def to_seconds(text: str | None) -> float | None:

@@ -21,6 +21,7 @@ from trainmaster.controller.log_keeping import KeptLogs
 from trainmaster.controller.records import JobKey, Snapshot
 from trainmaster.controller.store import Store
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
+from trainmaster.reconciling.snapshot import Problem
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -67,6 +68,15 @@ class World:
 
 def running(**fields: Any) -> JobStatus:
     return JobStatus(phase="Running", attempt=1, **fields)
+
+
+async def test_a_write_that_is_refused_for_a_year_is_still_tried_once_a_minute() -> None:
+    world = World()
+    for _ in range(525_600):
+        world.store.note_blocked(KEY, Problem("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
+    world.cluster.fail("create", "services", Forbidden("create", "quota", status=403, reason="Forbidden"))
+    outcome = await world.execute(b.decided(running(), Apply(b.child("Service"))))
+    assert outcome.retry_after == 60.0
 
 
 async def test_status_is_written_before_any_action_and_read_back_into_the_store() -> None:

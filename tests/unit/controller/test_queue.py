@@ -41,6 +41,16 @@ async def test_a_key_added_many_times_is_taken_once() -> None:
     assert await take(queue) is None
 
 
+async def test_a_key_that_fails_for_a_year_waits_for_the_longest_time() -> None:
+    clock = Clock()
+    queue = make(clock)
+    for _ in range(525_600):
+        wait = queue.add_rate_limited("a")
+        clock.now += wait
+    assert wait == 60.0
+    assert await take(queue) == "a"
+
+
 async def test_a_key_added_while_it_is_worked_on_comes_again_only_after_done() -> None:
     queue = make()
     queue.add("a")
