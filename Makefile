@@ -8,7 +8,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PI
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch bench lint format types crds manifests charts images kind-up kind-test kind-down clean
+.PHONY: help demo test test-slow test-torch bench lint format types crds manifests charts lock images kind-up kind-test kind-down clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -74,6 +74,10 @@ generated: $(VENV)/.dev ## Fail when a generated file isn't what its source make
 
 crds manifests charts: $(VENV)/.dev ## Make the generated files: CRD, manifests, chart's copies, reference pages
 	$(BIN)/python -m tests.generated
+
+lock: $(VENV)/.dev ## Resolve the images' requirements anew into lock files with hashes
+	$(PIP) 'uv>=0.9'
+	$(BIN)/python images/lock.py
 
 images: ## Build the images (needs a container engine)
 	docker build -t ghcr.io/trainmaster/operator:0.1.0 -f images/operator/Dockerfile .

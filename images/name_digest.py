@@ -1,0 +1,25 @@
+"""Writes an image's digest into the chart's values: `python3 images/name_digest.py REPOSITORY sha256:...`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+VALUES = Path(__file__).resolve().parents[1] / "charts" / "trainmaster" / "values.yaml"
+
+
+def with_digest(values: str, repository: str, digest: str) -> str:
+    """The values' text, in which the image of that repository has this digest. Raises ValueError."""
+    if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        raise ValueError(f"{digest!r} is no digest; give sha256: and 64 hexadecimal digits")
+    # The block of an image, from its repository to its digest; comments stand between its lines.
+    block = rf'(  repository: {re.escape(repository)}\n(?:  .*\n)*?  digest: )""\n'
+    named, count = re.subn(block, rf'\g<1>"{digest}"\n', values)
+    if count != 1:
+        raise ValueError(f"{repository} is named {count} times in the values, without a digest; it must be once")
+    return named
+
+
+if __name__ == "__main__":
+    VALUES.write_text(with_digest(VALUES.read_text(), *sys.argv[1:]))
