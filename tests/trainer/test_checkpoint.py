@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import shutil
 import signal
 import tempfile
 import threading
@@ -195,6 +196,57 @@ def _stopped_in_evaluation(settings: Config) -> dict[str, Any]:
         trainer.task.measure = measure  # type: ignore[method-assign]
         stopped = trainer.run()
         return {"stopped": stopped, "step": trainer.state.step, "passes": len(passes)}
+
+
+#: Notes what is synced, renamed and deleted, in this process and, as its sitecustomize, in a writing process.
+RECORDER = """
+import os, shutil
+fsync, rename, rmtree = os.fsync, os.rename, shutil.rmtree
+def note(*words):
+    with open(os.environ["RECORDED_CALLS"], "a") as file:
+        print(*words, file=file)
+def recorded_fsync(descriptor):
+    fsync(descriptor)
+    note("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
+def recorded_rename(old, new):
+    rename(old, new)
+    note("rename", old, new)
+def recorded_rmtree(path, *arguments, **options):
+    note("delete", path)
+    rmtree(path, *arguments, **options)
+os.fsync, os.rename, shutil.rmtree = recorded_fsync, recorded_rename, recorded_rmtree
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["sync", "thread", "process"])
+def test_an_older_checkpoint_goes_when_the_newer_one_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Else a crash of the machine could leave neither: a rename may reach the disk before what it names."""
+    (tmp_path / "sitecustomize.py").write_text(RECORDER)
+    calls, folder = tmp_path / "calls", tmp_path / "made" / "saved"
+    monkeypatch.setenv("RECORDED_CALLS", str(calls))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    for module, name in ((os, "fsync"), (os, "rename"), (shutil, "rmtree")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
+    exec(RECORDER, {})
+    world = World(0, 1, 0, 1, torch.device("cpu"), "gloo")
+    checkpoints = Checkpointer(CheckpointSettings.model_validate({"mode": mode, "keep": 1}), world, folder)
+    for step in (1, 2):
+        partial = storage.partial_name(folder, step)
+        (partial / "shards").mkdir(parents=True)
+        (partial / "shards" / "rank-00000.pt").write_bytes(b"its part")
+        assert checkpoints.save(step, {"tensor": torch.ones(3)}, {}, partial) == []
+    assert checkpoints.close() == []
+    lines = calls.read_text().splitlines()
+    assert lines[:2] == [f"sync {folder.parent}", f"sync {tmp_path}"], "the new directories"
+    inside = ("", "/state.pt", "/manifest.json", "/shards", "/shards/rank-00000.pt")
+    synced = [lines.index(f"sync {partial}{name}") for name in inside]
+    renamed = lines.index(f"rename {partial} {folder}/step-000000002.1")
+    known = lines.index(f"sync {folder}", renamed)
+    [deleted] = [number for number, line in enumerate(lines) if line.startswith("delete")]
+    assert max(synced) < renamed < known < deleted
 
 
 @pytest.mark.torch

@@ -56,7 +56,7 @@ def test_sharded_checkpoints_are_written_by_all_ranks_and_loaded_by_more(tmp_pat
     changes = {**UNEVEN, "parallel": {"strategy": "fsdp"}, "checkpoint": saved}
     run_ranks(2, train, config(tmp_path, **changes), 3)
     [checkpoint] = storage.complete(tmp_path / "checkpoints")
-    assert len(list((checkpoint.path / "shards").glob("*.distcp"))) == 2
+    assert len(list((checkpoint.path / "shards").glob("rank-*.pt"))) == 2
     resumed = run_ranks(4, train, config(tmp_path, **changes))
     assert largest_difference(resumed[3]["weights"], through) < 1e-12
 

@@ -40,16 +40,25 @@ def main() -> int:
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)))
+    network = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1))
+    # Rank 0 saves, so rank 0 loads and sends the others what it has: workers may have disks of their own. Tensors, and
+    # no objects: those would travel as pickles, which run code where they arrive.
+    saved = torch.load(CHECKPOINT, weights_only=True) if rank == 0 and CHECKPOINT.is_file() else None
+    if saved:
+        network.load_state_dict(saved["model"])
+    model = DistributedDataParallel(network)  # gives rank 0's weights to all
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    first = 0
-    # Rank 0 saves, so rank 0 loads and tells the others: workers may have disks of their own.
-    box = [torch.load(CHECKPOINT, weights_only=True) if rank == 0 and CHECKPOINT.is_file() else None]
-    dist.broadcast_object_list(box)
-    if box[0] is not None:
-        model.load_state_dict(box[0]["model"])
-        optimizer.load_state_dict(box[0]["optimizer"])
-        first = box[0]["step"]
+    begin = torch.tensor(saved["step"] if saved else 0)
+    dist.broadcast(begin, 0)
+    first = int(begin)
+    if first:
+        if saved:
+            optimizer.load_state_dict(saved["optimizer"])
+        for parameter in model.parameters():
+            state = optimizer.state[parameter]
+            for moment in ("exp_avg", "exp_avg_sq"):
+                dist.broadcast(state.setdefault(moment, torch.zeros_like(parameter)), 0)
+            state["step"] = torch.tensor(float(first))
     for step in range(first + 1, STEPS + 1):
         generator = torch.Generator().manual_seed(step * size + rank)
         points = torch.rand(64, 2, generator=generator) * 2 - 1
@@ -65,7 +74,7 @@ def main() -> int:
             print(f"step {step}/{STEPS} loss {loss.item():.4f}", flush=True)
             CHECKPOINT.parent.mkdir(parents=True, exist_ok=True)
             beside = CHECKPOINT.with_suffix(".tmp")
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
+            torch.save({"model": network.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, beside)
             beside.replace(CHECKPOINT)
         if stop:
             return 143

@@ -46,7 +46,7 @@ class CheckpointSettings(Settings):
     format: Literal["full", "sharded"] = Field(
         "full",
         description="full: whole tensors, written by one rank of each directory. sharded: every rank writes its "
-        "part (torch.distributed.checkpoint), for models that no host can hold; needs a shared directory.",
+        "part, for models that no host can hold; needs a shared directory.",
     )
     storage: Literal["auto", "shared"] = Field(
         "auto",
@@ -64,7 +64,7 @@ class Checkpointer:
     def __init__(self, settings: CheckpointSettings, world: World, path: Path) -> None:
         self.settings, self.world, self.path = settings, world, path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            storage.make_directory(path)
         except OSError as error:
             raise ConfigError(f"checkpoint.path {path} can't be made: {error.strerror}") from error
         if not os.access(path, os.W_OK | os.X_OK):
@@ -138,7 +138,18 @@ class Checkpointer:
             holders = [rank for rank, has in enumerate(self.world.gather(verified)) if has]
             if holders:
                 self._spread(checkpoint, holders)
-                yield checkpoint, storage.load(checkpoint)
+                state, problem = self._read(checkpoint)
+                if problem is not None:
+                    print(f"checkpoint passed over: {problem}", flush=True)
+                if not any(self.world.gather(problem is not None)):
+                    yield checkpoint, state
+
+    def _read(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str | None]:
+        """The checkpoint's state, or what is wrong with it (not collective)."""
+        try:
+            return storage.load(checkpoint), None
+        except storage.CheckpointError as error:
+            return {}, str(error)
 
     def forget_after(self, checkpoint: Checkpoint, until: int) -> None:
         """Delete what is newer, up to step `until`: a run that went wrong there must not be resumed from it."""
@@ -182,11 +193,12 @@ class Checkpointer:
         partial, gives = storage.partial_name(self.path, checkpoint.step), source == self.world.rank
         if lacks:
             partial.mkdir(parents=True)
-        files = [file.name for file in checkpoint.path.iterdir()] if gives else []
+        files = [file.name for file in checkpoint.path.iterdir() if file.is_file()] if gives else []
         for name in self.world.from_rank(source, files):
+            copy = storage.inside(partial, name)
             with (
                 (checkpoint.path / name).open("rb") if gives else nullcontext() as reader,
-                (partial / name).open("wb") if lacks else nullcontext() as writer,
+                copy.open("wb") if lacks else nullcontext() as writer,
             ):
                 while chunk := self.world.from_rank(source, reader.read(CHUNK) if reader else b""):
                     if writer:
@@ -194,5 +206,5 @@ class Checkpointer:
         if lacks:
             if checkpoint.path.exists():
                 storage.remove(checkpoint)
-            partial.rename(checkpoint.path)
+            storage.place(partial, checkpoint)
         self.world.barrier()

@@ -13,18 +13,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from pydantic import Field
 from torch.distributed import Store, rendezvous
 
-from trainloop.errors import ConfigError
+from trainloop.errors import ConfigError, TrainingError
 from trainloop.inquiries import serve_recorder
+from trainloop.messages import decode, encode
 from trainloop.settings import Settings
 
 T = TypeVar("T")
+
+#: A rank's part of an optimizer's state is the largest that one sends (ZeRO-1): its host has to hold it.
+MAX_MESSAGE_BYTES = 1 << 40
 
 
 class DistributedSettings(Settings):
@@ -73,20 +77,42 @@ class World:
         return list(tensor.tolist())
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's picklable `value`, in rank order, on every rank."""
+        """Every rank's `value`, in rank order, on every rank: plain values and tensors (see `messages`), which arrive
+        on the CPU.
+        """
         if self.size == 1:
             return [value]
-        gathered: list[T | None] = [None] * self.size
-        dist.all_gather_object(gathered, value)
-        return gathered  # type: ignore[return-value]  # all_gather_object has filled every slot
+        message = encode(value)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([message.numel()]))
+        lengths = [_plausible(size) for size in sizes]
+        padded = torch.zeros(max(lengths), dtype=torch.uint8)
+        padded[: message.numel()] = message
+        everybody = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(everybody, padded)
+        return [decode(one[:length]) for one, length in zip(everybody, lengths, strict=True)]
 
     def from_rank(self, source: int, value: T) -> T:
-        """The picklable `value` of rank `source`, on every rank."""
+        """The `value` of rank `source`, on every rank; what it may be is as in `gather`."""
         if self.size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=source)
-        return box[0]
+        message = encode(value) if self.rank == source else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([message.numel()])
+        dist.broadcast(size, source)
+        if self.rank != source:
+            message = torch.empty(_plausible(size), dtype=torch.uint8)
+        dist.broadcast(message, source)
+        return value if self.rank == source else cast("T", decode(message))
+
+
+def _plausible(size: torch.Tensor) -> int:
+    """A message's size as another rank says it; raises TrainingError for one that no rank sends."""
+    number = int(size)
+    if not 0 < number <= MAX_MESSAGE_BYTES:
+        raise TrainingError(
+            f"what came over the network isn't a message of trainloop: {number} bytes, at most {MAX_MESSAGE_BYTES}"
+        )
+    return number
 
 
 def ring_bytes(numbers: int, size: int, element: int) -> int:

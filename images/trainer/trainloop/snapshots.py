@@ -1,7 +1,6 @@
 """What a checkpoint of a run holds, and how a run takes one up again.
 
-In a sharded checkpoint every rank writes and reads its own part of weights and optimizer, through
-torch.distributed.checkpoint (DCP). DCP has no checksums and writes over what is there; so it writes into a directory
+In a sharded checkpoint every rank writes and reads its own part of weights and optimizer (`shards`), in a directory
 that isn't a checkpoint yet, which then gets its manifest and its name like any other.
 """
 
@@ -9,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,6 @@ from trainloop.storage import Checkpoint, CheckpointError
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
-
-#: The part of a sharded checkpoint's directory that DCP writes.
-SHARDS = "shards"
 
 
 @dataclass
@@ -70,8 +67,29 @@ def save(trainer: Trainer) -> list[str]:
     return trainer.checkpoints.save(trainer.state.step, state, trainer.state.results, partial)
 
 
+def taken_up(
+    trainer: Trainer, until: int | None = None, *, warm_up: bool = False
+) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+    """Take up the newest valid checkpoint, and yield it with its state; then, if the caller wants another, the next
+    older. Those after step `until` are passed over.
+    """
+    assert trainer.checkpoints is not None
+    for checkpoint, saved in trainer.checkpoints.valid(until):
+        if warm_up:
+            _warm_up(trainer)
+        try:
+            apply(trainer, checkpoint, saved)
+        except CheckpointError as error:
+            trainer.log.say(f"checkpoint passed over: {error}")
+        else:
+            yield checkpoint, saved
+
+
 def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
-    """Take up a state that `capture` made, by this or another number of ranks."""
+    """Take up a state that `capture` made, by this or another number of ranks.
+
+    Raises CheckpointError, on every rank alike, where parts of a sharded one can't be read.
+    """
     trainer.state = TrainState(**saved["train"])
     try:
         if "model" in saved:
@@ -79,6 +97,8 @@ def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> No
             trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
         else:
             _load_shards(trainer, checkpoint)
+    except CheckpointError:
+        raise
     except (RuntimeError, KeyError) as error:
         raise ConfigError(
             f"{checkpoint.path} is of another model or optimizer: set checkpoint.path to a new directory, or "
@@ -107,9 +127,7 @@ def resume(trainer: Trainer) -> bool:
     if trainer.checkpoints is None or not trainer.config.checkpoint.resume:
         return False
     trainer.progress.enter("checkpoint", message="looking for a checkpoint")
-    for checkpoint, saved in trainer.checkpoints.valid():
-        _warm_up(trainer)
-        apply(trainer, checkpoint, saved)
+    for checkpoint, saved in taken_up(trainer, warm_up=True):
         if _computes_the_same(trainer, saved["sampleLoss"]):
             trainer.log.say(f"resumed from {checkpoint.path}")
             trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, "world": trainer.world.size})
@@ -122,30 +140,44 @@ def resume(trainer: Trainer) -> bool:
 
 def _save_shards(trainer: Trainer, directory: Path) -> Path:
     """Save weights and optimizer by shards; where they are. Raises CheckpointError on every rank alike."""
-    # Imported when used: DCP costs half a second, and the time to start is part of every recovery.
-    from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict
+    # Imported when used, with DTensor: the time to start is part of every recovery.
+    from trainloop.shards import SHARDS, write_own
 
-    partial = Path(trainer.world.from_rank(0, str(storage.partial_name(directory, trainer.state.step))))
-    model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
+    step, problem = trainer.state.step, None
+    partial = storage.inside(directory, trainer.world.from_rank(0, storage.partial_name(directory, step).name))
     try:
-        dcp.save({"model": model, "optimizer": optimizer}, checkpoint_id=partial / SHARDS)
-    except dcp.CheckpointException as error:  # also where only another rank failed
+        write_own(partial / SHARDS, trainer.replica, trainer.optimizer)
+    except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
+        problem = f"rank {trainer.world.rank}: {error}"
+    first = next(filter(None, trainer.world.gather(problem)), None)
+    if first is not None:
         shutil.rmtree(partial, ignore_errors=True)
-        first = str(error).splitlines()[0]
-        step = trainer.state.step
-        raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {first}") from error
+        raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {first}")
     return partial
 
 
 def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
-    from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from trainloop.shards import SHARDS, Shards
 
-    model, optimizer = get_state_dict(trainer.replica.model, trainer.optimizer)
-    dcp.load({"model": model, "optimizer": optimizer}, checkpoint_id=checkpoint.path / SHARDS)
-    set_state_dict(trainer.replica.model, trainer.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+    if trainer.config.checkpoint.format != "sharded":
+        # The configuration decides what is read, not who can write to the directory.
+        raise CheckpointError(f"{checkpoint.path} is sharded, and only checkpoint.format sharded reads such")
+    damaged = different = None
+    try:
+        shards = Shards(checkpoint.path / SHARDS)
+        model, optimizer = shards.model_state(trainer.replica), shards.optimizer_state(trainer.replica)
+    except CheckpointError as error:
+        damaged = str(error)
+    except (RuntimeError, KeyError) as error:
+        different = str(error)
+    everybody = trainer.world.gather((damaged, different))
+    for text in (one for one, _ in everybody if one):
+        raise CheckpointError(text)
+    for text in (other for _, other in everybody if other):
+        raise RuntimeError(text)
+    trainer.replica.load_model(model)
+    trainer.replica.load_optimizer(trainer.optimizer, optimizer)
 
 
 def _computes_the_same(trainer: Trainer, expected: float | None) -> bool:

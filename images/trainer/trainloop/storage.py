@@ -2,8 +2,9 @@
 meaning.
 
 A checkpoint is a directory `step-<step>.<version>` that appears by one rename, after its files and a manifest with
-their SHA-256 have been written and synced. What isn't complete has another name (`.saving-…`) and is never looked at.
-A step that is saved again (after a rollback) gets the next version, nothing is overwritten.
+their SHA-256 have been written and synced; it counts when the rename is synced too. What isn't complete has another
+name (`.saving-…`) and is never looked at. A step that is saved again (after a rollback) gets the next version, nothing
+is overwritten.
 """
 
 from __future__ import annotations
@@ -74,22 +75,44 @@ def partial_name(directory: Path, step: int) -> Path:
     return directory / f"{_PARTIAL}{step:09d}-{os.getpid()}-{time.monotonic_ns()}"
 
 
+def inside(directory: Path, name: object) -> Path:
+    """What another rank calls `name` in `directory`. Raises CheckpointError where that would lead out of it."""
+    if not isinstance(name, str) or name in ("", ".", "..") or name != Path(name).name:
+        raise CheckpointError(f"another rank names a file in {directory} {name!r}, which is no file's name")
+    return directory / name
+
+
 def _seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Checkpoint:
     """Give the files in `partial` a manifest and their final name."""
     files = {}
     for file in sorted(path for path in partial.rglob("*") if path.is_file()):
-        _sync(file)
         files[str(file.relative_to(partial))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
     body = {"format": FORMAT, "step": step, "created": time.time(), "about": about, "files": files}
     manifest = {**body, "sha256": _digest_of_json(body)}
     (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _sync(partial / MANIFEST)
-    _sync(partial)
     version = max((found.version for found in complete(directory) if found.step == step), default=0) + 1
     checkpoint = Checkpoint(step, version, directory)
-    partial.rename(checkpoint.path)
-    _sync(directory)
+    place(partial, checkpoint)
     return checkpoint
+
+
+def place(partial: Path, checkpoint: Checkpoint) -> None:
+    """Give a complete directory the checkpoint's name; when this returns it is on the disk, whatever happens to the
+    machine: its files, the entries of its directories, and its own. Only then may an older one be deleted.
+    """
+    inside = sorted(partial.rglob("*"), reverse=True)  # what is in a directory comes before the directory
+    for path in [*inside, partial]:
+        sync(path)
+    partial.rename(checkpoint.path)
+    sync(checkpoint.directory)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it, so that it is there after a crash of the machine too."""
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync(path.parent)
 
 
 def verify(checkpoint: Checkpoint) -> str | None:
@@ -155,9 +178,23 @@ def clean(directory: Path) -> None:
 
 
 def load(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint's state, on the CPU. Never runs code from the file."""
-    state: dict[str, Any] = torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True)
+    """The checkpoint's state, on the CPU. Raises CheckpointError where the file is none."""
+    state = load_file(checkpoint.path / STATE)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{checkpoint.path / STATE} is no state of a run")
     return state
+
+
+def load_file(file: Path, *, mapped: bool = False) -> Any:
+    """What torch.save has written, on the CPU; with `mapped` a tensor is read when it is used. Never runs code from
+    the file. Raises CheckpointError where it can't be read.
+    """
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+    except Exception as error:
+        # Who can write to the volume chooses the bytes, and so what torch's reader stumbles over; its hashes are right.
+        first = str(error).strip().partition("\n")[0][:300]
+        raise CheckpointError(f"{file} can't be read as tensors and plain values: {first}") from error
 
 
 def _digest(file: Path) -> str:
@@ -169,7 +206,8 @@ def _digest_of_json(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have a file's content, or a directory's entries, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

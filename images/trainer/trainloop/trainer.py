@@ -277,8 +277,7 @@ class Trainer:
         if self.detector.rollbacks >= self.config.anomaly.rollbacks:
             raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {look}")
         before, rollbacks = self.state, self.detector.rollbacks + 1
-        for checkpoint, saved in self.checkpoints.valid(until=before.step):
-            snapshots.apply(self, checkpoint, saved)
+        for checkpoint, _ in snapshots.taken_up(self, until=before.step):
             self.checkpoints.forget_after(checkpoint, until=before.step)
             # The checkpoint may be of an attempt with another length or batch.
             self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)

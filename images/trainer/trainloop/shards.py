@@ -1,0 +1,147 @@
+"""Sharded checkpoints: every rank writes its own part of weights and optimizer to a file of its own, and reads what it
+needs of everybody's, whatever number of ranks wrote them.
+
+A rank's file is a list of pieces: name, whole shape, offset and data, read by torch's allow-list of tensors and plain
+values. torch.distributed.checkpoint is left aside, because its plans travel between ranks, and lie in the checkpoint,
+as pickles, which run code where they are read.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+
+from trainloop import storage
+from trainloop.errors import ConfigError
+from trainloop.parallel import NamedState, Replica
+from trainloop.storage import CheckpointError
+
+#: The part of a sharded checkpoint's directory that all ranks write.
+SHARDS = "shards"
+
+
+def write_own(folder: Path, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+    """Write this rank's pieces into `folder`, and sync them. Raises OSError or RuntimeError when the disk refuses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"rank-{replica.world.rank:05d}.pt"
+    torch.save(list(_own_pieces(replica, optimizer)), file)
+    # By the rank that wrote it: on a file system of the network another one can't.
+    storage.sync(file)
+    storage.sync(folder)
+
+
+class Shards:
+    """The pieces of all ranks in a checkpoint. Raises CheckpointError where they aren't what `write_own` writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._pieces: dict[str, list[dict[str, Any]]] = {}
+        for file in sorted(folder.glob("rank-*.pt")):
+            for piece in storage.load_file(file, mapped=True):
+                if not _is_piece(piece):
+                    raise CheckpointError(f"{file} has something that is no piece of a tensor")
+                self._pieces.setdefault(piece["name"], []).append(piece)
+        if not self._pieces:
+            raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
+
+    def model_state(self, replica: Replica) -> dict[str, torch.Tensor]:
+        """The model's state, sharded as `replica` is. Raises KeyError or RuntimeError where it is of another model."""
+        return {name: self._like(f"model/{name}", own) for name, own in replica.model.state_dict().items()}
+
+    def optimizer_state(self, replica: Replica) -> NamedState:
+        """The optimizer's state by parameter name, sharded as the parameters are."""
+        parameters, state = dict(replica.model.named_parameters()), NamedState()
+        for full in self._pieces:
+            kind, _, rest = full.partition("/")
+            name, _, key = rest.rpartition("/")
+            if kind == "optimizer":
+                state.setdefault(name, {})[key] = self._like(full, parameters[name], moment=True)
+        return state
+
+    def _like(self, name: str, own: torch.Tensor, *, moment: bool = False) -> Any:
+        """The value of `name`, spread as `own` is where it has its shape; what belongs to a parameter (a `moment`) may
+        have another shape, and is then whole."""
+        first = self._pieces[name][0]
+        if "value" in first:
+            return first["value"]
+        shape = torch.Size(first["shape"])
+        if shape != own.shape and not moment:
+            raise RuntimeError(f"{name} has shape {list(shape)} in the checkpoint, {list(own.shape)} in the model")
+        if shape != own.shape or not isinstance(own, DTensor):
+            return self._region(name, [0] * len(shape), shape)
+        local = self._region(name, offset_of(own), own.to_local().shape).to(own.device)
+        return DTensor.from_local(
+            local, own.device_mesh, own.placements, run_check=False, shape=own.shape, stride=own.stride()
+        )
+
+    def _region(self, name: str, offset: list[int], shape: torch.Size) -> torch.Tensor:
+        """The part of `name` that begins at `offset`, put together from everybody's pieces."""
+        pieces = self._pieces[name]
+        region, found = torch.empty(shape, dtype=pieces[0]["data"].dtype), 0
+        for piece in pieces:
+            data, begin = piece["data"], piece["offset"]
+            low = [max(a, b) for a, b in zip(offset, begin, strict=True)]
+            high = [min(a + n, b + m) for a, n, b, m in zip(offset, shape, begin, data.shape, strict=True)]
+            if all(a < b for a, b in zip(low, high, strict=True)):
+                here = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, offset, strict=True))
+                there = tuple(slice(a - o, b - o) for a, b, o in zip(low, high, begin, strict=True))
+                region[here] = data[there]
+                found += region[here].numel()
+        if found != region.numel():
+            raise CheckpointError(f"{self.folder} has {found} of {region.numel()} numbers of {name}")
+        return region
+
+
+def offset_of(tensor: DTensor) -> list[int]:
+    """Where this rank's part of `tensor` begins. Raises ConfigError for a layout that isn't FSDP2's."""
+    offset = [0] * tensor.dim()
+    [placement, *more] = tensor.placements
+    if more or not isinstance(placement, Shard):
+        raise ConfigError(f"checkpoint.format is 'sharded', but a tensor is laid out as {tensor.placements}: use full")
+    length, ranks = tensor.shape[placement.dim], tensor.device_mesh.size()
+    # As torch.chunk: all parts but the last ones are of the same length.
+    offset[placement.dim] = min(length, tensor.device_mesh.get_local_rank() * -(-length // ranks))
+    return offset
+
+
+def _own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
+    world = replica.world
+    named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in replica.model.state_dict().items()}
+    for name, state in Replica.optimizer_state(replica, optimizer).items():
+        named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
+    for name, value in named.items():
+        # What all ranks have is written by one of them, another one for each.
+        mine = zlib.crc32(name.encode()) % world.size == world.rank
+        if isinstance(value, DTensor):
+            local = value.to_local().detach()
+            if local.numel():
+                yield {"name": name, "shape": list(value.shape), "offset": offset_of(value), "data": _alone(local)}
+        elif mine and isinstance(value, torch.Tensor):
+            data = _alone(value.detach())
+            yield {"name": name, "shape": list(value.shape), "offset": [0] * value.dim(), "data": data}
+        elif mine:
+            yield {"name": name, "value": value}
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without what else is in its memory: torch.save writes that too."""
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
+def _is_piece(piece: Any) -> bool:
+    if not isinstance(piece, dict) or not isinstance(piece.get("name"), str):
+        return False
+    if "value" in piece:
+        return isinstance(piece["value"], bool | int | float | str | None)
+    data, shape, offset = piece.get("data"), piece.get("shape"), piece.get("offset")
+    if type(data) is not torch.Tensor or not isinstance(shape, list) or not isinstance(offset, list):
+        return False
+    return len(shape) == len(offset) == data.dim() and all(
+        isinstance(whole, int) and isinstance(begin, int) and 0 <= begin <= begin + part <= whole
+        for whole, begin, part in zip(shape, offset, data.shape, strict=True)
+    )
