@@ -52,7 +52,9 @@ def helm(cluster: Cluster) -> Iterator[Config]:
 
 
 def values(cluster: Cluster, **others: Any) -> dict[str, Any]:
-    return {"namespaces": [cluster.namespace], "replicas": 1, **others}
+    """One namespace's operator, with all that protects it."""
+    policy = {"networkPolicy": {"enabled": True}, "metrics": {"namespaces": ["monitoring"]}}
+    return {"namespaces": [cluster.namespace], "replicas": 1, **policy, **others}
 
 
 def leave_crd_to_helm(cluster: Cluster) -> None:
@@ -89,6 +91,8 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     assert "orbidden" not in log, log
     kept = cluster.eventually(lambda: cluster.get("configmap", "short-logs")["data"], what="the logs are kept")
     assert kept["worker-0.log"].endswith("trained\n")
+    applied = cluster.get("networkpolicy", "trainmaster")["spec"]
+    assert [[port["port"] for port in rule["ports"]] for rule in applied["egress"]] == [[443, 6443], [53, 53], [8472]]
     # All that was under the admission policy, which its roles alone would let through.
     operator = f"--as=system:serviceaccount:{cluster.namespace}:trainmaster"
     attack = cluster.kubectl(operator, "create", "configmap", "mine", check=False)

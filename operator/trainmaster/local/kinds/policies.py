@@ -1,4 +1,4 @@
-"""Restraints: policy/v1 PodDisruptionBudget; networking.k8s.io/v1 NetworkPolicy, which is stored, never enforced."""
+"""Restraints: policy/v1 PodDisruptionBudget, and networking.k8s.io/v1 NetworkPolicy of `network_policies`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 from trainmaster.local.apiserver.errors import FieldError
 from trainmaster.local.apiserver.resources import Column, ResourceType
 from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.meta_validation import label_selector_errors, selector_string
+from trainmaster.local.kinds.meta_validation import label_selector_errors
+from trainmaster.local.kinds.network_policies import NETWORK_POLICY
 from trainmaster.local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
@@ -80,51 +81,5 @@ POD_DISRUPTION_BUDGET = ResourceType(
     tracks_generation=True,
 )
 
-
-def _default_network_policy(obj: Json) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("podSelector", {})
-    if "policyTypes" not in spec:
-        spec["policyTypes"] = ["Ingress", *(["Egress"] if spec.get("egress") else [])]
-    for direction in ("ingress", "egress"):
-        for rule in spec.get(direction) or []:
-            for port in rule.get("ports") or []:
-                port.setdefault("protocol", "TCP")
-
-
-def _network_policy_errors(obj: Json) -> list[FieldError]:
-    errors = label_selector_errors(obj["spec"]["podSelector"], "spec.podSelector")
-    for index, kind in enumerate(obj["spec"]["policyTypes"]):
-        if kind not in ("Egress", "Ingress"):
-            supported = ("Egress", "Ingress")
-            errors.append(FieldError.not_supported(f"spec.policyTypes[{index}]", kind, supported))
-    return errors
-
-
-NETWORK_POLICY = ResourceType(
-    group="networking.k8s.io",
-    version="v1",
-    kind="NetworkPolicy",
-    plural="networkpolicies",
-    singular="networkpolicy",
-    namespaced=True,
-    short_names=("netpol",),
-    schema=definition("io.k8s.api.networking.v1.NetworkPolicy"),
-    zero={"metadata": {}, "spec": {"podSelector": {}}},
-    default=_default_network_policy,
-    validate_create=_network_policy_errors,
-    validate_update=lambda new, old: _network_policy_errors(new),
-    columns=(
-        NAME,
-        Column("Pod-Selector", description=description("io.k8s.api.networking.v1.NetworkPolicySpec", "podSelector")),
-        AGE,
-    ),
-    row=lambda obj, now: [
-        obj["metadata"]["name"],
-        selector_string(obj["spec"]["podSelector"]) or "<none>",
-        created(obj, now),
-    ],
-    tracks_generation=True,
-)
 
 POLICY_TYPES = (POD_DISRUPTION_BUDGET, NETWORK_POLICY)
