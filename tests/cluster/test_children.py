@@ -220,3 +220,47 @@ def test_a_job_costs_three_writes_until_its_pods_exist_and_seven_of_its_objects_
         assert [write[:2] for write in writes if "status" not in write[1]][2:] == [("patch", "statefulsets.apps")]
         assert len(writes) <= 7, writes
         world.stop_operators()
+
+
+def test_a_strangers_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> None:
+    """Its word would have restarted the job, and it would have got the assignment."""
+    with faked_cluster(tmp_path) as world:
+        touched: list[tuple[str, str]] = []
+
+        def note(verb: str, resource: str, name: str, namespace: str) -> None:
+            if name == "job-7" and resource.startswith("pods"):
+                touched.append((verb, resource))
+
+        world.start_operator()
+        namespace = world.namespace()
+        world.submit(namespace, Script(seconds=1.0))
+        job = world.api.peek(JOBS_NAME, "job", namespace)
+        assert job is not None
+        world.threaded.call(world.api.create("pods", stranger(job["metadata"]["uid"]), namespace))
+        message = json.dumps({"attempt": 1, "worker": 0, "state": "Failed", "exitCode": 1, "error": "believe me"})
+        ended = {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2026-11-21T04:00:09Z"}
+        container = {"name": "worker", "ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
+        found = world.api.peek("pods", "job-7", namespace)
+        assert found is not None
+        found = {
+            **found,
+            "status": {"phase": "Failed", "containerStatuses": [{**container, "state": {"terminated": ended}}]},
+        }
+        world.threaded.cluster.faults.hook = note
+        world.threaded.call(world.api.update("pods", found, namespace, name="job-7", subresource="status"))
+        world.until(lambda: world.at_rest(namespace, "job-7"), 60.0, lambda: world.describe(namespace))
+        status = world.status(namespace)
+        assert (status["phase"], status["attempt"], status.get("failures", [])) == ("Succeeded", 1, [])
+        assert touched == [], "neither annotated nor deleted, nor is its log read"
+        world.stop_operators()
+
+
+def stranger(job_uid: str) -> dict[str, Any]:
+    """A pod with all of the job's labels that a tenant made; no scheduler takes it."""
+    labels = {"trainmaster.dev/job-name": "job", "trainmaster.dev/job-uid": job_uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "job-7", "labels": {**labels, "apps.kubernetes.io/pod-index": "0"}},
+        "spec": {"schedulerName": "nobody", "containers": [{"name": "worker", "image": "x"}]},
+    }

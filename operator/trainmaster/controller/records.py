@@ -5,18 +5,22 @@ Views are small and frozen; a record is changed by the store only, which knows w
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.api.json_values import text, whole
 from trainmaster.api.parsing import InvalidJob, parse_spec
-from trainmaster.api.protocol import RankProgress, Report
+from trainmaster.api.protocol import MAX_INDEX, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.cluster import JOBS, PODS, Resource
 from trainmaster.controller.looked_up import LookedUp
 from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+from trainmaster.rendering import worker_layout
 
+# StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
+FORMER_SETS = 8
 ENDED = frozenset({"Finished", "Failed", "Stopped"})
 # Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. What a pod says
 # names any attempt.
@@ -60,11 +64,11 @@ class Versioned:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod, and the job's uid by its label: a pod of an earlier job of the same name isn't this job's."""
+    """A pod that has the job's label, and the uid of its controller: only that tells whose it is (`Record.owns`)."""
 
     view: PodView
     version: Versioned
-    job_uid: str
+    controller: str | None
 
 
 @dataclass
@@ -111,6 +115,9 @@ class Record:
     # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
     gone: dict[int, Pod] = field(default_factory=dict)
 
+    # The uids and names of the job's StatefulSets that are gone; their pods outlive them for a while.
+    former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
+
     def is_empty(self) -> bool:
         return self.job is None and not self.pods and not self.children
 
@@ -148,10 +155,48 @@ class Record:
                 self._drop_reports({min(self.reported_attempts)})
         return True
 
+    def own_sets(self) -> dict[str, tuple[str, range]]:
+        """By uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
+
+        It is controlled by the job and named as one of its groups is: anybody who may create a StatefulSet can write
+        any owner and any label into it, but a name is there once, and ours is created or refused.
+        """
+        if self.job is None or self.job.spec is None:
+            return {}
+        groups = worker_layout(self.job.identity, self.job.spec)
+        ends = [*(group.first_index for group in groups[1:]), MAX_INDEX]
+        indexes = {group.set_name: range(group.first_index, end) for group, end in zip(groups, ends, strict=True)}
+        sets = [*self.former_sets]
+        sets += [(view.uid, name) for (_, name), (view, _) in self.children.items() if self._is_own_set(view)]
+        return {uid: (name, indexes[name]) for uid, name in sets if name in indexes}
+
+    def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
+        """Whether a pod is one of the job's workers: made by one of its StatefulSets, under the name that this gives.
+
+        Labels say nothing: whoever may create a pod writes what he likes there.
+        """
+        name, indexes = sets.get(pod.controller or "", ("", range(0)))
+        view = pod.view
+        return view.worker in indexes and view.name == f"{name}-{view.worker}"
+
+    def leave_set(self, view: ChildView) -> None:
+        """A child is gone, or another object has its name."""
+        if self._is_own_set(view):
+            self.former_sets.append((view.uid, view.name))
+
+    def _is_own_set(self, view: ChildView) -> bool:
+        uid = self.job_version.uid if self.job_version is not None else None
+        return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
+
+    def merge_all_ends(self) -> None:
+        """What the workers' containers told as they ended, where pods were known before their job or set."""
+        sets = self.own_sets()
+        for pod in self.pods.values():
+            if self.owns(pod, sets):
+                self.merge_ends(pod)
+
     def merge_ends(self, pod: Pod) -> None:
-        """What a pod's container told as it ended; that of an earlier job of the same name isn't this job's."""
-        if self.job_version is None or self.job_version.uid != pod.job_uid:
-            return
+        """What the container of one of the job's pods told as it ended."""
         for end in _ends(pod.view):
             # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
             self.merge_report(replace(end, worker=pod.view.worker, uid=end.uid or pod.view.uid))
@@ -169,9 +214,12 @@ class Record:
             self.reported_attempts -= attempts
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
-    def lay_out(self, pod: Pod) -> None:
-        """The pod is gone."""
-        self.gone[pod.view.worker] = pod
+    def lay_out(self, pod: Pod) -> bool:
+        """The pod is gone; returns whether it was the job's."""
+        owned = self.owns(pod, self.own_sets())
+        if owned:
+            self.gone[pod.view.worker] = pod
+        return owned
 
     def forget_job(self) -> None:
         """The job is gone; its objects may still be there."""
@@ -184,6 +232,7 @@ class Record:
         self.stream = StreamView()
         self.blocked.clear()
         self.gone.clear()
+        self.former_sets.clear()
         self.looked_up = LookedUp()
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
@@ -191,7 +240,8 @@ class Record:
         if self.job is None or self.job_version is None:
             return None
         job = self.job
-        pods = [pod.view for pod in self.pods.values() if pod.job_uid == job.uid]
+        sets = self.own_sets()
+        pods = [pod.view for pod in self.pods.values() if self.owns(pod, sets)]
         observed = Observed(
             children=tuple(view for _, (view, _) in sorted(self.children.items())),
             pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
@@ -206,7 +256,7 @@ class Record:
             kills=dict(self.looked_up.kills),
             listed=listed,
             problems=tuple(blocked.problem for _, blocked in sorted(self.blocked.items())),
-            gone={pod.view.uid: pod.view for pod in self.gone.values() if pod.job_uid == job.uid},
+            gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
         return Snapshot(job, observed, self.job_version, self.raw_status)
 

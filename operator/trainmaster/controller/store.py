@@ -22,9 +22,9 @@ from typing import Any
 from trainmaster.api.json_values import mapping, text, whole
 from trainmaster.api.limits import is_larger
 from trainmaster.api.printable import one_line
-from trainmaster.api.protocol import JOB_UID_LABEL, RankProgress, Report
+from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Resource
+from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
 from trainmaster.controller.looked_up import LookedUp
 from trainmaster.controller.records import (
     Blocked,
@@ -40,7 +40,7 @@ from trainmaster.controller.records import (
 )
 from trainmaster.controller.status_patch import first_problem, readable_part
 from trainmaster.controller.unreadable import Unreadable
-from trainmaster.controller.views import child_view, job_name_of, label, parse_time, pod_view
+from trainmaster.controller.views import child_view, job_name_of, owner_uid, parse_time, pod_view
 from trainmaster.reconciling.snapshot import ChildView, Job, Problem, StreamView
 
 logger = logging.getLogger(__name__)
@@ -118,15 +118,17 @@ class Store:
         known = self.version(key, resource, name)
         if record is None or known is None or known.uid != uid:
             return
+        news = True
         if resource == JOBS:
             record.forget_job()
         elif resource == PODS:
-            record.lay_out(record.pods.pop(name))
+            news = record.lay_out(record.pods.pop(name))
         else:
-            del record.children[resource.child_kind, name]
+            record.leave_set(record.children.pop((resource.child_kind, name))[0])
         if record.is_empty():
             del self._records[key]
-        self._changed(key)
+        if news:
+            self._changed(key)
 
     def known(self, resource: Resource) -> Iterator[tuple[JobKey, str, Versioned]]:
         """The job's key, the name and the version of each object of a type, for the sweep."""
@@ -340,8 +342,7 @@ class Store:
         )
         if known is None or known.uid != of.uid:
             # Pods may be known before their job.
-            for pod in record.pods.values():
-                record.merge_ends(pod)
+            record.merge_all_ends()
         record.drop_old_reports()
         self._changed(key)
 
@@ -389,9 +390,12 @@ class Store:
         if known is not None and known.version.uid != version.uid:
             # Deleted and created anew between two events.
             record.lay_out(known)
-        record.pods[view.name] = Pod(view, version, label(metadata, JOB_UID_LABEL))
-        record.merge_ends(record.pods[view.name])
-        if known is None or known.view != view:
+        pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
+        sets = record.own_sets()
+        owned, was_owned = record.owns(pod, sets), known is not None and record.owns(known, sets)
+        if owned:
+            record.merge_ends(pod)
+        if owned != was_owned or (owned and known is not None and known.view != view):
             self._changed(key)
 
     def _note_child(
@@ -405,7 +409,13 @@ class Store:
         known = record.children.get((resource.child_kind, view.name))
         if known is not None and not is_newer(version, known[1]):
             return
+        was_another = known is not None and known[1].uid != version.uid
+        if known is not None and was_another:
+            record.leave_set(known[0])
         record.children[resource.child_kind, view.name] = (view, version)
+        if resource == STATEFUL_SETS and (known is None or known[0].owner_uid != view.owner_uid or was_another):
+            # Pods may be known before their set.
+            record.merge_all_ends()
         if known is None or known[0] != view:
             self._changed(key)
 

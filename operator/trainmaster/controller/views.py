@@ -18,7 +18,6 @@ from trainmaster.api.protocol import (
     HASH_ANNOTATION,
     JOB_NAME_LABEL,
     MAX_INDEX,
-    POD_INDEX_LABEL,
     TOUCHED_ANNOTATION,
     Assignment,
     ProtocolError,
@@ -98,11 +97,10 @@ def parse_assignment(metadata: Raw) -> Assignment | None:
 
 
 def pod_view(raw: Raw) -> PodView | None:
-    """A worker's pod; None when it has no pod index, so isn't a worker of ours."""
+    """A pod; None when its name doesn't end with an index, as those of StatefulSets' pods do."""
     metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
     name = text(metadata.get("name"), MAX_NAME)
-    # The label is set by the StatefulSet controller since 1.28; the name ends with the same number.
-    index = decimal(label(metadata, POD_INDEX_LABEL) or name.rpartition("-")[2], MAX_INDEX)
+    index = decimal(name.rpartition("-")[2], MAX_INDEX)
     if index is None:
         return None
     phase = status.get("phase")

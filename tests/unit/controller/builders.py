@@ -29,6 +29,11 @@ def owner(uid: str = JOB_UID) -> list[dict[str, Any]]:
     return [{"kind": "DistributedTrainingJob", "name": "bert", "uid": uid, "controller": True}]
 
 
+def set_uid(name: str = "bert", job_uid: str = JOB_UID) -> str:
+    """The uid of the StatefulSet that `child` builds and that `pod` is controlled by."""
+    return f"set-{name}-{job_uid}"
+
+
 def assignment(
     attempt: int = 1, workers: tuple[int, ...] = (0, 1), name: str = "bert", uid: str = JOB_UID
 ) -> Assignment:
@@ -60,6 +65,9 @@ def pod(
             "uid": uid or f"pod-{name}-{index}",
             "labels": {**labels(name, job_uid), "apps.kubernetes.io/pod-index": str(index)},
             "annotations": annotations,
+            "ownerReferences": [
+                {"kind": "StatefulSet", "name": name, "uid": set_uid(name, job_uid), "controller": True}
+            ],
         },
         "spec": {"nodeName": "node-1"},
         "status": {"phase": "Running", "podIP": ip, "containerStatuses": [running()], **status},
@@ -92,6 +100,8 @@ def child(
     }
     if owner_uid:
         metadata["ownerReferences"] = owner(owner_uid)
+        if kind == "StatefulSet":
+            metadata["uid"] = set_uid(name, owner_uid)
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": {"replicas": 2}}
 
 

@@ -16,7 +16,7 @@ from tests.unit.controller.polling import until
 from trainmaster.api.evidence import AttemptEvidence, evidence_key, parse_ranks
 from trainmaster.api.protocol import ProtocolError, Report
 from trainmaster.api.v1alpha1 import Failure, JobStatus
-from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS
+from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.errors import Forbidden
 from trainmaster.controller.evidence_keeping import EvidenceKeeper, fitted, room_for
 from trainmaster.controller.records import JobKey, Snapshot
@@ -42,6 +42,7 @@ class World:
     def __post_init__(self) -> None:
         self.store = Store(lambda _key: None)
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         for index in range(2):
             self.store.note(PODS, self.cluster.put(PODS, b.pod(index)))
         self.keeper = EvidenceKeeper(self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds)

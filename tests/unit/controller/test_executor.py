@@ -51,6 +51,7 @@ class World:
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
 
     def add_pods(self, count: int = 2) -> None:
+        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         for index in range(count):
             self.store.note(PODS, self.cluster.put(PODS, b.pod(index)))
 

@@ -17,7 +17,7 @@ from tests.unit.controller.hostile_server import Answer, HostileServer, hostile,
 from tests.unit.controller.polling import until
 from trainmaster.api.protocol import Assignment, Report
 from trainmaster.controller import streams
-from trainmaster.controller.cluster import JOBS, PODS
+from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.following import Following, plan
 from trainmaster.controller.reach import AgentAddress, DirectReach
 from trainmaster.controller.records import REPORTED_ATTEMPTS, JobKey, Snapshot
@@ -340,6 +340,7 @@ def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
     """In the stream and as termination messages, which name any attempt and any worker."""
     store = Store(lambda _: None)
     store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+    store.note(STATEFUL_SETS, b.child("StatefulSet"))
     for attempt in range(1, 500):
         store.note_report(KEY, Report(attempt, attempt % 2, "u", "Running"))
     for number in range(2, 300):
@@ -368,6 +369,7 @@ def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
     )
     store = Store(lambda _: None)
     store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+    store.note(STATEFUL_SETS, b.child("StatefulSet"))
     pod = b.pod(0, assigned=huge)
     store.note(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
     found = store.snapshot(KEY)

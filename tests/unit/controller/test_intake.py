@@ -19,7 +19,7 @@ from tests.unit.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller.polling import until
 from trainmaster.controller import store as store_module
 from trainmaster.controller.app import Operator
-from trainmaster.controller.cluster import JOBS, PODS
+from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.decoding import MAX_DEPTH, decodable, decode
 from trainmaster.controller.errors import Unusable
 from trainmaster.controller.records import JobKey, Record
@@ -138,6 +138,7 @@ def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
         raise Broken("odd\nvalue")
 
     store.note(JOBS, cluster.put(JOBS, b.job()))
+    store.note(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
     with monkeypatch.context() as patched:
         patched.setattr(store_module, "pod_view", broken)
         raw = cluster.put(PODS, b.pod(0))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.cluster import EVENTS, JOBS, PODS
+from trainmaster.controller.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.errors import Forbidden
 from trainmaster.controller.killed_containers import KilledContainers
 from trainmaster.controller.records import JobKey
@@ -24,6 +24,7 @@ class World:
         self.store = Store(lambda _: None)
         self.kills = KilledContainers(self.cluster, self.store)
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         container = {**b.running(), "lastState": b.terminated(**{"code": 137, **end})["state"]}
         self.store.note(PODS, self.cluster.put(PODS, b.pod(0, containerStatuses=[container])))
 

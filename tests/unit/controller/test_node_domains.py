@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.cluster import JOBS, NODES, PODS
+from trainmaster.controller.cluster import JOBS, NODES, PODS, STATEFUL_SETS
 from trainmaster.controller.errors import Forbidden, Unavailable
 from trainmaster.controller.node_domains import NodeDomains
 from trainmaster.controller.records import JobKey
@@ -18,6 +18,7 @@ async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() 
     job = b.job()
     job["spec"] = {**job["spec"], "scheduling": {"topology": {"key": "rack"}}}
     store.note(JOBS, cluster.put(JOBS, job))
+    store.note(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
     for index in range(2):
         pod = b.pod(index)
         pod["spec"] = {**pod.get("spec", {}), "nodeName": f"node-{index}"}

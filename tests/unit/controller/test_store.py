@@ -26,6 +26,11 @@ class World:
     def __init__(self) -> None:
         self.changes: list[JobKey] = []
         self.store = Store(self.changes.append)
+        self.note_set()
+
+    def note_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
+        """The StatefulSet that `b.pod` is controlled by."""
+        self.store.note(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)
@@ -110,8 +115,10 @@ def stopped(job_uid: str) -> dict[str, Any]:
 
 def test_what_the_pods_of_an_earlier_job_of_the_same_name_tell_as_they_end_is_not_this_jobs() -> None:
     world = World()
+    world.note_set("old", 2)
     world.store.note(JOBS, versioned(b.job(uid="old"), 10))
     world.store.note(PODS, versioned(b.pod(0, job_uid="old"), 11))
+    assert [pod.worker for pod in world.snapshot().observed.pods] == [0]
     world.store.note(JOBS, versioned(b.job(uid="new"), 20))
     world.store.note(PODS, versioned(stopped("old"), 21))
     assert world.snapshot().observed.reports == ()
