@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import yaml
 
 from trainmaster.api.merge import merge
 from trainmaster.api.protocol import AGENT_PORT, JOB_UID_LABEL, Assignment
@@ -17,9 +14,7 @@ from trainmaster.rendering.gangs import has_pod_group, join_group, pod_group_con
 from trainmaster.rendering.kueue import Placement, place, workload_context
 from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
 from trainmaster.rendering.manifest import Manifest, finish
-
-# PyYAML writes these as they are and reads them back as spaces.
-_LINE_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
+from trainmaster.rendering.training_text import training_text
 
 
 def render(
@@ -79,9 +74,7 @@ def _service(job: JobIdentity) -> Manifest:
 
 
 def _training(job: JobIdentity, training: dict[str, Any]) -> Manifest:
-    text = yaml.safe_dump(training, sort_keys=False, allow_unicode=True, width=120)
-    if _LINE_BREAKS.search(text):
-        text = yaml.safe_dump(training, sort_keys=False, allow_unicode=False, width=120)
+    text = training_text(training)
     return finish(render_template("configmap.yaml.j2", child=child_context(job, training_name(job)), training=text))
 
 
