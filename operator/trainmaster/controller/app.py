@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from trainmaster.api.v1alpha1 import INSTALL_CRD
-from trainmaster.controller.cluster import LEASES
+from trainmaster.controller.cluster import JOBS, LEASES
 from trainmaster.controller.connection import Connection, connect
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
 from trainmaster.controller.events import EventRecorder
@@ -38,7 +38,7 @@ from trainmaster.controller.resync import Resync
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.store import Store
 from trainmaster.controller.streams import LeadStreams
-from trainmaster.controller.watching import Event, Watcher
+from trainmaster.controller.watching import WATCHED, Event, Watcher
 from trainmaster.rendering import Settings as RenderingSettings
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Operator:
         self.port: int | None = None
         self._decide = decide
         self._standby = settings.leader_elect
-        self._watcher: Watcher | None = None
+        self._watchers: list[Watcher] = []
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't go on."""
@@ -122,10 +122,15 @@ class Operator:
                 self.metrics.watch_restarts.inc()
                 resync.soon()
 
-            self._watcher = Watcher(connection, settings.namespaces, note=note, restarted=restarted)
+            # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
+            apart_from_jobs = tuple(resource for resource in WATCHED if resource != JOBS)
+            self._watchers = [
+                Watcher(connection, settings.namespaces, resources=resources, note=note, restarted=restarted)
+                for resources in ((JOBS,), apart_from_jobs)
+            ]
             reconciler = self._reconciler(stack, cluster, store, queue, streams, gangs, apart)
             background = [
-                asyncio.create_task(self._watcher.run(), name="watcher"),
+                *(asyncio.create_task(watcher.run(), name="watcher") for watcher in self._watchers),
                 asyncio.create_task(resync.run(), name="resync"),
                 asyncio.create_task(large.run(store), name="large jobs"),
                 *([holding] if holding is not None else []),
@@ -284,7 +289,7 @@ class Operator:
 
         def healthy() -> str | None:
             # That this answers shows that the event loop turns. Watching heals itself; if not, a restart may.
-            dead = self._watcher.dead_seconds() if self._watcher else 0.0
+            dead = max((watcher.dead_seconds() for watcher in self._watchers), default=0.0)
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
         server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=refresh)

@@ -25,6 +25,9 @@ class Resource:
     version: str
     plural: str
     kind: str
+    # Objects in a page of a list, all of which are in memory together. A pod of 10 kB is ten times that as Python's
+    # objects: client-go's 500 would cost 50 MB.
+    page: int = 50
 
     @property
     def api_version(self) -> str:
@@ -45,7 +48,8 @@ class Resource:
         return "/".join(parts)
 
 
-JOBS = Resource(GROUP, VERSION, PLURAL, KIND)
+# Fewer, because 1.5 MB of JSON, as much as etcd takes, can be 30 MB of Python's objects.
+JOBS = Resource(GROUP, VERSION, PLURAL, KIND, page=8)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")

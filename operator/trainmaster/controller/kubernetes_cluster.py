@@ -33,8 +33,6 @@ from trainmaster.controller.pod_http import (
 )
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# Objects in one page of a list. A pod of 10 kB is ten times that as Python objects: client-go's 500 would cost 50 MB.
-PAGE = 100
 # What the kubelet says, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
 # Bytes of it, and of whatever else stands where a log was asked for.
@@ -80,7 +78,7 @@ class KubernetesCluster:
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[Sequence[RawObject]]:
-        query = {"limit": str(PAGE)}
+        query = {"limit": str(resource.page)}
         if label_selector:
             query["labelSelector"] = label_selector
         if field_selector:

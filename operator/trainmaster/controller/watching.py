@@ -42,7 +42,6 @@ from trainmaster.controller.cluster import (
     Resource,
 )
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.kubernetes_cluster import PAGE
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +265,7 @@ class _Life:
         # A task for each object that had an event: a short idle time keeps thousands of them from piling up.
         settings.queueing.idle_timeout = 0.2
         settings.queueing.exit_timeout = 0.5
-        settings.watching.chunk_size = PAGE
+        settings.watching.chunk_size = min(resource.page for resource in self._resources)
         settings.watching.reconnect_backoff = self._reconnect_seconds
         settings.networking.connect_timeout = 5.0
         # Retries inside kopf hide from us that the API server is away; a few are enough before it is restarted.

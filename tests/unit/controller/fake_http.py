@@ -42,6 +42,8 @@ class FakeHttp:
     written_as: dict[str, str] = field(default_factory=dict)
     watches: dict[str, int] = field(default_factory=dict)
     lists: dict[str, int] = field(default_factory=dict)
+    # By plural, the most objects that one answer had.
+    largest_page: dict[str, int] = field(default_factory=dict)
     _interrupt: asyncio.Event = field(default_factory=asyncio.Event)
     _error: dict[str, Any] | None = None
     # Resource versions below this can't be watched from any more.
@@ -114,6 +116,8 @@ class FakeHttp:
             items = [item async for page in pages for item in page]
             start, limit = int(request.query.get("continue") or 0), int(request.query.get("limit") or len(items))
             metadata = {"resourceVersion": version}
+            sent = len(items[start : start + limit])
+            self.largest_page[resource.plural] = max(sent, self.largest_page.get(resource.plural, 0))
             if start + limit < len(items):
                 metadata["continue"] = str(start + limit)
             return web.json_response(
