@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.connection import BrokenLines, Connection, Lines, json_line
+from trainmaster.agent.connection import BrokenLines, Connection, Lines, Pace, json_line
 from trainmaster.agent.environment import mismatches
 from trainmaster.agent.http import chunk
-from trainmaster.agent.inquest import Inquest, evidence_line
+from trainmaster.agent.inquest import MAX_EVIDENCE_BYTES, Inquest, evidence_line
+from trainmaster.agent.kept_lines import KeptLines
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.members import Member, Members
 from trainmaster.agent.progress import clean_ranks
 from trainmaster.agent.report import Report, from_wire, whole
 from trainmaster.agent.run import FAILURE_GRACE
@@ -31,34 +33,16 @@ up to a second and more, and a script that fails at its first import is faster."
 RECONNECT_SECONDS = 1.0
 """An operator whose stream broke counts as following for so long: a blip must not make workers report by exiting."""
 MAX_STREAMS = 8
-MAX_MEMBERS = 8_192
+MAX_PROGRESS_BYTES = 8_388_608
+"""What is kept of all workers' progress."""
+MEMBER_BURST_BYTES, MEMBER_BYTES_PER_SECOND = 524_288, 262_144
+"""A member that sends faster is read slower: eight ranks' progress is 4 KiB a second, evidence 64 KiB."""
+MAX_MEMBER_PENDING_BYTES = 1_048_576
+"""What a member may leave unread; an assignment is at most 256 KiB."""
 MEMBERS_IN_HELLO = 256
 """A line must stay below what its reader takes, 64 KiB; the others follow in lines of their own."""
 KEPT_ATTEMPTS = 3
 """Attempts of which a worker's last report is kept: the current one, the one before, one that is ahead of the lead."""
-
-
-class Member:
-    """One worker as the lead knows it."""
-
-    def __init__(self, worker: int, uid: str, connection: Optional[Connection]) -> None:
-        self.worker = worker
-        self.uid = uid
-        self.connection = connection
-        self.seen = 0
-        self.heard_at = time.monotonic()
-        self.environment: dict[str, str] = {}
-        self.environment_attempt = 0
-        """The attempt that started in this environment: files such as the configuration may change between two."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether the lead can tell it something."""
-        return self.connection is not None and not self.connection.closed
-
-    def to_wire(self, own: bool) -> dict[str, Any]:
-        """Its entry in the stream."""
-        return {"worker": self.worker, "uid": self.uid, "seen": self.seen, "connected": own or self.connected}
 
 
 class Kept:
@@ -89,10 +73,14 @@ class Lead:
         self._on_followed = on_followed
         self._on_mismatch = on_mismatch
         self._on_inquest = on_inquest
-        self._members: dict[int, Member] = {}
         self._kept: dict[tuple[int, int], Kept] = {}
-        self._progress: dict[int, dict[str, Any]] = {}
-        self._evidence: dict[int, dict[str, Any]] = {}
+        self._progress = KeptLines(MAX_PROGRESS_BYTES)
+        self._reached: dict[int, tuple[int, int]] = {}
+        """The attempt and the slowest rank's step in each worker's last progress."""
+        self._evidence = KeptLines(2 * MAX_EVIDENCE_BYTES)
+        self._part: frozenset[int] = frozenset()
+        """The assignment's workers."""
+        self._assignment_line = b""
         self._inquest = Inquest(loop, self._tell_inquest, self._taking_part, self._steps, self._lose)
         self._streams: list[Connection] = []
         self._assignment: Assignment | None = None
@@ -102,7 +90,8 @@ class Lead:
         self._acked = 0
         self._mismatched_attempt = 0
         self._own = Member(settings.worker, settings.pod_uid, None)
-        self._members[settings.worker] = self._own
+        self._table = Members(self._own, self._forget)
+        self._members = self._table.by_worker
         loop.call_every(PING_SECONDS, self._ping)
 
     @property
@@ -118,18 +107,16 @@ class Lead:
     def assignment_changed(self, assignment: Assignment) -> None:
         """The agent has taken a higher assignment: tell everybody."""
         self._assignment = assignment
+        self._part = frozenset(assignment.workers)
         self._own.seen = assignment.attempt
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= assignment.attempt - 1}
-        self._progress = {worker: line for worker, line in self._progress.items() if worker in assignment.workers}
+        self._progress.forget(lambda worker, _: worker in self._part)
+        self._reached = {worker: reached for worker, reached in self._reached.items() if worker in self._part}
         # An attempt's evidence is kept for an operator that comes a little later.
-        self._evidence = {
-            worker: line for worker, line in self._evidence.items() if line["attempt"] >= assignment.attempt - 1
-        }
+        self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._inquest.close()
-        line = json_line({"type": "assignment", **assignment.to_wire()})
-        for member in self._members.values():
-            if member.connected and member.connection is not None:
-                member.connection.send(line)
+        self._assignment_line = json_line({"type": "assignment", **assignment.to_wire()})
+        self._table.tell(self._assignment_line)
         self._emit({"type": "member", **self._own.to_wire(True)})
 
     def take_report(self, report: Report) -> None:
@@ -153,8 +140,11 @@ class Lead:
 
     def take_progress(self, worker: int, line: dict[str, Any]) -> None:
         """Keep a worker's progress line and pass it on."""
-        self._progress[worker] = line
-        self._emit(line)
+        data = json_line(line)
+        self._progress.keep(worker, line["attempt"], data)
+        slowest = min((rank.get("step", -1) for rank in line["ranks"].values()), default=-1)
+        self._reached[worker] = line["attempt"], slowest
+        self._emit_line(data)
 
     def take_stall(self, attempt: int) -> None:
         """A rank somewhere is over its limit: ask all workers how theirs stand."""
@@ -164,8 +154,9 @@ class Lead:
     def take_evidence(self, worker: int, line: dict[str, Any]) -> None:
         """Keep a worker's evidence of a stall, pass it on, and judge when all have answered."""
         if line["ranks"]:
-            self._evidence[worker] = line
-            self._emit(line)
+            data = json_line(line)
+            self._evidence.keep(worker, line["attempt"], data)
+            self._emit_line(data)
         self._inquest.take(worker, line)
 
     def acknowledge(self, seq: int) -> None:
@@ -192,32 +183,45 @@ class Lead:
         lines = [hello, *({"type": "member", **member} for member in members[MEMBERS_IN_HELLO:])]
         for kept in sorted(self._kept.values(), key=lambda kept: kept.seq):
             lines.append({"type": "report", "seq": kept.seq, "report": kept.report.to_wire()})
-        lines.extend([*self._progress.values(), *self._evidence.values()])
         self._streams.append(connection)
-        connection.send(chunk(b"".join(json_line(line) for line in lines)))
+        kept_lines = [*self._progress.all(), *self._evidence.all()]
+        connection.send(chunk(b"".join([*map(json_line, lines), *kept_lines])))
         self._tell_followed()
 
     def join(self, connection: Connection, rest: bytes) -> None:
         """Take a member's connection over; it says who it is in its first line."""
         lines = Lines()
+        pace = Pace(MEMBER_BURST_BYTES, MEMBER_BYTES_PER_SECOND)
         member: list[Member] = []
+        connection.most_pending = MAX_MEMBER_PENDING_BYTES
+        self._table.arrive(connection)
 
         def receive(data: bytes) -> None:
+            before = lines.count
             try:
                 for line in lines.feed(data):
+                    if connection.closed:
+                        # The line before made it give way, or it is one too many unread.
+                        return
                     if not member:
                         joined = self._hello(connection, line)
                         if joined is None:
-                            connection.close()
+                            self._table.turn_away(connection)
                             return
+                        self._table.arrived(connection)
                         member.append(joined)
                     else:
                         self._from_member(member[0], line)
             except BrokenLines:
                 connection.close()
                 closed()
+                return
+            wait = pace.spend(len(data), lines.count - before)
+            if wait and not connection.closed:
+                connection.pause(wait)
 
         def closed() -> None:
+            self._table.arrived(connection)
             if member and member[0].connection is connection:
                 member[0].connection = None
                 self._emit({"type": "member", **member[0].to_wire(False)})
@@ -235,7 +239,7 @@ class Lead:
         worker, uid = whole(line.get("worker")), line.get("uid")
         if line.get("type") != "hello" or worker is None or not isinstance(uid, str) or len(uid) > 64:
             return None
-        if worker == self._settings.worker or (worker not in self._members and len(self._members) >= MAX_MEMBERS):
+        if not self._table.make_room(worker, self._part):
             return None
         before = self._members.get(worker)
         if before is not None and before.connection is not None:
@@ -244,8 +248,7 @@ class Lead:
         member.seen = whole(line.get("seen")) or 0
         self._members[worker] = member
         self._emit({"type": "member", **member.to_wire(False)})
-        if self._assignment is not None:
-            connection.send_line({"type": "assignment", **self._assignment.to_wire()})
+        connection.send(self._assignment_line)
         connection.send_line({"type": "followed", "value": self.followed, "uid": self._settings.pod_uid})
         if self._inquest.question is not None:
             connection.send_line(self._inquest.question)
@@ -253,6 +256,9 @@ class Lead:
         if failed is not None:
             connection.send_line(_stop_line(failed))
         return member
+
+    def _forget(self, worker: int) -> None:
+        self._kept = {key: kept for key, kept in self._kept.items() if key[1] != worker}
 
     def _from_member(self, member: Member, line: dict[str, Any]) -> None:
         member.heard_at = time.monotonic()
@@ -264,7 +270,7 @@ class Lead:
                 self.take_report(report._replace(uid=member.uid))
         elif kind == "progress":
             attempt, at = whole(line.get("attempt")), line.get("at")
-            if attempt is not None and isinstance(at, (int, float)):
+            if attempt is not None and not isinstance(at, bool) and isinstance(at, (int, float)) and 0 <= at < 1e12:
                 ranks = clean_ranks(line.get("ranks"))
                 self.take_progress(
                     member.worker,
@@ -287,7 +293,7 @@ class Lead:
                 self._emit({"type": "member", **member.to_wire(False)})
 
     def _taking_part(self) -> frozenset[int]:
-        return frozenset(self._assignment.workers if self._assignment is not None else ())
+        return self._part
 
     def _steps(self, worker: int, since: float) -> Optional[int]:
         """How far a worker was by its last progress, its slowest rank; -1 where it never said, None where it was heard
@@ -295,10 +301,8 @@ class Lead:
         member = self._members.get(worker)
         if member is not None and member.connected and member.heard_at >= since:
             return None
-        line = self._progress.get(worker)
-        if line is None or self._assignment is None or line["attempt"] != self._assignment.attempt:
-            return -1
-        return min((rank.get("step", -1) for rank in line["ranks"].values()), default=-1)
+        attempt, step = self._reached.get(worker, (-1, -1))
+        return step if self._assignment is not None and attempt == self._assignment.attempt else -1
 
     def _lose(self, attempt: int, workers: list[int], sentence: str) -> None:
         """Report workers whose agents don't answer. One that comes back joins again and is told what became of it."""
@@ -319,18 +323,12 @@ class Lead:
         return assignment.uids[assignment.workers.index(worker)]
 
     def _tell_inquest(self, line: dict[str, Any]) -> None:
-        data = json_line(line)
-        for member in self._members.values():
-            if member.connected and member.connection is not None:
-                member.connection.send(data)
+        self._table.tell(json_line(line))
         self._on_inquest(line)
 
     def _stop_all(self, report: Report) -> None:
-        line = json_line(_stop_line(report))
-        for member in self._members.values():
-            if member.connected and member.connection is not None:
-                member.connection.send(line)
         stop = _stop_line(report)
+        self._table.tell(json_line(stop))
         self._on_stop(report.attempt, stop["graceSeconds"], stop["afterSeconds"])
 
     def _failed_report(self) -> Report | None:
@@ -355,10 +353,7 @@ class Lead:
             member.connection.send_line({"type": "ack", "attempt": report.attempt})
 
     def _tell_followed(self) -> None:
-        line = json_line({"type": "followed", "value": self.followed})
-        for member in self._members.values():
-            if member.connected and member.connection is not None:
-                member.connection.send(line)
+        self._table.tell(json_line({"type": "followed", "value": self.followed}))
         self._on_followed()
 
     def _compare_environments(self) -> None:
@@ -383,7 +378,10 @@ class Lead:
         self._on_mismatch(assignment.attempt, lines)
 
     def _emit(self, line: dict[str, Any]) -> None:
-        data = chunk(json_line(line))
+        self._emit_line(json_line(line))
+
+    def _emit_line(self, line: bytes) -> None:
+        data = chunk(line)
         for stream in list(self._streams):
             stream.send(data)
 
@@ -397,6 +395,7 @@ class Lead:
     def _ping(self) -> None:
         self._emit({"type": "ping"})
         line = json_line({"type": "ping"})
+        self._table.turn_away_late()
         silent_since = time.monotonic() - SILENCE_SECONDS
         for member in self._members.values():
             connection = member.connection

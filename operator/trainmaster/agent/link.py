@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines
+from trainmaster.agent.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines, Pace
 from trainmaster.agent.joining import Joined, Joining
 from trainmaster.agent.lead import PING_SECONDS, SILENCE_SECONDS
 from trainmaster.agent.loop import Loop, Timer
@@ -22,6 +22,8 @@ from trainmaster.agent.settings import Settings
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 HURRY_SECONDS = 3.0
 HURRIED_RETRY_SECONDS = 0.1
+LEAD_BURST_BYTES, LEAD_BYTES_PER_SECOND = 2_097_152, 1_048_576
+"""A lead that sends faster is read slower; an assignment is at most 256 KiB."""
 
 
 class Link:
@@ -44,6 +46,7 @@ class Link:
         self._assignment: Assignment | None = None
         self._connection: Connection | None = None
         self._lines = Lines()
+        self._pace = Pace(LEAD_BURST_BYTES, LEAD_BYTES_PER_SECOND)
         self._trying: Joining | None = None
         self._retry: Timer | None = None
         self._rounds = 0
@@ -169,6 +172,7 @@ class Link:
         self._connection = connection
         self.lead = worker
         self._lines = Lines(MAX_ASSIGNMENT_LINE_BYTES)
+        self._pace = Pace(LEAD_BURST_BYTES, LEAD_BYTES_PER_SECOND)
         self._rounds = 0
         connection.on_data = self._received
         connection.on_close = self._lost
@@ -201,8 +205,10 @@ class Link:
 
     def _received(self, data: bytes) -> None:
         self._heard_at = time.monotonic()
+        connection, lines = self._connection, self._lines
+        before = lines.count
         try:
-            for line in self._lines.feed(data):
+            for line in lines.feed(data):
                 if line.get("type") == "followed":
                     self.followed = line.get("value") is True
                     self._lead_uid = str(line.get("uid") or self._lead_uid)
@@ -217,6 +223,10 @@ class Link:
                     self._receive(line)
         except BrokenLines:
             self._lost()
+            return
+        wait = self._pace.spend(len(data), lines.count - before)
+        if wait and connection is not None and not connection.closed:
+            connection.pause(wait)
 
     def _ping(self) -> None:
         if self._connection is None:
