@@ -72,6 +72,14 @@ def test_no_progress_makes_a_status_that_is_no_json(ranks: list[RankProgress], f
     check(job(status), later, NOW + 30)
 
 
+def test_a_sum_and_a_product_beyond_a_floats_range_are_left_out() -> None:
+    rank = RankProgress(step=1, total_steps=2**52, step_seconds=1e300, samples_per_second=1.7e308)
+    around = observed(*all_up(), progress={0: {0: rank, 1: rank}}, progress_attempt=1, progress_at=NOW)
+    status = check(job(running()), around, NOW)
+    assert status.progress is not None
+    assert (status.progress.samples_per_second, status.progress.eta_seconds) == (None, None)
+
+
 @given(damaged(STATUS), st.sampled_from(["up", "failed", "gone"]), st.sampled_from([NOW, 0.0, 1e12]))
 def test_no_status_keeps_decide_from_answering(raw: Any, what: str, now: float) -> None:
     try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cel_expr_python import cel
 
+from trainmaster.local.apiserver import deep
 from trainmaster.local.apiserver.cel import RESERVED, RuleError, compiled, evaluation_error
 from trainmaster.local.apiserver.errors import ApiError, FieldError, forbidden
 from trainmaster.local.apiserver.resources import Object, ResourceType, User
@@ -96,7 +97,8 @@ class _Policy:
 
     def refusal(self, write: Write, namespace: Object | None) -> tuple[str, str] | None:
         """Why the policy refuses the write, as reason and message; None when it doesn't."""
-        data: dict[str, Any] = {"request": write.request(), "object": write.obj, "oldObject": write.old}
+        objects = {"object": deep.without(write.obj), "oldObject": deep.without(write.old)}
+        data: dict[str, Any] = {"request": write.request(), **objects}
         data["namespaceObject"] = namespace
         failures: list[str] = []
         for condition in self.conditions:

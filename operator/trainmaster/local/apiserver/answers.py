@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from trainmaster.local.apiserver import deep
 from trainmaster.local.apiserver.codec import Form, to_yaml
 from trainmaster.local.apiserver.errors import ApiError
 from trainmaster.local.apiserver.listing import ListResult
@@ -22,7 +23,7 @@ JSON_TYPE = "application/json"
 def json_response(
     value: Any, status: int = 200, *, headers: Mapping[str, str] | None = None, content_type: str = JSON_TYPE
 ) -> web.Response:
-    body = value if isinstance(value, bytes) else orjson.dumps(value)
+    body = value if isinstance(value, bytes) else deep.dumps(value)
     answer = web.Response(body=body, status=status, headers=headers)
     answer.headers["Content-Type"] = content_type
     return answer
@@ -60,12 +61,12 @@ def list_body(type_: ResourceType, form: Form, page: ListResult, now: float, inc
     if page.remaining is not None:
         metadata["remainingItemCount"] = page.remaining
     if form.as_ == "Table":
-        return orjson.dumps(table(type_, page.items, metadata, now, include))
+        return deep.dumps(table(type_, page.items, metadata, now, include))
     if form.as_ == "PartialObjectMetadataList":
         items = [partial(obj) for obj in page.items]
         kind = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
-        return orjson.dumps({**kind, "metadata": metadata, "items": items})
-    head = orjson.dumps({"kind": type_.kind_of_list, "apiVersion": type_.api_version, "metadata": metadata})
+        return deep.dumps({**kind, "metadata": metadata, "items": items})
+    head = deep.dumps({"kind": type_.kind_of_list, "apiVersion": type_.api_version, "metadata": metadata})
     encoded = [item_json(type_, revision) for revision in page.revisions]
     body = b"".join((head[:-1], b',"items":[', b",".join(encoded), b"]}"))
     if form.yaml:
@@ -77,11 +78,11 @@ def item_json(type_: ResourceType, revision: Revision) -> bytes:
     """An item of a list: built-ins don't repeat kind and apiVersion there, custom resources do."""
     if type_.custom:
         return revision.json
-    prefix = orjson.dumps({"kind": type_.kind, "apiVersion": type_.api_version})[:-1] + b","
+    prefix = deep.dumps({"kind": type_.kind, "apiVersion": type_.api_version})[:-1] + b","
     encoded = revision.json
     if encoded.startswith(prefix):
         return b"{" + encoded[len(prefix) :]
-    return orjson.dumps({key: value for key, value in revision.object.items() if key not in ("kind", "apiVersion")})
+    return deep.dumps({key: value for key, value in revision.object.items() if key not in ("kind", "apiVersion")})
 
 
 def event_json(type_: ResourceType, form: Form, event: WatchEvent, now: float, include: str, *, header: bool) -> bytes:
@@ -89,14 +90,14 @@ def event_json(type_: ResourceType, form: Form, event: WatchEvent, now: float, i
     if form.as_ == "Table":
         if event.type == "BOOKMARK":
             metadata = event.object["metadata"]
-            body = orjson.dumps({**table(type_, [], metadata, now, header=header), "metadata": metadata})
+            body = deep.dumps({**table(type_, [], metadata, now, header=header), "metadata": metadata})
         else:
             version = {"resourceVersion": str(event.revision.version)}
-            body = orjson.dumps(table(type_, [event.object], version, now, include, header=header))
+            body = deep.dumps(table(type_, [event.object], version, now, include, header=header))
     elif form.as_.startswith("PartialObjectMetadata"):
-        body = orjson.dumps(partial(event.object))
+        body = deep.dumps(partial(event.object))
     elif event.object["apiVersion"] != type_.api_version:
-        body = orjson.dumps({**event.object, "apiVersion": type_.api_version})
+        body = deep.dumps({**event.object, "apiVersion": type_.api_version})
     else:
         body = event.revision.json
     return b"".join((b'{"type":"', event.type.encode(), b'","object":', body, b"}\n"))

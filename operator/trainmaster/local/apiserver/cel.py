@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_encoders, ext_math, ext_optional, ext_strings
 
+from trainmaster.local.apiserver import deep
 from trainmaster.local.apiserver.cel_costs import REQUEST_BYTES, Place, cost_errors, declared
 from trainmaster.local.apiserver.errors import FieldError
 from trainmaster.local.apiserver.schema.structure import ANY, Schema, item_schema, list_keys, list_type
@@ -282,7 +283,7 @@ class Rules:
 
     def check(self, value: Any, old: Any = None) -> list[FieldError]:
         """The field errors of an object; `old` is the object it replaces, None when it is new."""
-        return list(self._check(value, _MISSING if old is None else old, ""))
+        return list(self._check(deep.without(value), _MISSING if old is None else deep.without(old), ""))
 
     def _check(self, value: Any, old: Any, path: str) -> Iterable[FieldError]:
         if value is None:

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import yaml
 
+from trainmaster.local.apiserver import deep
 from trainmaster.local.apiserver.errors import bad_request, not_acceptable, unsupported_media_type
 from trainmaster.local.kinds import protobuf
 
@@ -51,7 +52,10 @@ def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] =
     if media in _YAML_TYPES and not raw.lstrip().startswith(b"{"):
         return Body(_yaml(raw))
     try:
-        value = orjson.loads(raw)
+        value, shallow = deep.loads(raw)
+    except deep.TooDeep as error:
+        problem = f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
+        raise bad_request(f"{problem}json parse error: {error}") from error
     except orjson.JSONDecodeError as error:
         if media in _YAML_TYPES:
             return Body(_yaml(raw))
@@ -60,7 +64,7 @@ def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] =
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
             f"json parse error: {go_json_error(text)} ({text[:1024]})"
         ) from error
-    return Body(value, _duplicates(raw, value))
+    return Body(value, _duplicates(shallow, value))
 
 
 def _yaml(raw: bytes) -> Any:
@@ -145,6 +149,9 @@ def go_json_error(text: str) -> str:
         else:
             place = "looking for beginning of value"
         return f"invalid character '{character}' {place}"
+    except RecursionError:
+        # Somewhere down there; Go would say where.
+        return "invalid JSON"
     return "invalid JSON"
 
 

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import orjson
-
+from trainmaster.local.apiserver import deep
 from trainmaster.local.apiserver.errors import expired
 from trainmaster.local.apiserver.resources import Object
 
@@ -36,7 +35,7 @@ class Revision:
     @property
     def json(self) -> bytes:
         if self._json is None:
-            self._json = orjson.dumps(self.object)
+            self._json = deep.dumps(self.object)
         return self._json
 
     def copy_with_version(self, version: int) -> Revision:
