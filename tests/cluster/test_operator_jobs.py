@@ -110,6 +110,26 @@ def test_two_workers_train_to_success_and_free_their_resources(cluster: Cluster,
     assert "finalizers" not in job["metadata"]
 
 
+def test_workers_with_a_read_only_root_write_to_tmp_and_nothing_is_kept_that_the_job_does_not_allow(
+    cluster: Cluster, jobs: Jobs
+) -> None:
+    scratch = """
+import os, pathlib, sys, tempfile
+for folder in (pathlib.Path.home(), pathlib.Path(tempfile.gettempdir())):
+    (folder / "scratch").write_text("a patient's name")
+print("a patient's name", flush=True)
+sys.exit(int(os.environ["TRAINMASTER_ATTEMPT"]) == 1 and os.environ["RANK"] == "1")
+"""
+    job = training_job("job", scratch)
+    job["spec"] |= {"securityContext": {"readOnlyRootFilesystem": True}}
+    job["spec"]["runPolicy"] = {**job["spec"].get("runPolicy", {}), "keepLogs": False}
+    cluster.apply(job)
+    jobs.until_phase("Succeeded")
+    evidence = cluster.eventually(lambda: cluster.get("configmap", "job-evidence")["data"])
+    assert "patient" not in str(evidence)
+    assert "job-logs" not in {found["metadata"]["name"] for found in cluster.items("configmaps")}
+
+
 def test_a_failed_rank_restarts_the_group_in_place(cluster: Cluster, jobs: Jobs) -> None:
     script = train("sys.exit(7) if rank == 1 and attempt == 1 else None")
     cluster.apply(training_job("job", script, runPolicy={"keepPods": "All"}))

@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.text import Text
 
 from trainmaster.cli.console import SafeConsole
+from trainmaster.cli.documents import UnreadableFile, read_documents
 from trainmaster.cli.show import duration, job_view
 from trainmaster.client import ClientError, JobClient, TrainingJob
 
@@ -77,8 +78,12 @@ class Demo:
 
     def _prepare(self) -> tuple[str, Path]:
         """The job's name, and the example with its checkpoints on this disk, where they outlive the job's pods."""
-        documents = [document for document in yaml.safe_load_all(self.example.read_text()) if document]
-        job = next((each for each in documents if each.get("kind") == "DistributedTrainingJob"), None)
+        try:
+            documents = [document.value for document in read_documents(str(self.example))]
+        except UnreadableFile as error:
+            raise DemoError(str(error)) from error
+        ours = (each for each in documents if isinstance(each, dict) and each.get("kind") == "DistributedTrainingJob")
+        job = next(ours, None)
         if job is None:
             raise DemoError(f"{self.example} has no DistributedTrainingJob.")
         checkpoint = job["spec"].setdefault("checkpoint", {})

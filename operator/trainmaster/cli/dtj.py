@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.terminal import log_line, say, write
+from trainmaster.cli.terminal import Program, log_line, say, write
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from trainmaster.client import JobClient, TrainingJob
 
-app = typer.Typer(
+app = Program(
     name="kubectl-dtj",
     help="Look at, wait for, suspend and resume DistributedTrainingJobs.",
     no_args_is_help=True,

@@ -12,9 +12,9 @@ import typer
 
 from trainmaster import __version__
 from trainmaster.cli import local, operator
-from trainmaster.cli.terminal import say, write
+from trainmaster.cli.terminal import Program, say, write
 
-app = typer.Typer(
+app = Program(
     name="trainmaster",
     help="Distributed PyTorch training on Kubernetes.",
     no_args_is_help=True,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
+from typing import Any
 
 import typer
 
@@ -18,9 +20,22 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
 
 
+class Program(typer.Typer):
+    """An application whose faults are told as everything else is: an exception quotes what it stumbled over."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command of the process's arguments."""
+        try:
+            return super().__call__(*args, **kwargs)
+        except Exception as error:
+            # Nobody above can do anything with it, and Python's own traceback would print it as it is.
+            say("".join(traceback.format_exception(error)), error=True)
+            sys.exit(1)
+
+
 def say(text: str, *, error: bool = False) -> None:
     """Print a message for a person. Its further lines are indented, so that none passes for a message of its own."""
-    typer.echo(printable(text).replace("\n", "\n  "), err=error)
+    typer.echo(printable(text.rstrip("\n")).replace("\n", "\n  "), err=error)
 
 
 def write(text: str) -> None:

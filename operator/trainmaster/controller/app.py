@@ -178,7 +178,11 @@ class Operator:
             missing,
             self.metrics,
             self._decide,
-            RenderingSettings(agent_image=settings.agent_image, replace_after_seconds=settings.replace_after_seconds),
+            RenderingSettings(
+                agent_image=settings.agent_image,
+                replace_after_seconds=settings.replace_after_seconds,
+                keep_logs=settings.keep_logs,
+            ),
             forget=forget,
             kills=KilledContainers(cluster, store),
             domains=NodeDomains(cluster, store),

@@ -53,6 +53,14 @@ _AGENT_REASONS = frozenset(
         "Diverged",
     }
 )
+# Reasons whose text is the agent's own, and nothing that a program printed.
+_AGENTS_WORDS = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
+# What speaks of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
+HARDWARE = re.compile(
+    r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
+    r"|ncclUnhandledCudaError|ncclInternalError|device (?:is )?(?:unavailable|lost)|Input/output error",
+    re.IGNORECASE,
+)
 MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 300
 
@@ -158,6 +166,10 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Cause:
     details += [f"pod {name}"] + ([f"node {node}"] if node else [])
     ended = _how(report, reason)
     lines = _short(report.error.splitlines())
+    if not situation.keeps_output and reason not in _AGENTS_WORDS:
+        # Of what was printed only the word by which a node is blamed.
+        found = HARDWARE.search(lines)
+        lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")
     return Cause(report.attempt, reason, message, report.worker, report.rank, name, node, report.exit_code)
 

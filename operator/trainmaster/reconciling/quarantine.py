@@ -8,23 +8,16 @@ replaced before the next attempt opens. Setting `quarantineAfter` to 0 forgives 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.api.v1alpha1 import Failure
-from trainmaster.reconciling.attribution import Cause
+from trainmaster.reconciling.attribution import HARDWARE, Cause
 from trainmaster.reconciling.decision import DeletePod, PodRef
 from trainmaster.reconciling.situation import Situation
 
 # What a machine can do to a rank. Memory and storage limits, programs and environments are the job's own.
 _BLAMED = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
-# An exception is the program's, unless it speaks of the machine (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
-_HARDWARE = re.compile(
-    r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
-    r"|ncclUnhandledCudaError|ncclInternalError|device (?:is )?(?:unavailable|lost)|Input/output error",
-    re.IGNORECASE,
-)
 # SIGKILL comes from somebody, not from a machine.
 _KILLED = 128 + 9
 MAX_NODES = 64
@@ -70,7 +63,8 @@ def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
 def _is_machines(failure: Cause | Failure) -> bool:
     """Whether the machine may have caused it."""
     if failure.reason == "Error":
-        return _HARDWARE.search(failure.message) is not None
+        # An exception is the program's, unless it speaks of the machine.
+        return HARDWARE.search(failure.message) is not None
     return failure.reason in _BLAMED and not (failure.reason == "Signal" and failure.exit_code == _KILLED)
 
 

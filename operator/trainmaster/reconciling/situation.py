@@ -92,6 +92,11 @@ class Situation:
         return dict(zip(self.workers, self.status.member_ends, strict=False))
 
     @property
+    def keeps_output(self) -> bool:
+        """Whether what the workers printed may be told."""
+        return self.settings.keep_logs and self.spec.run_policy.keep_logs
+
+    @property
     def last_failure(self) -> Failure | None:
         """The newest failure or disruption."""
         return self.status.failures[0] if self.status.failures else None

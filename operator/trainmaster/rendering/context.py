@@ -70,6 +70,8 @@ class Settings:
     # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
     # scheduler take longer). None: never.
     replace_after_seconds: float | None = 5.0
+    # Whether what workers print may be kept and told, where the job allows it too (runPolicy.keepLogs).
+    keep_logs: bool = True
 
 
 @dataclass(frozen=True)

@@ -368,6 +368,13 @@ def test_a_status_that_nobody_understands_is_one_sentence(
         TrainingJob.of(job(phase=HOSTILE))
 
 
+def test_a_fault_s_traceback_is_harmless_too(transport: FakeTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": RuntimeError(HOSTILE)}
+    output = on_a_terminal(monkeypatch, dtj.app, ("status", "reviews"))
+    assert_harmless(output)
+    assert "RuntimeError: name\\x1b]52" in output
+
+
 def test_every_command_is_among_those_above() -> None:
     def named(app: typer.Typer) -> set[str]:
         functions = (command.callback for command in app.registered_commands)

@@ -53,6 +53,23 @@ def test_a_lost_pod_explains_whatever_its_peers_say() -> None:
     assert (cause.reason, cause.worker, cause.node) == ("PodDeleted", 1, "node-1")
 
 
+@pytest.mark.parametrize(
+    ("reason", "error", "told"),
+    [
+        ("Error", "ValueError: a patient's name", "ended with exit code 1"),
+        ("Error", "a patient's name\nCUDA error: uncorrectable ECC error", "ended with exit code 1: uncorrectable"),
+        ("PreflightMismatch", "torch differs: 2.12 on worker 0", "another environment than its peers: torch differs"),
+    ],
+)
+def test_without_leave_to_keep_output_the_message_quotes_nothing_that_a_program_printed(
+    reason: str, error: str, told: str
+) -> None:
+    around = observed(said(1, "Failed", reason=reason, exit_code=1, error=error))
+    failure = decided(job(running(), runPolicy={"keepLogs": False}), around).status.failures[0]
+    assert told in failure.message
+    assert "patient" not in failure.message
+
+
 def test_the_message_names_rank_pod_node_code_and_the_last_lines() -> None:
     error = "Traceback (most recent call last):\n  File x\n\nRuntimeError: CUDA error: device-side assert\n"
     around = observed(said(1, "Failed", rank=5, exit_code=3, error=error))

@@ -228,8 +228,7 @@ class RunPolicy(SpecModel):
         True,
         description="Whether what workers printed is kept in ConfigMaps, which all who may view the namespace can "
         "read: the ends of their logs (<name>-logs), and logs, stacks and errors in the evidence of failed attempts "
-        "(<name>-evidence). false keeps who failed, when and how. Either way the status has the failed rank's last "
-        "lines.",
+        "(<name>-evidence). false keeps who failed, when and how, and the status and events tell no more than that.",
     )
 
 

@@ -61,7 +61,8 @@ def prepare(
         **host.base_environment(),
         **image.env,
         **own,
-        **{key: mapped.rewrite(value) for key, value in asked.items()},
+        # What the cluster tells of itself are this machine's paths already, which a mount at /tmp must not change.
+        **{key: value if cluster.get(key) == value else mapped.rewrite(value) for key, value in asked.items()},
     }
 
     command = container.get("command") or list(image.command)
