@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -82,12 +83,12 @@ def obey(probe: Probe) -> None:
 async def main(kubeconfig: str, reach: str) -> None:
     probe = Probe()
 
-    def counted(changed: Callable[[JobKey], None]) -> Store:
+    def counted(changed: Callable[[JobKey], None], **rest: Any) -> Store:
         def count(key: JobKey) -> None:
             probe.changes += 1
             changed(key)
 
-        return Store(count)
+        return Store(count, **rest)
 
     vars(app)["Store"] = counted
     for work in (lambda: obey(probe), probe.watch_memory):

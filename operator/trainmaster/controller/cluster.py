@@ -80,6 +80,11 @@ CHILDREN: Mapping[str, Resource] = {
 class PodStream(Protocol):
     """An open answer of a pod's port."""
 
+    @property
+    def received(self) -> int:
+        """Bytes that have come so far, with their framing."""
+        ...
+
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes, until the other side ends it. Raises Unreachable when the connection breaks."""
         ...

@@ -26,6 +26,7 @@ from trainmaster.controller.errors import NotFound, Refused, Unreachable, Unusab
 from trainmaster.controller.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,
+    PROXIED_HEAD_BYTES,
     PodHttp,
     bounded_body,
     refuse_unasked,
@@ -197,7 +198,8 @@ class KubernetesCluster:
         config = self._client.configuration
         if self._pods is None:
             trust_env = bool((config.client_session_kwargs or {}).get("trust_env"))
-            self._pods = PodHttp(ssl=self._client.rest_client.ssl_context, trust_env=trust_env)
+            ssl = self._client.rest_client.ssl_context
+            self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
         async with self._pods.open(
             method,
             self._host + quote_path(url),

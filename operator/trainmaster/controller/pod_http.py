@@ -31,23 +31,40 @@ POD_ERROR_BYTES, API_ERROR_BYTES = 4_096, 256 * 1024
 # Seconds for the whole head of a pod's answer, and for silence between two pings (one in 5 s).
 HEAD_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-# Bytes of which nothing comes: heads that are no answer (`103 Early Hints`), extensions of chunks.
-VAIN_BYTES = 256 * 1024
+# Bytes of which nothing comes: of a head, or of heads that are no answer (`103 Early Hints`), which an API server in
+# between bounds too, but its certificates come first; and of a body, of which what is read ahead may have six bytes of
+# framing for each of its own.
+VAIN_HEAD_BYTES, PROXIED_HEAD_BYTES, VAIN_BODY_BYTES = 8_192, 65_536, 131_072
+# Bytes of a head that are read at a time: what is read is parsed in one go, and an empty head takes 0.06 ms.
+HEAD_PIECE = 512
 
 
 @dataclass
 class _Received:
-    """Bytes that came over a connection since something of them was handed on."""
+    """Bytes that came over a connection, and since something of them was handed on."""
 
-    bytes: int = 0
+    most_of_head: int = VAIN_HEAD_BYTES
+    total: int = 0
+    in_vain: int = 0
+    # Of the head there is all.
+    begun: bool = False
 
     @property
-    def in_vain(self) -> bool:
-        return self.bytes > VAIN_BYTES
+    def most_in_vain(self) -> int:
+        return VAIN_BODY_BYTES if self.begun else self.most_of_head
+
+    @property
+    def too_much(self) -> bool:
+        return self.in_vain > self.most_in_vain
+
+    @property
+    def at_a_time(self) -> int:
+        return PIECE if self.begun else HEAD_PIECE
 
     def count(self, size: int) -> None:
-        self.bytes += size
-        if self.in_vain:
+        self.total += size
+        self.in_vain += size
+        if self.too_much:
             raise ConnectionAbortedError("too much came of which nothing follows")
 
 
@@ -56,17 +73,17 @@ _received: ContextVar[_Received] = ContextVar("received")
 
 
 class _PodSocket(socket.socket):
-    """Reads little at a time: what is read is parsed in one go, and 256 KiB of empty heads would take 0.1 s."""
+    """Reads little at a time, whatever size is asked for, and counts it."""
 
     received: _Received
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        data = super().recv(min(size, PIECE), flags)
+        data = super().recv(min(size, self.received.at_a_time), flags)
         self.received.count(len(data))
         return data
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0, /) -> int:
-        size = super().recv_into(buffer, min(size or len(buffer), PIECE), flags)
+        size = super().recv_into(buffer, min(size or len(buffer), self.received.at_a_time), flags)
         self.received.count(size)
         return size
 
@@ -74,9 +91,12 @@ class _PodSocket(socket.socket):
 class PodHttp:
     """Requests to pods, on connections of their own: what pods do to them is nothing to those of the API server."""
 
-    def __init__(self, *, ssl: SSLContext | bool = True, trust_env: bool = False) -> None:
+    def __init__(
+        self, *, ssl: SSLContext | bool = True, trust_env: bool = False, most_of_head: int = VAIN_HEAD_BYTES
+    ) -> None:
         self._ssl = ssl
         self._trust_env = trust_env
+        self._most_of_head = most_of_head
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -102,7 +122,7 @@ class PodHttp:
         if self._session is None:
             self._session = self._made()
         limits = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=SILENCE_SECONDS)
-        received = _Received()
+        received = _Received(self._most_of_head)
         _received.set(received)
         try:
             async with asyncio.timeout(HEAD_SECONDS):
@@ -119,6 +139,7 @@ class PodHttp:
             if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
                 raise Silent(request, f"no answer within {HEAD_SECONDS:g} s") from error
             raise _error(request, error, received) from error
+        received.begun, received.in_vain = True, 0
         try:
             await refuse_unasked(response, request, POD_ERROR_BYTES, received)
             yield ResponseStream(response, request, received)
@@ -145,10 +166,14 @@ class ResponseStream:
         self._request = request
         self._received = received
 
+    @property
+    def received(self) -> int:
+        return self._received.total
+
     async def chunks(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._response.content.iter_chunked(PIECE):
-                self._received.bytes = 0
+                self._received.in_vain = 0
                 yield chunk
                 # Reading what is buffered already never yields to the loop by itself.
                 await asyncio.sleep(0)
@@ -187,8 +212,8 @@ def unreachable(request: str, error: BaseException) -> Unreachable:
 
 
 def _error(request: str, error: BaseException, received: _Received) -> ClusterError:
-    if received.in_vain:
-        return Unusable(request, f"{VAIN_BYTES} bytes and nothing that follows from them")
+    if received.too_much:
+        return Unusable(request, f"{received.most_in_vain} bytes and nothing that follows from them")
     return unreachable(request, error)
 
 

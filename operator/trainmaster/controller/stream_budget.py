@@ -14,8 +14,8 @@ from dataclasses import dataclass
 LINES, LINES_A_WORKER = 20.0, 5.0
 # Bytes a second: a worker's progress has a few hundred for each rank.
 BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
-# Seconds of lines and bytes that may come at once: a stream begins with all that the lead knows.
-BURST_SECONDS = 10.0
+# Seconds of lines and of bytes that may come at once: a stream begins with all that the lead knows.
+LINES_BURST, BYTES_BURST = 10.0, 3.0
 # Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are told again.
 CHANGES, CHANGES_A_WORKER = 10.0, 6.0
 # Changes a second beyond those.
@@ -58,9 +58,9 @@ class StreamBudget:
     def resize(self, workers: int, ranks: int) -> None:
         """The job has another size."""
         lines = LINES + LINES_A_WORKER * workers
-        self._lines.resize(lines, BURST_SECONDS * lines)
+        self._lines.resize(lines, LINES_BURST * lines)
         size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
-        self._bytes.resize(size, BURST_SECONDS * size)
+        self._bytes.resize(size, BYTES_BURST * size)
         self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
         # The attempt that is over may still be told of.
         self._changes.resize(CHANGES_A_SECOND, 2 * self._an_attempt)

@@ -57,7 +57,7 @@ class EvidenceLine:
 
 @dataclass(frozen=True)
 class Ping:
-    """A sign of life, or a line of a kind that a newer agent knows."""
+    """A sign of life, a line of a kind that a newer agent knows, or one that can't be this job's."""
 
 
 Line = Hello | ReportLine | ProgressLine | EvidenceLine | MemberView | Ping
@@ -88,8 +88,11 @@ class LineBuffer:
             raise ProtocolError(f"a line is longer than {MAX_LINE_BYTES} bytes")
 
 
-def parse_line(line: bytes) -> Line:
-    """One line. Raises ProtocolError with what is wrong."""
+def parse_line(line: bytes, most_ranks: int = MAX_RANKS) -> Line:
+    """One line. Raises ProtocolError with what is wrong.
+
+    `most_ranks`: as many as a worker of the job has. Of a line with more of them none is looked at.
+    """
     try:
         data = loads(line)
     except ValueError as error:
@@ -113,6 +116,8 @@ def parse_line(line: bytes) -> Line:
         )
     if kind == "report":
         return ReportLine(_number(data, "seq"), Report.parse(_mapping(data.get("report"), "report")))
+    if kind in ("progress", "evidence") and len(_mapping(data.get("ranks"), f"{kind}.ranks")) > most_ranks:
+        return Ping()
     if kind == "progress":
         return _progress(data)
     if kind == "evidence":
@@ -124,8 +129,6 @@ def parse_line(line: bytes) -> Line:
 
 def _progress(data: Mapping[str, Any]) -> ProgressLine:
     raw = _mapping(data.get("ranks"), "progress.ranks")
-    if len(raw) > MAX_RANKS:
-        raise ProtocolError(f"progress.ranks: {len(raw)} are more than {MAX_RANKS}")
     ranks: dict[int, RankProgress] = {}
     for rank, value in raw.items():
         if not (rank.isascii() and rank.isdecimal() and len(rank) < 9):

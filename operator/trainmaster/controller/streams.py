@@ -93,6 +93,8 @@ class LeadStreams:
         self._progressed = progressed
         self._failed = failed
         self._now = now
+        # One stream's lines at a time, and the loop turns in between: never held while anything is waited for.
+        self._turn = asyncio.Lock()
         # Called with a job's uid and a worker's evidence of a stall.
         self.heard: Callable[[str, EvidenceLine], None] = lambda _uid, _line: None
         self._followers: dict[JobKey, _Follower] = {}
@@ -120,6 +122,7 @@ class LeadStreams:
                 lambda uid, line: self.heard(uid, line),
                 self._failed,
                 self._now,
+                self._turn,
             )
         else:
             follower.update(following)
@@ -156,6 +159,7 @@ class _Follower:
         evidence: Callable[[str, EvidenceLine], None],
         failed: Callable[[Fault], None],
         now: Callable[[], float],
+        turn: asyncio.Lock,
     ) -> None:
         self._reach = reach
         self._store = store
@@ -164,6 +168,7 @@ class _Follower:
         self._evidence = evidence
         self._count_fault = failed
         self._now = now
+        self._turn = turn
         self._token = job_token(following.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
@@ -332,22 +337,25 @@ class _Follower:
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
         buffer = LineBuffer()
         acknowledging = Acknowledging(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
-        opened = self._clock()
+        opened, received = self._clock(), 0
         try:
             async for chunk in stream.chunks():
-                self._budget.spend(len(chunk), 0, 0)
+                self._budget.spend(stream.received - received, 0, 0)
+                received = stream.received
                 raws = buffer.feed(chunk)
                 while some := list(islice(raws, LINES_A_TURN)):
-                    self._budget.spend(0, len(some), self._take_some(agent, some, acknowledging))
+                    async with self._turn:
+                        self._budget.spend(0, len(some), self._take_some(agent, some, acknowledging))
+                        await asyncio.sleep(0)
                     await self._wait_for_budget()
+                await self._wait_for_budget()
                 if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
                     raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
         finally:
             acknowledging.stop()
 
     async def _wait_for_budget(self) -> None:
-        """Yield the loop to others, and wait until the lead may say more."""
-        await asyncio.sleep(0)
+        """Wait until the lead may say more."""
         while (seconds := self._budget.seconds) > 0:
             self._granted.clear()
             with suppress(TimeoutError):
@@ -356,9 +364,9 @@ class _Follower:
 
     def _take_some(self, agent: AgentAddress, raws: Sequence[bytes], acknowledging: Acknowledging) -> int:
         """Note what some lines say; how often the store was told of a change by them. Raises ProtocolError."""
-        changes = 0
+        changes, most_ranks = 0, max(self.following.processes.values(), default=0)
         for raw in raws:
-            line = parse_line(raw)
+            line = parse_line(raw, most_ranks)
             changes += self._take(agent, line)
             if isinstance(line, ReportLine):
                 acknowledging.up_to(line.seq)

@@ -203,7 +203,14 @@ async def test_only_ranks_of_the_worker_are_kept() -> None:
 
 
 async def test_of_an_attempt_whose_members_are_not_known_yet_as_many_ranks_are_kept_as_a_worker_has() -> None:
-    lines = [progress(2, 0, 0, 1, 2), progress(2, 0, 4), progress(2, 0, 0, 1), progress(2, 0, 2, 3), report("Running")]
+    lines = [
+        progress(2, 0, 0, 1, 2),
+        progress(2, 0, *range(1_500)),
+        progress(2, 0, 4),
+        progress(2, 0, 0, 1),
+        progress(2, 0, 2, 3),
+        report("Running"),
+    ]
     async with hostile(then(said(*lines))) as pod:
         world = World(pod)
         world.follow(attempt=2)
@@ -258,11 +265,11 @@ async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch
     ping = b'{"type":"ping"}\n'
     since_turn, most, parsed = 0, 0, 0
 
-    def counted(line: bytes) -> Line:
+    def counted(line: bytes, most_ranks: int) -> Line:
         nonlocal since_turn, most, parsed
         since_turn, parsed = since_turn + 1, parsed + 1
         most = max(most, since_turn)
-        return parse_line(line)
+        return parse_line(line, most_ranks)
 
     monkeypatch.setattr(streams, "parse_line", counted)
     monkeypatch.setattr(StreamBudget, "seconds", 0.0)

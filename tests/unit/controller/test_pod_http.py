@@ -115,7 +115,7 @@ async def test_a_head_that_never_ends_is_given_up(way: str, monkeypatch: pytest.
 async def test_bytes_of_which_nothing_comes_are_read_to_a_bound(way: str, answer: Answer) -> None:
     """A body that isn't read any more stops the other side; these were taken for as long as they came."""
     async with hostile(answer) as pod, reaching(way, pod) as reach:
-        with pytest.raises(Unusable, match="262144 bytes and nothing that follows from them"):
+        with pytest.raises(Unusable, match=r"\d+ bytes and nothing that follows from them"):
             await ask(reach, pod)
         await until(lambda: pod.closed == 1)
         assert pod.sent < BUFFERED
