@@ -8,7 +8,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 START_RETRY = 2.0
 # Seconds without watching after which the liveness probe fails.
 UNWATCHED_SECONDS = 300.0
-# Seconds that workers get to finish their pass when the operator stops.
+# Seconds that workers get to finish their pass when the operator stops as planned.
 STOP_SECONDS = 5.0
 # Workers for large jobs: while one writes, the next is decided on.
 LARGE_WORKERS = 2
@@ -76,9 +76,10 @@ class Operator:
         settings = self.settings
         connection = await connect(settings.kubeconfig, settings.context)
         async with AsyncExitStack() as stack:
-            cluster = KubernetesCluster(connection, timeout=settings.request_seconds)
-            stack.push_async_callback(cluster.close)
-            cluster.on_write = lambda verb, kind: self.metrics.writes.labels(verb=verb, kind=kind).inc()
+            cluster = self._cluster(stack, connection)
+            background: list[asyncio.Task[None]] = []
+            # Last of all: kopf's thread takes its time, and the lease is given back before.
+            stack.push_async_callback(_all_ended, background)
             apart = Apart()
             stack.push_async_callback(apart.close)
             large = LargeJobs(cluster, apart)
@@ -91,19 +92,20 @@ class Operator:
                 progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
                 failed=lambda fault: self.metrics.stream_faults.labels(fault=fault).inc(),
             )
-            stack.push_async_callback(streams.close)
             if settings.metrics_port is not None:
                 await self._serve_health(stack, store, queue, streams, settings.metrics_port)
             if settings.leader_elect:
                 if not connection.in_cluster:
                     await self._reached(cluster, connection)
-                lease = LeaderLease(cluster, self._lease_settings())
+                # With connections of its own: a renewal waits for no other request.
+                lease = LeaderLease(self._cluster(stack, connection), self._lease_settings())
+                cluster.may_write = lease.is_held
                 if not await _unless(stop, lease.acquire()):
                     return
                 stack.push_async_callback(lease.release)
                 # From now on: reading everything, or waiting for the custom resource, may outlast a lease.
                 holding = asyncio.create_task(lease.hold(), name="lease")
-                stack.push_async_callback(_ended, holding)
+                stack.push_async_callback(_all_ended, [holding])
                 self._standby = False
             else:
                 holding = None
@@ -129,7 +131,7 @@ class Operator:
                 for resources in ((JOBS,), apart_from_jobs)
             ]
             reconciler = self._reconciler(stack, cluster, store, queue, streams, gangs, apart)
-            background = [
+            background += [
                 *(asyncio.create_task(watcher.run(), name="watcher") for watcher in self._watchers),
                 asyncio.create_task(resync.run(), name="resync"),
                 asyncio.create_task(large.run(store), name="large jobs"),
@@ -151,6 +153,7 @@ class Operator:
         settings = self.settings
         logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
         evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
+        stack.push_async_callback(streams.close)
         stack.push_async_callback(evidence.close)
         streams.heard = evidence.take
         executor = Executor(
@@ -219,10 +222,16 @@ class Operator:
             self.ready.clear()
             queue.close()
             stopped.cancel()
-            await asyncio.wait(workers, timeout=STOP_SECONDS)
+            await _finish(workers, [task for task in background if task.get_name() == "lease"])
             for task in (*background, *workers):
                 task.cancel()
-            await asyncio.gather(*background, *workers, stopped, return_exceptions=True)
+            await asyncio.gather(*workers, stopped, return_exceptions=True)
+
+    def _cluster(self, stack: AsyncExitStack, connection: Connection) -> KubernetesCluster:
+        cluster = KubernetesCluster(connection, timeout=self.settings.request_seconds)
+        stack.push_async_callback(cluster.close)
+        cluster.on_write = lambda verb, kind: self.metrics.writes.labels(verb=verb, kind=kind).inc()
+        return cluster
 
     async def _reached(self, cluster: KubernetesCluster, connection: Connection) -> None:
         """Raises OperatorError where nothing answers: on a laptop the kubeconfig is wrong, and waiting no use."""
@@ -336,12 +345,20 @@ async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, A
             raise OperatorError(_LEASE_LOST)
         await task
     finally:
-        await _ended(task)
+        await _all_ended([task])
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[asyncio.Task[None]]) -> None:
+    """Let the workers finish their pass, but not for a moment once the lease is lost: another operator may lead."""
+    finished = asyncio.create_task(asyncio.wait(workers))
+    await asyncio.wait({finished, *holding}, timeout=STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    await _all_ended([finished])
+
+
+async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

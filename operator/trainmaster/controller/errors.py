@@ -3,6 +3,7 @@
     ClusterError            any answer but success, or none at all
     |-- Unreachable         no connection, or no answer in time; says nothing about the cluster's state
     |   `-- Silent          ... because nothing came over it for too long
+    |-- Deposed             not sent: the lease is over
     |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
     |-- Unauthorized        401: the credentials aren't known
     |-- NotFound            404
@@ -49,6 +50,10 @@ class ClusterError(Exception):
 
 class Unreachable(ClusterError):
     """No connection, or no answer in time."""
+
+
+class Deposed(ClusterError):
+    """The lease is over: another operator may lead, so nothing was sent."""
 
 
 class Silent(Unreachable):

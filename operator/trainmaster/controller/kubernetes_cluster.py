@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
 from trainmaster.controller.decoding import decode
-from trainmaster.controller.errors import NotFound, Refused, Unreachable, Unusable, is_unserved
+from trainmaster.controller.errors import Deposed, NotFound, Refused, Unreachable, Unusable, is_unserved
 from trainmaster.controller.pod_http import (
     API_ERROR_BYTES,
     IDENTITY,
@@ -55,6 +55,8 @@ class KubernetesCluster:
         self._served: dict[str, str] = {}
         # (verb, kind) of every write, for the metrics; replaced by the application.
         self.on_write = _ignore
+        # Asked before every request that could change something; replaced by the application.
+        self.may_write: Callable[[], bool] = _always
 
     async def close(self) -> None:
         if self._session is not None:
@@ -313,6 +315,8 @@ class KubernetesCluster:
     async def _authenticated(
         self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> dict[str, str]:
+        if method != "GET" and not self.may_write():
+            raise Deposed(f"{method} {url.partition('?')[0]}", "the lease is over: another operator may lead")
         all_headers = {**self._client.default_headers, **headers}
         await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)
         return all_headers
@@ -330,3 +334,7 @@ def _unreachable(method: str, url: str, error: BaseException) -> Unreachable:
 
 def _ignore(verb: str, kind: str) -> None:
     del verb, kind
+
+
+def _always() -> bool:
+    return True

@@ -89,10 +89,19 @@ class LeaderLease:
                         self.leading = False
                         return
             except (ClusterError, TimeoutError) as error:
-                logger.warning("The lease can't be renewed: %s", error or "no answer in time")
+                logger.warning("The lease can't be renewed: %s", str(error) or "no answer in time")
                 if loop.time() >= deadline - self._settings.retry_seconds:
                     self.leading = False
                     return
+
+    def is_held(self) -> bool:
+        """Whether nobody else can lead yet, by the clock alone.
+
+        `hold` says that the lease is lost once it runs again, which other tasks may do first: where the process was
+        stopped for a while, or something held up the event loop. So each write asks here.
+        """
+        until = self._renewed_at + self._settings.renew_seconds
+        return self.leading and asyncio.get_running_loop().time() < until
 
     async def release(self) -> None:
         """Give the lease back, so that another candidate needn't wait for its end."""

@@ -26,6 +26,21 @@ def holder(cluster: FakeCluster) -> str:
 
 
 @in_virtual_time
+async def test_a_lease_that_was_not_renewed_in_time_is_not_held_before_anybody_says_so() -> None:
+    """The process was stopped, or its loop held up: its first write may come before its next look at the lease."""
+    cluster = FakeCluster()
+    first = candidate(cluster, "first")
+    assert not first.is_held()
+    await first.acquire()
+    assert first.is_held()
+    await asyncio.sleep(QUICK.renew_seconds - 0.01)
+    assert first.is_held()
+    await asyncio.sleep(0.02)
+    assert first.leading
+    assert not first.is_held()
+
+
+@in_virtual_time
 async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
     cluster = FakeCluster()
     first, second = candidate(cluster, "first"), candidate(cluster, "second")

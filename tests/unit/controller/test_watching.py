@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,9 +19,10 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller.polling import until
 from trainmaster.controller.app import Operator, OperatorError
-from trainmaster.controller.cluster import JOBS, LEASES, PODS, STATEFUL_SETS
-from trainmaster.controller.connection import ConnectionSettingsError
-from trainmaster.controller.errors import Forbidden
+from trainmaster.controller.cluster import JOBS, LEASES, PODS, STATEFUL_SETS, RawObject
+from trainmaster.controller.connection import ConnectionSettingsError, connect
+from trainmaster.controller.errors import Deposed, Forbidden
+from trainmaster.controller.kubernetes_cluster import KubernetesCluster
 from trainmaster.controller.settings import OperatorSettings
 
 ALONE = OperatorSettings(leader_elect=False, metrics_port=0, metrics_host="127.0.0.1")
@@ -264,6 +266,59 @@ async def test_a_leader_keeps_its_lease_while_it_waits_for_the_custom_resource(t
         take_lease(http.cluster)
         with pytest.raises(OperatorError, match="the lease was lost"):
             await asyncio.wait_for(task, 30)
+
+
+async def test_a_lost_lease_ends_a_write_that_is_under_way_and_nothing_is_written_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers get no time to finish their pass then: they would finish it beside another leader's."""
+    monkeypatch.setattr("trainmaster.controller.app.STOP_SECONDS", 3600.0)
+    cluster = FakeCluster()
+    begun, ended, patch = asyncio.Event(), asyncio.Event(), cluster.patch
+
+    async def never(*arguments: Any, **options: Any) -> RawObject:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+            return await patch(*arguments, **options)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(cluster, "patch", never)
+    with pytest.raises(OperatorError, match="the lease was lost"):
+        async with running(tmp_path, cluster, LED) as world:
+            cluster.put(JOBS, b.job())
+            await asyncio.wait_for(begun.wait(), 30)
+            take_lease(cluster)
+            await asyncio.wait({world.task}, timeout=30)
+            assert world.task.done()
+            # The connection is closed, so the server gives the request up as well.
+            await asyncio.wait_for(ended.wait(), 30)
+    assert not [kind for verb, kind, _ in cluster.order if verb == "create" and kind != "Lease"]
+
+
+async def test_a_write_is_not_sent_once_the_lease_is_over(tmp_path: Path) -> None:
+    async with serving(FakeCluster()) as http:
+        cluster = KubernetesCluster(await connect(kubeconfig(tmp_path, http.url), None))
+        cluster.may_write = lambda: False
+        job = http.cluster.put(JOBS, b.job())
+        where, name = (b.NAMESPACE, "bert")
+        assert (await cluster.get(JOBS, where, name))["metadata"]["uid"] == b.JOB_UID
+        writes = (
+            cluster.create(JOBS, where, job),
+            cluster.replace(JOBS, where, name, job),
+            cluster.apply(JOBS, where, name, job, force=True),
+            cluster.patch(JOBS, where, name, {"status": {}}, subresource="status"),
+            cluster.delete(JOBS, where, name, uid=b.JOB_UID),
+        )
+        for write in writes:
+            with pytest.raises(Deposed, match="the lease is over: another operator may lead"):
+                await write
+        with pytest.raises(Deposed):
+            async with cluster.pod_proxy("POST", where, "bert-0", 8472, "/v1/assignment", headers={}, body=b"{}"):
+                pytest.fail("sent")
+        await cluster.close()
+        assert [verb for verb, _, _ in http.cluster.order] == ["get"]
 
 
 async def test_an_operator_that_loses_its_lease_ends(tmp_path: Path) -> None:
