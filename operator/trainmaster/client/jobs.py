@@ -188,13 +188,13 @@ class JobClient:
         return job
 
     def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
-        """The job's pods as raw objects, by worker."""
+        """The job's pods as raw objects, by worker. Others with the job's label have no index, and are left out."""
         answer = self.transport.request(
             "GET",
             f"/api/v1/namespaces/{self.namespace}/pods",
             query={"labelSelector": f"{JOB_NAME_LABEL}={name}"},
         )
-        return sorted(answer["items"], key=worker_index)
+        return sorted(filter(_has_index, answer["items"]), key=worker_index)
 
     def logs(self, name: str, worker: int, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """A worker's output, line by line; from what the operator kept when the pod is gone. Raises JobNotFound."""
@@ -275,7 +275,11 @@ class JobClient:
 
 def worker_index(pod: Mapping[str, Any]) -> int:
     """The global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
-    index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
-    if not (index.isascii() and index.isdigit()):
+    if not _has_index(pod):
         raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
-    return int(index)
+    return int(pod["metadata"]["labels"][POD_INDEX_LABEL])
+
+
+def _has_index(pod: Mapping[str, Any]) -> bool:
+    index = str(pod["metadata"].get("labels", {}).get(POD_INDEX_LABEL, ""))
+    return index.isascii() and index.isdigit()

@@ -368,6 +368,18 @@ def test_a_status_that_nobody_understands_is_one_sentence(
         TrainingJob.of(job(phase=HOSTILE))
 
 
+@pytest.mark.parametrize("index", [None, "", "x", "²"])
+def test_a_stranger_s_pod_with_the_job_s_label_ends_no_command(transport: FakeTransport, index: str | None) -> None:
+    stranger = pod(7)
+    stranger["metadata"]["labels"].pop("apps.kubernetes.io/pod-index")
+    if index is not None:
+        stranger["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = index
+    transport.answers = answers() | {f"GET {PODS}": {"items": [stranger, pod(0)]}}
+    transport.streams = {f"{PODS}/reviews-0/log": [[b"hello"]]}
+    assert "reviews-7" not in in_a_pipe(dtj.app, ("status", "reviews"))
+    assert in_a_pipe(dtj.app, ("logs", "reviews")) == "hello\n"
+
+
 def test_a_fault_s_traceback_is_harmless_too(transport: FakeTransport, monkeypatch: pytest.MonkeyPatch) -> None:
     transport.answers = {f"GET {JOBS}/reviews": RuntimeError(HOSTILE)}
     output = on_a_terminal(monkeypatch, dtj.app, ("status", "reviews"))
