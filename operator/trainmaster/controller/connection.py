@@ -17,6 +17,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from trainmaster.controller.decoding import Response
+from trainmaster.controller.errors import from_response
 
 
 class ConnectionSettingsError(Exception):
@@ -33,7 +34,8 @@ class Connection:
     async def for_kopf(self) -> kopf.AiohttpSession:
         """The same credentials for kopf, fresh: kopf asks again when the API server answers 401, and closes it.
 
-        A session as kopf itself would make it (kopf._cogs.clients.auth), but for how answers are decoded.
+        A session as kopf itself would make it (kopf._cogs.clients.auth), but for how answers are decoded, and that no
+        redirect is followed.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -48,14 +50,25 @@ class Connection:
             private_key_path=config.key_file,
             proxy_url=config.proxy,
         )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_refuse_redirect)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
             headers=info.as_http_headers(),
             proxy=info.proxy_url,
             trust_env=info.trust_env,
             response_class=Response,
+            trace_configs=[tracing],
         )
         return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
+
+
+async def _refuse_redirect(
+    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
+) -> None:
+    del session, context
+    answer = params.response
+    raise from_response(f"{params.method} {params.url.path}", answer.status, answer.headers, b"")
 
 
 async def connect(kubeconfig: str | None, context: str | None) -> Connection:

@@ -149,6 +149,20 @@ async def test_the_api_server_is_not_followed_either() -> None:
         assert elsewhere.heads == []
 
 
+async def test_watching_follows_no_redirect_either() -> None:
+    """kopf's requests go through a session of ours."""
+    async with hostile(NO_CONTENT, "127.0.0.2") as elsewhere:
+        redirect = b"HTTP/1.1 302 Go\r\nLocation: %s/\r\nContent-Length: 0\r\n\r\n" % elsewhere.url.encode()
+        async with hostile(saying(redirect)) as server:
+            configuration = Configuration()
+            configuration.host = server.url
+            info = await Connection(configuration, in_cluster=False).for_kopf()
+            async with info.aiohttp_session as session:
+                with pytest.raises(Unusable, match="GET /api/v1/pods: a redirect to 'http://127"):
+                    await session.get(f"{server.url}/api/v1/pods?watch=true")
+        assert elsewhere.heads == []
+
+
 async def test_an_error_of_the_api_server_is_read_to_a_bound() -> None:
     answer = endless(b"HTTP/1.1 503 Oh\r\n\r\n", b"x" * 65_536)
     async with hostile(answer) as server, api_server(server) as cluster:
