@@ -77,8 +77,24 @@ class Operator:
         labels = {LABEL: uid, "trainmaster.dev/job-name": self.job["metadata"]["name"]}
         return {"name": name, "labels": labels, "ownerReferences": [owner], **changed}
 
-    def stateful_set(self, name: str, **metadata: Any) -> dict[str, Any]:
-        return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": self.metadata(name, **metadata), **_SET}
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels that a child knows the job's pods by."""
+        return {LABEL: self.job["metadata"]["uid"]}
+
+    def stateful_set(self, name: str, *, replicas: int = 0, **metadata: Any) -> dict[str, Any]:
+        template = {"metadata": {"labels": self.metadata(name)["labels"]}, "spec": {**_POD, "schedulerName": "nobody"}}
+        spec = {"replicas": replicas, "serviceName": "job", "selector": {"matchLabels": self.selector}}
+        body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": self.metadata(name, **metadata)}
+        return {**body, "spec": {**spec, "template": template}}
+
+    def service(self, name: str, **spec: Any) -> dict[str, Any]:
+        spec = {"clusterIP": "None", "selector": self.selector, **spec}
+        return {"apiVersion": "v1", "kind": "Service", "metadata": self.metadata(name), "spec": spec}
+
+    def network_policy(self, name: str, selector: dict[str, Any]) -> dict[str, Any]:
+        body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": self.metadata(name)}
+        return {**body, "spec": {"podSelector": selector, "policyTypes": ["Ingress"]}}
 
     def event(self, name: str, **changed: Any) -> dict[str, Any]:
         about = {"apiVersion": JOBS.removeprefix("apis/"), "kind": "DistributedTrainingJob"}
@@ -152,11 +168,8 @@ def operator(shared_cluster: SharedCluster) -> Iterator[Operator]:
 
 def _populate(made: Operator) -> None:
     team = made.team
-    labels = {**made.metadata("job")["labels"], "app": "job"}
-    waiting = {"metadata": {"labels": labels}, "spec": {**_POD, "schedulerName": "nobody"}}
-    job_set = made.stateful_set("job")
-    job_set["spec"] = {**_SET["spec"], "replicas": 1, "template": waiting}
-    team.kubectl("create", "-f", "-", stdin=yaml.safe_dump(job_set))
+    labels = made.metadata("job")["labels"]
+    team.kubectl("create", "-f", "-", stdin=yaml.safe_dump(made.stateful_set("job", replicas=1)))
     if team.shared.runs_pods:
         team.eventually(lambda: team.kubectl("get", "pod", "job-0", check=False).returncode == 0, what="the worker")
     else:
@@ -325,8 +338,32 @@ ATTACKS: dict[str, Make] = {
     "adopt a foreign StatefulSet by apply": lambda o: (
         "PATCH",
         f"{SETS}/namespaces/{{ns}}/statefulsets/foreign?fieldManager=trainmaster&force=true",
-        o.stateful_set("foreign"),
+        {**o.stateful_set("foreign"), **_SET},
         APPLY,
+    ),
+    "create a StatefulSet for foreign pods": lambda o: (
+        "POST",
+        f"{SETS}/namespaces/{{ns}}/statefulsets",
+        {**o.stateful_set("foreign-pods"), **_SET},
+        "application/json",
+    ),
+    "create a Service for foreign pods": lambda o: (
+        "POST",
+        "api/v1/namespaces/{ns}/services",
+        o.service("evil", selector={"app": "theirs"}),
+        "application/json",
+    ),
+    "create a Service with an address": lambda o: (
+        "POST",
+        "api/v1/namespaces/{ns}/services",
+        o.service("evil", clusterIP="", ports=[{"port": 443}], externalIPs=["192.0.2.1"]),
+        "application/json",
+    ),
+    "create a NetworkPolicy for foreign pods": lambda o: (
+        "POST",
+        "apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies",
+        o.network_policy("evil", {}),
+        "application/json",
     ),
     "let go of its own by removing the label": lambda o: (
         "PATCH",
@@ -499,29 +536,19 @@ WORK: dict[str, Make] = {
     "change its own by apply": lambda o: (
         "PATCH",
         f"{SETS}/namespaces/{{ns}}/statefulsets/job?fieldManager=trainmaster&force=true",
-        {**o.stateful_set("job"), "spec": {**_SET["spec"], "replicas": 1, "minReadySeconds": 1}},
+        o.stateful_set("job", replicas=1, annotations={"trainmaster.dev/rendered-hash": "new"}),
         APPLY,
     ),
     "create a Service": lambda o: (
         "POST",
         "api/v1/namespaces/{ns}/services",
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": o.metadata("job"),
-            "spec": {"clusterIP": "None", "selector": {"app": "job"}},
-        },
+        o.service("job"),
         "application/json",
     ),
     "create a NetworkPolicy": lambda o: (
         "POST",
         "apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies",
-        {
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": o.metadata("job"),
-            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
-        },
+        o.network_policy("job", {"matchLabels": o.selector}),
         "application/json",
     ),
     "add to a ConfigMap of its own": lambda o: (
@@ -529,6 +556,12 @@ WORK: dict[str, Make] = {
         "api/v1/namespaces/{ns}/configmaps/job-logs",
         {"data": {"worker-0.log": "text"}},
         MERGE,
+    ),
+    "delete a child": lambda o: (
+        "DELETE",
+        "apis/networking.k8s.io/v1/namespaces/{ns}/networkpolicies/job",
+        None,
+        "application/json",
     ),
     "annotate a worker": lambda o: (
         "PATCH",
