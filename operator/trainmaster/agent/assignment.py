@@ -7,7 +7,6 @@ It comes three ways (the annotation's file, a push to the lead, the lead's broad
 from __future__ import annotations
 
 import json
-import math
 import os
 from typing import Any, NamedTuple, Optional
 
@@ -98,7 +97,7 @@ def from_wire(data: Any) -> Assignment:
     for name, values in (("hosts", hosts), ("uids", uids), ("processes", processes)):
         if values is not None and len(values) != len(workers):
             raise InvalidAssignment(f"assignment.{name}: {len(values)} items for {len(workers)} workers")
-    if len(set(map(repr, workers))) != len(workers):
+    if len(set(map(_short, workers))) != len(workers):
         raise InvalidAssignment("assignment.workers: an index stands there twice")
     state = data.get("state", "Run")
     if state not in ("Run", "Hold"):
@@ -166,11 +165,15 @@ def _text(value: Any, name: str, most: int) -> str:
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         raise InvalidAssignment(f"assignment.graceSeconds: {_short(value)} is not a number of seconds of at least 0")
     return float(value)
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        # Lists as deep as the parser lets them be, and numbers of more digits than Python writes.
+        text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Optional
 
 from trainmaster.agent import children
 from trainmaster.agent.progress import SECTIONS, Heartbeats
-from trainmaster.agent.report import whole
+from trainmaster.agent.report import text, whole
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.stacks import threads_of
 
@@ -151,9 +151,9 @@ def standing_from_wire(rank: int, data: Mapping[str, Any]) -> Standing:
         section if section in SECTIONS else "",
         _seconds(data.get("silentSeconds")),
         _seconds(data.get("limitSeconds")) or 0.0,
-        str(data.get("limit") or "")[:64],
+        text(data.get("limit"), 64),
         data.get("patient") is True,
-        str(data.get("state") or "")[:1],
+        text(data.get("state"), 1),
         whole(data.get("collective")),
         data.get("waits") is True,
     )

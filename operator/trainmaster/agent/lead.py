@@ -20,7 +20,7 @@ from trainmaster.agent.kept_lines import KeptLines
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.members import Member, Members
 from trainmaster.agent.progress import clean_ranks
-from trainmaster.agent.report import Report, from_wire, whole
+from trainmaster.agent.report import Report, from_wire, text, whole
 from trainmaster.agent.run import FAILURE_GRACE
 from trainmaster.agent.settings import Settings
 
@@ -412,7 +412,7 @@ def clean_environment(value: Any) -> dict[str, str]:
     """Bound what a member says of its environment."""
     if not isinstance(value, dict):
         return {}
-    return {str(name)[:64]: str(text)[:256] for name, text in list(value.items())[:64]}
+    return {text(name, 64): text(said, 256) for name, said in list(value.items())[:64]}
 
 
 def _stop_line(report: Report) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from trainmaster.agent.joining import Joined, Joining
 from trainmaster.agent.lead import PING_SECONDS, SILENCE_SECONDS
 from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.preparation import MasterContact
+from trainmaster.agent.report import text
 from trainmaster.agent.settings import Settings
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
@@ -211,7 +212,7 @@ class Link:
             for line in lines.feed(data):
                 if line.get("type") == "followed":
                     self.followed = line.get("value") is True
-                    self._lead_uid = str(line.get("uid") or self._lead_uid)
+                    self._lead_uid = text(line.get("uid"), 64) or self._lead_uid
                     if self._joined_another():
                         # Its name still leads to the old address.
                         self._leave()

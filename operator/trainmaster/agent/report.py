@@ -82,14 +82,14 @@ def from_wire(data: Any) -> Report | None:
     return Report(
         attempt=attempt,
         worker=worker,
-        uid=_text(data.get("uid"), 64),
+        uid=text(data.get("uid"), 64),
         state=str(data["state"]),
-        node=_text(data.get("node"), 253),
+        node=text(data.get("node"), 253),
         rank=whole(data.get("rank")),
         exit_code=whole(data.get("exitCode")),
         signal=whole(data.get("signal")),
-        reason=_text(data.get("reason"), 64),
-        error=_text(data.get("error"), MAX_ERROR_CHARACTERS, from_end=True),
+        reason=text(data.get("reason"), 64),
+        error=text(data.get("error"), MAX_ERROR_CHARACTERS, from_end=True),
         at=float(at) if isinstance(at, (int, float)) and abs(at) < 1e12 and math.isfinite(at) else 0.0,
         culprit=data.get("culprit") is not False,
     )
@@ -102,7 +102,9 @@ def whole(value: Any) -> int | None:
     return value
 
 
-def _text(value: Any, most: int, *, from_end: bool = False) -> str:
+def text(value: Any, most: int, *, from_end: bool = False) -> str:
+    """The beginning (or the end) of a string as valid Unicode; empty for anything else, however deep or long it is."""
     if not isinstance(value, str):
         return ""
-    return value[-most:] if from_end else value[:most]
+    cut = value[-most:] if from_end else value[:most]
+    return cut.encode("utf-8", "replace").decode()

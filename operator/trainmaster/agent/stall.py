@@ -17,7 +17,7 @@ from trainmaster.agent.inquiry import Inquiry
 from trainmaster.agent.launcher import attempt_dir
 from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.observation import Observation
-from trainmaster.agent.report import MAX_ERROR_CHARACTERS
+from trainmaster.agent.report import MAX_ERROR_CHARACTERS, text
 from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.stacks import main_thread_first
@@ -85,7 +85,7 @@ class StallWatch:
                 self._wait(float(seconds))
         elif kind == "hung" and isinstance(line.get("rank"), int):
             self._cancel()
-            self._hung(line["rank"], str(line.get("sentence"))[:MAX_ERROR_CHARACTERS])
+            self._hung(line["rank"], text(line.get("sentence"), MAX_ERROR_CHARACTERS))
 
     def _look(self, *, fresh: bool) -> None:
         if self._inquiry is not None and not (self._inquiry.done and fresh):

@@ -23,7 +23,7 @@ from trainmaster.agent.loop import Loop
 from trainmaster.agent.metrics import render_metrics
 from trainmaster.agent.output import Printer
 from trainmaster.agent.part import Listeners, Part, launch_error
-from trainmaster.agent.report import Report, whole
+from trainmaster.agent.report import Report, text, whole
 from trainmaster.agent.report import from_wire as report_from_wire
 from trainmaster.agent.server import Handlers, Server
 from trainmaster.agent.settings import Settings
@@ -301,7 +301,7 @@ class Worker:
                 # No rank of this worker can hang. Without an answer its agent would count as lost.
                 self._tell_lead(evidence_line(attempt, self._settings.worker, {}))
         elif kind == "mismatch" and isinstance(line.get("lines"), list):
-            self._mismatched(attempt, [str(text)[:500] for text in line["lines"][:32]])
+            self._mismatched(attempt, [text(said, 500) for said in line["lines"][:32]])
 
     def _tell_lead(self, line: dict[str, Any]) -> bool:
         """What is only for whoever leads now; False where nobody does."""

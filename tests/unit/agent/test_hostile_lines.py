@@ -1,0 +1,106 @@
+"""Whatever members, leads, ranks and files say is bounded or refused: nothing else is raised in an agent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.agent.test_parsers import GOOD
+from tests.unit.hostile_json import JSON, damaged, nested
+from trainmaster.agent import assignment, hang, http, lead, marks, progress, report, verdict
+from trainmaster.agent.connection import BrokenLines, Lines
+from trainmaster.agent.errors import InvalidAssignment
+from trainmaster.agent.inquest import clean_evidence
+
+REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
+RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
+STANDINGS: dict[str, Any] = {"0": {"step": 1, "silentSeconds": 3.5, "limit": "step", "state": "S", "text": "stack"}}
+# As deep as a parser lets lists be: whoever then writes them out goes deeper.
+BARELY = '{"a":' + "[" * 900 + "]" * 900 + "}"
+
+
+def text_of(value: Any) -> bytes:
+    try:
+        return json.dumps(value).encode()
+    except (RecursionError, ValueError):
+        return BARELY.encode()
+
+
+@given(damaged(GOOD))
+def test_an_assignment_is_read_or_refused(data: Any) -> None:
+    for read, given_ in ((assignment.from_wire, data), (assignment.parse, text_of(data))):
+        try:
+            read(given_)
+        except InvalidAssignment as error:
+            assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize(
+    "value",
+    [nested(5_000), 10**5_000, float("inf"), "\ud800" * 300, [nested(5_000)] * 2],
+    ids=["deep", "of many digits", "infinite", "no Unicode", "deep items"],
+)
+@pytest.mark.parametrize("field", sorted(GOOD))
+def test_no_value_of_an_assignment_ends_an_agent(field: str, value: Any) -> None:
+    with pytest.raises(InvalidAssignment):
+        assignment.from_wire({**GOOD, field: value})
+
+
+@given(damaged(REPORT))
+def test_a_report_is_bounded(data: Any) -> None:
+    found = report.from_wire(data)
+    if found is not None:
+        assert len(found.termination_message().encode()) <= report.MAX_TERMINATION_BYTES
+        json.dumps(found.to_wire(), allow_nan=False)
+
+
+@given(damaged(RANKS))
+def test_progress_is_bounded(data: Any) -> None:
+    json.dumps(progress.clean_ranks(data), allow_nan=False).encode()
+
+
+@given(damaged(STANDINGS))
+def test_evidence_is_bounded(data: Any) -> None:
+    json.dumps(clean_evidence(data), allow_nan=False).encode()
+    if isinstance(data, dict):
+        hang.standing_from_wire(0, data)
+
+
+@given(JSON)
+def test_an_environment_is_bounded(value: Any) -> None:
+    found = lead.clean_environment(value if isinstance(value, dict) else {"a": value, "\ud800": value})
+    assert all(len(said.encode()) <= 4 * 256 for said in found.values())
+
+
+@given(st.lists(st.binary(max_size=200) | st.sampled_from([b"\n", BARELY.encode() + b"\n", b"[" * 9_000 + b"\n"])))
+def test_bytes_of_a_connection_are_lines_or_break_it(chunks: list[bytes]) -> None:
+    lines = Lines()
+    try:
+        for chunk in chunks:
+            for line in lines.feed(chunk):
+                assert isinstance(line, dict)
+    except BrokenLines:
+        return
+
+
+@given(st.binary())
+def test_a_request_is_read_or_refused(data: bytes) -> None:
+    try:
+        http.parse_head(data)
+    except http.BadRequest:
+        return
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary() | damaged({**REPORT, "exited": True}).map(text_of) | damaged({"message": {}}).map(text_of))
+def test_files_of_ranks_and_of_earlier_lives_are_read_or_passed_over(tmp_path: Path, data: bytes) -> None:
+    path = Path(marks.mark_path(str(tmp_path)))
+    path.write_bytes(data)
+    marks.read_mark(str(tmp_path))
+    assert isinstance(verdict.read_error_file(str(path)), str)
+    progress.parse_progress(data)
