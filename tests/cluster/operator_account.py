@@ -30,6 +30,7 @@ RECORD = "TRAINMASTER_TEST_RIGHTS"
 VALUES: dict[str, Any] = {
     "operator": {"reach": "proxy"},
     "admissionPolicy": {"enabled": True},
+    "jobNetworkPolicies": {"enabled": True},
     "rbac": {"aggregate": False},
 }
 # The chart's name ends the account's, however a release is called.

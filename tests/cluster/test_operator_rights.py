@@ -59,6 +59,26 @@ def test_a_release_that_renders_otherwise_writes_a_job_s_children_anew(
         rendered_anew(cluster, resource, name)
 
 
+def test_a_job_s_network_policy_stands_before_its_pods_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
+    arguments = ("--job-network-policies", "--operator-label=app=trainmaster", "--metrics-namespace=monitoring")
+    with running_operator(cluster, tmp_path, *arguments):
+        cluster.apply(training_job("job", PATIENT))
+        cluster.eventually(lambda: len(cluster.items("pods")) == 2, 60, "two pods")
+        policy, job = cluster.get("networkpolicy", "job"), cluster.get("dtj", "job")
+        assert policy["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+        versions = [int(one["metadata"]["resourceVersion"]) for one in (policy, *cluster.items("pods"))]
+        assert versions[0] == min(versions)
+        own, operator, metrics = policy["spec"]["ingress"]
+        assert own == {"from": [{"podSelector": {"matchLabels": {"trainmaster.dev/job-uid": job["metadata"]["uid"]}}}]}
+        assert operator["from"][0]["podSelector"] == {"matchLabels": {"app": "trainmaster"}}
+        assert metrics["ports"] == [{"port": 8472, "protocol": "TCP"}]
+        rendered_anew(cluster, "networkpolicy")
+        cluster.kubectl("delete", "networkpolicy", "job")
+        cluster.eventually(
+            lambda: cluster.get("networkpolicy", "job")["spec"] == policy["spec"], 60, "the policy again"
+        )
+
+
 @pytest.mark.parametrize("scheduler", GANGS)
 def test_a_gang_s_object_is_made_written_anew_and_given_back(
     cluster: Cluster, operator: OperatorProcess, scheduler: str

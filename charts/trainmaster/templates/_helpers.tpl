@@ -70,6 +70,11 @@ yes
 - apiGroups: [""]
   resources: [services, configmaps]
   verbs: [get, list, watch, create, patch]
+{{- if .Values.jobNetworkPolicies.enabled }}
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch]
+{{- end }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]

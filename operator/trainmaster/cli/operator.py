@@ -94,6 +94,28 @@ def run(
             help="Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it.",
         ),
     ] = True,
+    job_network_policies: Annotated[
+        bool,
+        typer.Option(
+            "--job-network-policies/--no-job-network-policies",
+            envvar="TRAINMASTER_JOB_NETWORK_POLICIES",
+            help="Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
+            "operator (--operator-label) and by those who read metrics (--metrics-namespace).",
+        ),
+    ] = False,
+    operator_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TRAINMASTER_OPERATOR_LABELS",
+            help="Label NAME=VALUE of the operator's own pods, in the namespace of its Lease; repeatable.",
+        ),
+    ] = None,
+    metrics_namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="TRAINMASTER_METRICS_NAMESPACES", help="Namespace whose pods may read agents' metrics; repeatable."
+        ),
+    ] = None,
     log_format: Annotated[
         Literal["json", "text"],
         typer.Option(envvar="TRAINMASTER_LOG_FORMAT", help="json for collectors, text for people."),
@@ -110,7 +132,7 @@ def run(
     """
     from trainmaster.controller.settings import OperatorSettings
 
-    namespaces = tuple(name for entry in namespace or () for name in entry.replace(",", " ").split())
+    namespaces = _names(namespace)
     if all_namespaces and namespaces:
         raise typer.BadParameter("give either --namespace or --all-namespaces, not both")
     if not all_namespaces and not namespaces:
@@ -130,10 +152,25 @@ def run(
         agent_port=agent_port,
         replace_after_seconds=replace_after or None,
         keep_logs=keep_logs,
+        job_network_policies=job_network_policies,
+        operator_labels=tuple(map(_label, _names(operator_label))),
+        metrics_namespaces=_names(metrics_namespace),
         log_format=log_format,
         log_level=log_level,
     )
     raise typer.Exit(_run(settings))
+
+
+def _names(entries: list[str] | None) -> tuple[str, ...]:
+    """What an option was given several times, or once with commas or spaces between, as in a variable."""
+    return tuple(name for entry in entries or () for name in entry.replace(",", " ").split())
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise typer.BadParameter(f"--operator-label: {text!r} has to be NAME=VALUE")
+    return name, value
 
 
 def _run(settings: OperatorSettings) -> int:

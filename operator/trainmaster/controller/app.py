@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from trainmaster.api.v1alpha1 import INSTALL_CRD
-from trainmaster.controller.cluster import JOBS, LEASES
+from trainmaster.controller.cluster import JOBS, LEASES, NETWORK_POLICIES
 from trainmaster.controller.connection import Connection, connect
 from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
 from trainmaster.controller.events import EventRecorder
@@ -39,6 +39,7 @@ from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.store import Store
 from trainmaster.controller.streams import LeadStreams
 from trainmaster.controller.watching import WATCHED, Event, Watcher
+from trainmaster.rendering import NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
 
 logger = logging.getLogger(__name__)
@@ -110,8 +111,14 @@ class Operator:
             else:
                 holding = None
             self.metrics.leader.set(1)
+            watched = (*WATCHED, *((NETWORK_POLICIES,) if settings.job_network_policies else ()))
             resync = Resync(
-                cluster, store, settings.namespaces, interval=settings.resync_seconds, also=lambda: gangs.served
+                cluster,
+                store,
+                settings.namespaces,
+                interval=settings.resync_seconds,
+                watched=watched,
+                also=lambda: gangs.served,
             )
             note = _noting(store, resync)
             gangs = GangWatching(connection, cluster, store, settings.namespaces, note=note, relisted=resync.soon)
@@ -125,7 +132,7 @@ class Operator:
                 resync.soon()
 
             # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
-            apart_from_jobs = tuple(resource for resource in WATCHED if resource != JOBS)
+            apart_from_jobs = tuple(resource for resource in watched if resource != JOBS)
             self._watchers = [
                 Watcher(connection, settings.namespaces, resources=resources, note=note, restarted=restarted)
                 for resources in ((JOBS,), apart_from_jobs)
@@ -185,6 +192,11 @@ class Operator:
                 agent_image=settings.agent_image,
                 replace_after_seconds=settings.replace_after_seconds,
                 keep_logs=settings.keep_logs,
+                network_peers=NetworkPeers(
+                    settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces
+                )
+                if settings.job_network_policies
+                else None,
             ),
             forget=forget,
             kills=KilledContainers(cluster, store),

@@ -54,6 +54,7 @@ PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("", "v1", "events", "Event")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
@@ -73,7 +74,8 @@ LATER_VERSIONS: Mapping[str, tuple[str, ...]] = {
 }
 # What a job is made of, by kind.
 CHILDREN: Mapping[str, Resource] = {
-    resource.child_kind: resource for resource in (SERVICES, CONFIG_MAPS, STATEFUL_SETS, *GANGS.values())
+    resource.child_kind: resource
+    for resource in (SERVICES, CONFIG_MAPS, NETWORK_POLICIES, STATEFUL_SETS, *GANGS.values())
 }
 
 

@@ -34,11 +34,13 @@ class Resync:
         namespaces: Collection[str],
         *,
         interval: float,
+        watched: Collection[Resource] = WATCHED,
         also: Callable[[], Collection[Resource]] = tuple,
     ) -> None:
         self._cluster = cluster
         # Types that are watched only where they are used.
         self._also = also
+        self._watched = tuple(watched)
         self._store = store
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._interval = interval
@@ -49,7 +51,7 @@ class Resync:
 
         Raises what the API server answers: NotFound while the custom resource isn't installed.
         """
-        for resource in WATCHED:
+        for resource in self._watched:
             for namespace in self._namespaces:
                 pages = self._cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
                 async for page in pages:
@@ -79,7 +81,7 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. A list that fails is tried again at the next sweep."""
-        for resource in (*WATCHED, *self._also()):
+        for resource in (*self._watched, *self._also()):
             for namespace in self._namespaces:
                 try:
                     await self._sweep(resource, namespace)

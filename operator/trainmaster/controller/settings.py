@@ -46,6 +46,12 @@ class OperatorSettings:
     # Whether what workers print is kept in ConfigMaps, where jobs allow it too (runPolicy.keepLogs). False for clusters
     # whose ConfigMaps are read by people who may not read logs.
     keep_logs: bool = True
+    # Whether each job gets a NetworkPolicy. The operator's namespace in it is that of its lease.
+    job_network_policies: bool = False
+    # Labels of the operator's own pods: who has them may connect to agents. Empty where it runs outside of the cluster.
+    operator_labels: tuple[tuple[str, str], ...] = ()
+    # Namespaces whose pods may read the agents' /metrics.
+    metrics_namespaces: tuple[str, ...] = ()
     # Bytes of workers' logs kept in the ConfigMap <job>-logs when a job ends; 0 keeps none. A ConfigMap holds 1 MiB.
     kept_log_bytes: int = 512 * 1024
     # Seconds for one API request.

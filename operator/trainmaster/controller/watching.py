@@ -35,6 +35,7 @@ from trainmaster.controller.cluster import (
     CONFIG_MAPS,
     GANGS,
     JOBS,
+    NETWORK_POLICIES,
     PODS,
     SERVICES,
     STATEFUL_SETS,
@@ -53,10 +54,11 @@ SELECTORS = {
     PODS: JOB_NAME_LABEL,
     SERVICES: JOB_NAME_LABEL,
     STATEFUL_SETS: JOB_NAME_LABEL,
+    NETWORK_POLICIES: JOB_NAME_LABEL,
     CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL}!={LOGS_CONTENT},{CONTENT_LABEL}!={EVIDENCE_CONTENT}",
     **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
-# What is always watched; `gang_watching` has the rest.
+# What is always watched; `gang_watching` has the gangs' types, and NetworkPolicies are watched where jobs have them.
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 # Events handed over at a time, so that a list of thousands doesn't hold up the loop.
 BATCH = 200

@@ -4,7 +4,7 @@
 `api.merge` lays the user's podTemplate over it, `rendering` puts them together.
 """
 
-from trainmaster.rendering.context import Settings, pod_grace_seconds, rank_grace_seconds
+from trainmaster.rendering.context import NetworkPeers, Settings, pod_grace_seconds, rank_grace_seconds
 from trainmaster.rendering.gangs import GANG_APIS, GangAPI, has_pod_group, scheduler_of
 from trainmaster.rendering.kueue import Placement
 from trainmaster.rendering.layout import (
@@ -25,6 +25,7 @@ __all__ = [
     "GroupLayout",
     "JobIdentity",
     "Manifest",
+    "NetworkPeers",
     "Placement",
     "Settings",
     "child_kind",

@@ -59,6 +59,17 @@ DEFAULT_SHARED_MEMORY = "8Gi"
 
 
 @dataclass(frozen=True)
+class NetworkPeers:
+    """Who may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
+
+    # The operator's pods: their namespace, and labels that they have. Without labels they aren't let in.
+    operator_namespace: str
+    operator_labels: tuple[tuple[str, str], ...] = ()
+    # Namespaces whose pods may read the agents' /metrics.
+    metrics_namespaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Settings:
     """The operator's own choices: for what it renders, and where a cluster's ways matter for what it decides."""
 
@@ -72,6 +83,8 @@ class Settings:
     replace_after_seconds: float | None = 5.0
     # Whether what workers print may be kept and told, where the job allows it too (runPolicy.keepLogs).
     keep_logs: bool = True
+    # Who may connect to a job's pods; None: jobs have no NetworkPolicy.
+    network_peers: NetworkPeers | None = None
 
 
 @dataclass(frozen=True)

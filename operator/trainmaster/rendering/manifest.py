@@ -25,7 +25,7 @@ class Manifest:
 
 
 # Groups whose kinds are known by their short name.
-_BUILT_IN = frozenset({"", "apps"})
+_BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from trainmaster.api.merge import merge
 from trainmaster.api.protocol import AGENT_PORT, JOB_UID_LABEL, Assignment
 from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
-from trainmaster.rendering.context import Settings, child_context, set_context, training_name
+from trainmaster.rendering.context import NetworkPeers, Settings, child_context, set_context, training_name
 from trainmaster.rendering.engine import render_template
 from trainmaster.rendering.gangs import has_pod_group, join_group, pod_group_context, scheduler_of
 from trainmaster.rendering.kueue import Placement, place, workload_context
@@ -29,7 +29,8 @@ def render(
     priority: int | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
-    """Service, ConfigMap (for a training config), PodGroup or Workload (of a gang), a StatefulSet for each group.
+    """Service, ConfigMap (for a training config), NetworkPolicy (where the settings say so), PodGroup or Workload (of a
+    gang), a StatefulSet for each group.
 
     `assignment` goes into the pods' template. `replicas` overrides the number of workers by StatefulSet name: 0 for a
     job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. For Kueue:
@@ -46,6 +47,9 @@ def render(
         count = (replicas or {}).get(group.set_name, group.count)
         bodies.append(_stateful_set(job, spec, group, assignment, count, settings))
     pods = [body["spec"]["template"]["spec"] for body in bodies]
+    if settings.network_peers is not None and not spec.interconnect.host_network:
+        # Pods on their node's network aren't told apart from the node: no NetworkPolicy holds for them.
+        manifests.append(_network_policy(job, settings.network_peers))
     if has_pod_group(spec):
         context = pod_group_context(spec, zip((group.count for group in layout), pods, strict=True))
         template = f"podgroup-{scheduler_of(spec)}.yaml.j2"
@@ -70,6 +74,13 @@ def _service(job: JobIdentity) -> Manifest:
     child = child_context(job, job.name)
     return finish(
         render_template("service.yaml.j2", child=child, selector={JOB_UID_LABEL: job.uid}, agent_port=AGENT_PORT)
+    )
+
+
+def _network_policy(job: JobIdentity, peers: NetworkPeers) -> Manifest:
+    child, selector = child_context(job, job.name), {JOB_UID_LABEL: job.uid}
+    return finish(
+        render_template("networkpolicy.yaml.j2", child=child, selector=selector, peers=peers, agent_port=AGENT_PORT)
     )
 
 

@@ -120,6 +120,27 @@ def test_the_operator_keeps_no_logs_where_the_chart_says_so(chart: Chart) -> Non
     assert "--no-keep-logs" in operator_arguments(chart, {"operator": {"keepLogs": False}})
 
 
+def test_the_operator_gives_jobs_network_policies_and_may_write_them_only_where_the_chart_says_so(chart: Chart) -> None:
+    values = {"jobNetworkPolicies": {"enabled": True}, "metrics": {"namespaces": ["monitoring"]}}
+
+    def rules(values: dict[str, Any]) -> list[dict[str, Any]]:
+        role = next(
+            role for role in of_kind(render(chart, values), "ClusterRole") if role["metadata"]["name"] == "trainmaster"
+        )
+        return [rule for rule in role["rules"] if "networkpolicies" in rule["resources"]]
+
+    assert rules({}) == []
+    assert not [text for text in operator_arguments(chart, {}) if "network" in text]
+    (rule,) = rules(values)
+    assert rule["verbs"] == ["get", "list", "watch", "create", "patch"]
+    arguments = operator_arguments(chart, values)
+    assert {"--job-network-policies", "--metrics-namespace=monitoring"} <= {*arguments}
+    pod = of_kind(render(chart, values), "Deployment")[0]["spec"]["template"]
+    named = dict(text.partition("=")[2].split("=") for text in arguments if text.startswith("--operator-label="))
+    assert named
+    assert named.items() <= pod["metadata"]["labels"].items()
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [
@@ -131,6 +152,7 @@ def test_the_operator_keeps_no_logs_where_the_chart_says_so(chart: Chart) -> Non
         ({"namespaces": ["Team_A"]}, "namespaces"),
         ({"operator": {"workers": 0}}, "workers"),
         ({"metrics": {"port": 80}}, "port"),
+        ({"jobNetworkPolicies": {"enabled": "yes"}}, "jobNetworkPolicies"),
     ],
     ids=str,
 )

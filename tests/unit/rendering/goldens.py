@@ -7,18 +7,31 @@ from pathlib import Path
 import yaml
 
 from trainmaster.api.parsing import parse_spec
-from trainmaster.rendering import JobIdentity, Manifest, first_assignment, render
+from trainmaster.rendering import JobIdentity, Manifest, NetworkPeers, Settings, first_assignment, render
 
 JOBS = Path(__file__).parent / "jobs"
 GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))
 
 
+SETTINGS = {
+    "network-policy": Settings(
+        network_peers=NetworkPeers(
+            "trainmaster-system",
+            (("app.kubernetes.io/name", "trainmaster"), ("app.kubernetes.io/instance", "trainmaster")),
+            ("monitoring",),
+        )
+    ),
+    "network-policy-of-an-operator-outside": Settings(network_peers=NetworkPeers("nowhere")),
+}
+"""Of the operator, where they aren't the defaults."""
+
+
 def manifests(name: str) -> tuple[Manifest, ...]:
     """The children of one of the jobs."""
     spec = parse_spec(yaml.safe_load((JOBS / f"{name}.yaml").read_text()), name)
     job = JobIdentity("team", name, "3f1d6c1e-0000-4000-8000-000000000000")
-    return render(job, spec, first_assignment(job, spec))
+    return render(job, spec, first_assignment(job, spec), settings=SETTINGS.get(name))
 
 
 def golden(name: str) -> str:
