@@ -9,13 +9,20 @@ readers, which are total: what isn't a plausible value of the kind asked for is 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 # Whole numbers that every reader of JSON agrees on.
 MAX_WHOLE = 2**53
 # Beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
 MAX_NUMBER = 1e100
+# Levels that are kept of what is too deep to decode: more than a job may have (`limits`), few enough for any recursion.
+MAX_DEPTH = 100
+# Digits of a whole number that Python surely converts (sys.set_int_max_str_digits takes no fewer).
+SURE_DIGITS = 640
+# Strings, so that brackets in them don't count, and brackets.
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
 # The end of the year 9999, in seconds since the epoch: what `datetime` can show.
 MAX_TIME = 253_402_300_799.0
 
@@ -26,6 +33,49 @@ def loads(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+
+
+def decode(raw: bytes | str) -> Any:
+    """`json.loads` that takes any depth and any number. Raises json.JSONDecodeError for what isn't JSON."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        return decode_shallow(raw)
+
+
+def decode_shallow(raw: bytes | str) -> Any:
+    """A document that `json.loads` can't decode, with null for everything below MAX_DEPTH; several times slower."""
+    whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+    return json.loads("".join(_shallow(whole)), parse_int=_integer)
+
+
+def _shallow(document: str) -> Iterator[str]:
+    depth = kept = 0
+    for token in _TOKENS.finditer(document):
+        run = token[0]
+        if run[0] == '"':
+            continue
+        if depth + len(run) <= MAX_DEPTH:
+            # However its brackets follow each other, they don't reach so deep.
+            depth += run.count("[") + run.count("{") - run.count("]") - run.count("}")
+            continue
+        for place, bracket in enumerate(run, token.start()):
+            if bracket in "[{":
+                depth += 1
+                if depth == MAX_DEPTH + 1:
+                    yield document[kept:place]
+            else:
+                if depth == MAX_DEPTH + 1:
+                    yield "null"
+                    kept = place + 1
+                depth -= 1
+    if depth <= MAX_DEPTH:
+        yield document[kept:]
+
+
+def _integer(digits: str) -> int | float:
+    # float() takes any number of digits, and answers infinity, which no reader takes for a value.
+    return int(digits) if len(digits) <= SURE_DIGITS else float(digits)
 
 
 def is_whole(value: object, most: int = MAX_WHOLE) -> bool:

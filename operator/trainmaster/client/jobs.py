@@ -11,7 +11,6 @@ print(status.phase, status.progress)
 from __future__ import annotations
 
 import builtins
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
+from trainmaster.api.json_values import decode
 from trainmaster.api.limits import check_size
 from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
@@ -150,7 +150,7 @@ class JobClient:
             yield job
             version = str(job.raw["metadata"]["resourceVersion"])
             for line in self._watch_lines(name, version):
-                event = json.loads(line)
+                event = decode(line)
                 if event["type"] == "DELETED":
                     return
                 if event["type"] == "ERROR":
@@ -176,7 +176,7 @@ class JobClient:
                 raise WaitTimeout(f"Job {name} is {job.phase} after {timeout:g} s.", job.phase)
             version = str(job.raw["metadata"]["resourceVersion"])
             for line in self._watch_lines(name, version, seconds=min(left, WATCH_SECONDS)):
-                event = json.loads(line)
+                event = decode(line)
                 if event["type"] == "DELETED":
                     raise JobNotFound(f"Job {name} was deleted while it was waited for.")
                 if event["type"] == "ERROR":

@@ -6,7 +6,6 @@ only its `ApiClient` (kubeconfig, exec plugins, TLS, tokens, proxies) is used.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
+from trainmaster.api.json_values import decode
 from trainmaster.api.v1alpha1 import GROUP, INSTALL_CRD
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
 
@@ -60,7 +60,7 @@ class KubernetesTransport:
         """One request; the decoded JSON (None for an empty answer)."""
         response = self._send(method, path, query or {}, body, content_type, READ_SECONDS)
         text = response.read()
-        return json.loads(text) if text else None
+        return decode(text) if text else None
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         """The lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
@@ -151,7 +151,7 @@ def _translate(status: int, body: bytes | None, path: str) -> ClientError:
             f"({INSTALL_CRD})"
         )
     try:
-        answer = json.loads(body or b"{}")
+        answer = decode(body or b"{}")
         message = str(answer.get("message") or answer)
     except ValueError:
         message = (body or b"").decode("utf-8", "replace")[:500]

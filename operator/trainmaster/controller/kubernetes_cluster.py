@@ -6,6 +6,7 @@ fields that it doesn't know, and server-side apply must not lose any.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -17,11 +18,10 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from trainmaster.api.json_values import mapping, shown
+from trainmaster.api.json_values import decode_shallow, mapping, shown
 from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.controller.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.connection import Connection
-from trainmaster.controller.decoding import decode
 from trainmaster.controller.errors import Deposed, NotFound, Refused, Unreachable, Unusable, is_unserved
 from trainmaster.controller.pod_http import (
     API_ERROR_BYTES,
@@ -243,7 +243,7 @@ class KubernetesCluster:
         if asked:
             self._served[asked] = version
         try:
-            document = decode(raw)
+            document = await _decoded(raw)
         except ValueError as error:
             raise Unusable(f"{method} {path}", f"{len(raw)} bytes that aren't JSON ({error})") from error
         if not isinstance(document, dict):
@@ -320,6 +320,15 @@ class KubernetesCluster:
         all_headers = {**self._client.default_headers, **headers}
         await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)
         return all_headers
+
+
+async def _decoded(raw: bytes) -> Any:
+    """Raises json.JSONDecodeError."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        # In a thread, which lets go of the interpreter: megabytes of brackets would hold up all other jobs.
+        return await asyncio.to_thread(decode_shallow, raw)
 
 
 def quote_path(url: str) -> str:

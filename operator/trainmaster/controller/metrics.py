@@ -83,7 +83,7 @@ class OperatorMetrics:
         )
         self.unreadable = Counter(
             "trainmaster_unreadable_objects",
-            "Versions of objects that couldn't be taken in and are passed over.",
+            "Versions of objects that can't be read, or specs that are refused: they are passed over.",
             ["kind"],
             registry=self.registry,
         )

@@ -328,6 +328,8 @@ class Store:
             self.unreadable.tell(JOBS, raw, problem)
             self._show_unreadable(key, record, raw, problem)
             return
+        if read.invalid is not None:
+            self.unreadable.tell(JOBS, raw, read.invalid, of="generation")
         record.job = Job(
             namespace=key.namespace,
             name=key.name,

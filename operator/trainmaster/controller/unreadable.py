@@ -10,7 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
-from trainmaster.api.json_values import mapping, text
+from trainmaster.api.json_values import mapping, text, whole
 from trainmaster.api.printable import one_line
 from trainmaster.controller.cluster import Resource
 
@@ -27,10 +27,25 @@ class Unreadable:
         self.count: Callable[[str], None] = _ignore
         self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
-    def tell(self, resource: Resource, raw: object, problem: str, error: Exception | None = None) -> None:
-        """Say and count it. `error`: what no reader has foreseen, so that its traceback is of use."""
+    def tell(
+        self,
+        resource: Resource,
+        raw: object,
+        problem: str,
+        error: Exception | None = None,
+        *,
+        of: str = "resourceVersion",
+    ) -> None:
+        """Say and count it. `error`: what no reader has foreseen, so that its traceback is of use.
+
+        `of`: the field of the metadata that tells its versions apart; of a spec the generation.
+        """
         metadata = mapping(mapping(raw).get("metadata"))
-        version = (resource.kind, text(metadata.get("uid"), 64), text(metadata.get("resourceVersion"), 64))
+        version = (
+            resource.kind,
+            text(metadata.get("uid"), 64),
+            text(metadata.get(of), 64) or str(whole(metadata.get(of))),
+        )
         if version not in self._told:
             self._told[version] = None
             while len(self._told) > REMEMBERED:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.hostile_json import HUGE, JSON, damaged, nested
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, parse_ranks
 from trainmaster.api.json_values import shown
-from trainmaster.api.parsing import InvalidJob, parse_job
+from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
 from trainmaster.api.protocol import Assignment, ProtocolError, Report, parse_progress
 from trainmaster.api.v1alpha1 import JobStatus
 
@@ -64,6 +64,17 @@ RANKS: dict[str, Any] = {
         "waits": True,
         "text": "x",
     }
+}
+SPEC: dict[str, Any] = {
+    "image": "trainer:1",
+    "command": ["python", "train.py"],
+    "workers": 2,
+    "training": {"model": {"layers": 4}},
+    "resources": {"gpus": 1, "cpu": {"request": 1, "limit": 2}, "memory": "1Gi"},
+    "processesPerWorker": 2,
+    "elastic": {"minWorkers": 1, "maxWorkers": 4},
+    "failurePolicy": {"maxRestarts": 3, "backoff": {"initialSeconds": 1, "factor": 2.0, "maxSeconds": 60}},
+    "podTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "worker", "env": []}]}},
 }
 STATUS: dict[str, Any] = {
     "phase": "Running",
@@ -135,6 +146,14 @@ def test_texts_and_names_are_cut_and_never_fail(value: Any) -> None:
     assert len(clean(value, 100)) <= 100
     assert len(shown(value)) < 300
     assert attempt_of(str(value) if isinstance(value, str) else "") is None
+
+
+@given(damaged(SPEC))
+def test_a_spec_is_parsed_or_refused_in_a_sentence(data: Any) -> None:
+    try:
+        parse_spec(data, "bert")
+    except InvalidJob as error:
+        assert len(str(error)) > 10
 
 
 @given(damaged({"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob", "metadata": {"name": "a"}}))

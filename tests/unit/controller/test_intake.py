@@ -17,10 +17,11 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller.polling import until
+from trainmaster.api.json_values import MAX_DEPTH, decode
 from trainmaster.controller import store as store_module
 from trainmaster.controller.app import Operator
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
-from trainmaster.controller.decoding import MAX_DEPTH, decodable, decode
+from trainmaster.controller.decoding import decodable
 from trainmaster.controller.errors import Unusable
 from trainmaster.controller.records import JobKey, Record
 from trainmaster.controller.resync import Resync
@@ -38,6 +39,7 @@ ODDITIES = {
     "5,000 lists": "[" * 5_000 + "]" * 5_000,
     "5,000 mappings": '{"a":' * 5_000 + "1" + "}" * 5_000,
     "300 lists": "[" * 300 + "]" * 300,
+    "690 lists": "[" * 690 + "]" * 690,
     "a number of 5,000 digits": "9" * 5_000,
     "half a character": r'"\ud800"',
 }
@@ -99,6 +101,8 @@ async def test_a_job_that_cannot_be_decoded_costs_only_itself(tmp_path: Path, od
                     assert said["Accepted"] == said["Running"]
                     assert said["Accepted"].startswith("spec.training: has more than 64 lists and mappings")
                 assert not started(cluster, "late")
+                counted = b'trainmaster_unreadable_objects_total{kind="DistributedTrainingJob"} 2.0'
+                assert counted in operator.metrics.text()
             assert b"trainmaster_watch_restarts_total 0.0" in operator.metrics.text()
         async with operating(tmp_path, http):
             after = b.job("after", uid="55555555-5555-5555-5555-555555555555")
