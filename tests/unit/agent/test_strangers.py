@@ -263,6 +263,16 @@ def test_who_shows_the_token_keeps_its_connection_and_few_of_them(port: Port) ->
     assert socks[-1].recv(1_000).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.parametrize("path", ["/v1/assignment", "/v1/ack"])
+@pytest.mark.parametrize(
+    "body", [b"", b"[", b"[" * 100_000, b'{"attempt":Infinity,"seq":Infinity}', b"9" * 5_000, b"\xff", b'{"seq":1e999}']
+)
+def test_a_body_that_is_no_request_is_refused_with_the_token_too(port: Port, path: str, body: bytes) -> None:
+    head = f"POST {path} HTTP/1.1\r\nTrainmaster-Token: {TOKEN}\r\nConnection: close\r\nContent-Length: {len(body)}"
+    assert port.answer(port.connect(head.encode() + b"\r\n\r\n" + body)).startswith(b"HTTP/1.1 400 ")
+    assert port.answer(port.connect(HEALTHZ)).endswith(b"ok")
+
+
 def test_the_address_that_has_most_makes_room() -> None:
     room: Strangers[str] = Strangers(4)
     for address, item in (("kubelet", "probe"), ("evil", "a"), ("evil", "b"), ("evil", "c")):
