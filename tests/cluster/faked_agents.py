@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.agent.errors import EXIT_BY_REASON
+from trainmaster.agent.authority import Authority, job_token
+from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
+from trainmaster.agent.settings import Settings, read_settings
 from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, Assignment
 from trainmaster.api.protocol import POD_INDEX_LABEL as INDEX_LABEL
 from trainmaster.local.kubelet.fake import FakeRuntime
@@ -68,6 +71,18 @@ class Timings:
     rendezvous: float = 60.0
 
 
+def settings_of(variables: Mapping[str, dict[str, Any]], secret: Callable[[str, str], str]) -> Settings:
+    """The settings that the real agent would read in a container with these variables."""
+    environ = {"TRAINMASTER_WORKER": "0"}
+    for name, variable in variables.items():
+        reference = (variable.get("valueFrom") or {}).get("secretKeyRef")
+        if reference is not None:
+            environ[name] = secret(reference["name"], reference["key"])
+        elif "value" in variable:
+            environ[name] = variable["value"]
+    return read_settings(environ)
+
+
 class Agent:
     """One container's agent."""
 
@@ -87,6 +102,33 @@ class Agent:
         self.sequence = 0
         self.kept: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
         self.alive = True
+        worker = next(one for one in pod["spec"]["containers"] if one["name"] == "worker")
+        self.settings = settings_of({variable["name"]: variable for variable in worker["env"]}, self._secret)
+        # All workers of a job have the same settings here, and what one has verified the others needn't.
+        self.authority = home.authorities.setdefault(self.settings, Authority(self.settings))
+
+    def _secret(self, name: str, key: str) -> str:
+        """A variable's value from a Secret; empty where that is missing."""
+        found = self.home.cluster.api.peek("secrets", name, self.namespace) or {}
+        return base64.b64decode((found.get("data") or {}).get(key, "")).decode()
+
+    @property
+    def token(self) -> str:
+        return job_token(self.settings)
+
+    def read(self, text: str) -> Assignment | None:
+        """An assignment that the real agent would take, checked by its code."""
+        try:
+            self.authority.read(json.loads(text))
+        except InvalidAssignment as error:
+            self.home.refused.append(f"{self.pod}: {error}")
+            return None
+        return Assignment.parse(text)
+
+    def take_text(self, text: str) -> None:
+        assignment = self.read(text)
+        if assignment is not None:
+            self.take(assignment)
 
     @property
     def mark(self) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from typing import Any
 from aiohttp import web
 
 from tests.cluster.faked_agents import ENDED, Agent, Fail, Run, Script, Timings
+from trainmaster.agent.authority import Authority
+from trainmaster.agent.settings import Settings
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER, Assignment
 from trainmaster.local.apiserver.storage import Change
 from trainmaster.local.embedded import LocalCluster
@@ -50,6 +52,9 @@ class FakedWorkers:
     on_joined: Callable[[str, int], None] | None = None
     record: list[Run] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)
+    authorities: dict[Settings, Authority] = field(default_factory=dict)
+    # Why assignments weren't taken: nobody but the operator may sign them.
+    refused: list[str] = field(default_factory=list)
     agents: dict[str, Agent] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     marks: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -128,7 +133,7 @@ class FakedWorkers:
         pod, agent = self.pods.get(uid), self.agents.get(uid)
         text = ((pod or {}).get("metadata", {}).get("annotations") or {}).get(ASSIGNMENT_ANNOTATION)
         if agent is not None and text:
-            agent.take(Assignment.parse(text))
+            agent.take_text(text)
 
     # What agents do together.
 
@@ -215,8 +220,8 @@ class FakedWorkers:
         agent = next((agent for agent in self.agents.values() if agent.ip == address and agent.alive), None)
         if agent is None or not self.reachable:
             raise web.HTTPServiceUnavailable()
-        if agent.assignment is not None and request.headers.get(TOKEN_HEADER) != agent.assignment.token:
-            raise web.HTTPForbidden()
+        if request.headers.get(TOKEN_HEADER) != agent.token:
+            raise web.HTTPUnauthorized()
         return agent
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -225,7 +230,9 @@ class FakedWorkers:
 
     async def _assign(self, request: web.Request) -> web.Response:
         agent = self._agent(request)
-        assignment = Assignment.parse(await request.text())
+        assignment = agent.read(await request.text())
+        if assignment is None:
+            return web.Response(status=400, text=self.refused[-1])
         if agent.assignment is not None and agent.assignment.attempt > assignment.attempt:
             return web.Response(status=409, text=agent.assignment.to_json())
         for peer in agent.peers():

@@ -16,6 +16,7 @@ from tests.cluster.faked_agents import Script
 from tests.cluster.faked_cluster import JOBS as JOBS_NAME
 from tests.cluster.faked_cluster import WRITES, faked_cluster
 from tests.cluster.operator_under_test import install_crd, training_job
+from tests.signer import KEYS
 from trainmaster.controller.child_writing import ChildWriter
 from trainmaster.controller.cluster import JOBS, STATEFUL_SETS
 from trainmaster.controller.connection import connect
@@ -36,7 +37,7 @@ class Writing:
 
     @property
     def writer(self) -> ChildWriter:
-        return ChildWriter(self.cluster, self.store)
+        return ChildWriter(self.cluster, self.store, KEYS)
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(self.key)
@@ -74,7 +75,7 @@ def with_job(cluster: Cluster, work: Callable[[Writing], Awaitable[None]]) -> No
     async def main() -> None:
         connected = KubernetesCluster(await connect(str(cluster.kubeconfig), None))
         try:
-            writing = Writing(connected, Store(lambda key: None), JobKey(cluster.namespace, "bert"))
+            writing = Writing(connected, Store(lambda key: None, KEYS), JobKey(cluster.namespace, "bert"))
             writing.store.note(JOBS, await connected.get(JOBS, cluster.namespace, "bert"))
             await work(writing)
         finally:
@@ -157,7 +158,7 @@ def test_an_object_of_a_childs_name_is_not_written_over(cluster: Cluster) -> Non
 def test_a_deposed_leaders_late_apply_loses(cluster: Cluster) -> None:
     async def work(writing: Writing) -> None:
         await writing.write(writing.the_set())
-        leader = Writing(writing.cluster, Store(lambda key: None), writing.key)
+        leader = Writing(writing.cluster, Store(lambda key: None, KEYS), writing.key)
         leader.store.note(JOBS, await writing.cluster.get(JOBS, cluster.namespace, "bert"))
         leader.store.note(STATEFUL_SETS, await writing.cluster.get(STATEFUL_SETS, cluster.namespace, "bert"))
         newer = await leader.write(leader.the_set(avoid_nodes=["node-7"]))

@@ -76,6 +76,10 @@ yes
   verbs: [get, list, watch, create, patch]
 {{- end }}
 - apiGroups: [""]
+  # One for each namespace's agents (trainmaster-agents-*). None is ever read.
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]
 - apiGroups: [""]

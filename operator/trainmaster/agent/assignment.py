@@ -16,20 +16,30 @@ MAX_BYTES = 262_144
 """Kubernetes allows 256 KiB for all annotations of an object."""
 MAX_WORKERS = 4_096
 MAX_PROCESSES = 1_024
+MAX_ATTEMPT = 1_000_000
+"""An attempt every second for eleven days. One that is higher wasn't counted by anybody."""
+MASTER_PORTS = (20_000, 28_980)
+"""The operator's range (docs/protocol.md), the end apart."""
 
 
 class Assignment(NamedTuple):
-    """One attempt; `workers`, `uids`, `hosts` and `processes` are in rank order, so a position is a NODE_RANK."""
+    """One attempt; `workers`, `uids`, `hosts` and `processes` are in rank order, so a position is a NODE_RANK.
 
+    Only `Authority.read` makes one of what came from outside.
+    """
+
+    job: str
+    """The job's uid."""
     attempt: int
     workers: tuple[int, ...]
     uids: Optional[tuple[str, ...]]
     hosts: tuple[str, ...]
     master: str
     port: int
-    token: str
     state: str
     grace_seconds: float
+    wire: dict[str, Any]
+    """The JSON object as it came, with its signatures: what goes on to others is what was signed."""
     processes: Optional[tuple[int, ...]] = None
     """Ranks of each worker, where they differ; None: all have as many as this one."""
 
@@ -50,23 +60,6 @@ class Assignment(NamedTuple):
             return None
         return position
 
-    def to_wire(self) -> dict[str, Any]:
-        """The JSON object of docs/protocol.md."""
-        wire: dict[str, Any] = {
-            "attempt": self.attempt,
-            "workers": list(self.workers),
-            "uids": None if self.uids is None else list(self.uids),
-            "hosts": list(self.hosts),
-            "master": self.master,
-            "port": self.port,
-            "token": self.token,
-            "state": self.state,
-            "graceSeconds": self.grace_seconds,
-        }
-        if self.processes is not None:
-            wire["processes"] = list(self.processes)
-        return wire
-
 
 def newer(one: Assignment | None, other: Assignment) -> bool:
     """Whether `other` replaces `one`."""
@@ -75,15 +68,14 @@ def newer(one: Assignment | None, other: Assignment) -> bool:
     return other.state == "Hold" and one.state == "Run"
 
 
-def parse(text: str | bytes) -> Assignment:
-    """Read an assignment's JSON; raises InvalidAssignment, whatever the text is."""
+def parse(text: str | bytes) -> Any:
+    """Read JSON; raises InvalidAssignment, whatever the text is."""
     if len(text) > MAX_BYTES:
         raise InvalidAssignment(f"assignment: longer than {MAX_BYTES} bytes")
     try:
-        data = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidAssignment(f"assignment: not JSON: {str(error)[:100]}") from None
-    return from_wire(data)
 
 
 def from_wire(data: Any) -> Assignment:
@@ -102,17 +94,21 @@ def from_wire(data: Any) -> Assignment:
     state = data.get("state", "Run")
     if state not in ("Run", "Hold"):
         raise InvalidAssignment(f"assignment.state: {_short(state)} is neither Run nor Hold")
+    master = _text(data.get("master", hosts[0]), "master", 253)
+    if master != hosts[0]:
+        raise InvalidAssignment(f"assignment.master: {_short(master)} is not the first of the hosts")
     return Assignment(
+        job=_text(data.get("job"), "job", 64),
         # 0 holds a pod whose first attempt has no order yet.
-        attempt=_whole(data.get("attempt"), "attempt", 0, 2**53),
+        attempt=_whole(data.get("attempt"), "attempt", 0, MAX_ATTEMPT),
         workers=tuple(_whole(worker, "workers", 0, 2**31) for worker in workers),
         uids=None if uids is None else tuple(_text(uid, "uids", 64) for uid in uids),
         hosts=tuple(_text(host, "hosts", 253) for host in hosts),
-        master=_text(data.get("master", hosts[0]), "master", 253),
-        port=_whole(data.get("port"), "port", 1, 65_535),
-        token=_text(data.get("token"), "token", 256),
+        master=master,
+        port=_whole(data.get("port"), "port", MASTER_PORTS[0], MASTER_PORTS[1] - 1),
         state=state,
         grace_seconds=_seconds(data.get("graceSeconds", 0.4)),
+        wire=data,
         processes=None if processes is None else tuple(_whole(n, "processes", 1, MAX_PROCESSES) for n in processes),
     )
 
@@ -128,8 +124,8 @@ class AssignmentFile:
         self.path = path
         self._seen: tuple[int, ...] | None = None
 
-    def poll(self) -> Assignment | None:
-        """The assignment, when the file has changed since the last call and holds one; raises InvalidAssignment."""
+    def poll(self) -> Any:
+        """What the file holds, when it has changed since the last call; else None. Raises InvalidAssignment."""
         try:
             status = os.stat(self.path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)

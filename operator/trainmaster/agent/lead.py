@@ -115,7 +115,7 @@ class Lead:
         # An attempt's evidence is kept for an operator that comes a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._inquest.close()
-        self._assignment_line = json_line({"type": "assignment", **assignment.to_wire()})
+        self._assignment_line = json_line({"type": "assignment", "assignment": assignment.wire})
         self._table.tell(self._assignment_line)
         self._emit({"type": "member", **self._own.to_wire(True)})
 
@@ -238,6 +238,8 @@ class Lead:
     def _hello(self, connection: Connection, line: dict[str, Any]) -> Member | None:
         worker, uid = whole(line.get("worker")), line.get("uid")
         if line.get("type") != "hello" or worker is None or not isinstance(uid, str) or len(uid) > 64:
+            return None
+        if line.get("job") != self._settings.job_uid:
             return None
         if not self._table.make_room(worker, self._part):
             return None

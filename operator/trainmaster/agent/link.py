@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.assignment import Assignment
+from trainmaster.agent.authority import job_token
 from trainmaster.agent.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines, Pace
 from trainmaster.agent.joining import Joined, Joining
 from trainmaster.agent.lead import PING_SECONDS, SILENCE_SECONDS
@@ -41,6 +42,8 @@ class Link:
     ) -> None:
         self._loop = loop
         self._settings = settings
+        self._may_join = bool(settings.port and settings.agents_secret)
+        """Else outcomes travel by exit alone."""
         self._hello = hello
         self._receive = receive
         self._changed = changed
@@ -65,19 +68,14 @@ class Link:
     @property
     def contact(self) -> MasterContact:
         """How far this worker has come on the way to the first host."""
-        if (
-            self._assignment is None
-            or self._settings.port == 0
-            or self._own_position() == 0
-            or self.lead_position() == 0
-        ):
+        if self._assignment is None or not self._may_join or self._own_position() == 0 or self.lead_position() == 0:
             return MasterContact(True, True)
         return self._first
 
     def assignment_changed(self, assignment: Assignment) -> None:
         """Follow a new assignment: stay with the lead where it is still the first choice."""
         before, self._assignment = self._assignment, assignment
-        if self._settings.port == 0:
+        if not self._may_join:
             self.lead = self._settings.worker
             return
         if self._connection is not None:
@@ -86,7 +84,7 @@ class Link:
             # The lead's worker has a new pod. The old one may live on, on a node that can't be reached.
             self._lost()
             return
-        if before is None or before.hosts != assignment.hosts or before.token != assignment.token:
+        if before is None or before.hosts != assignment.hosts:
             if self.lead not in assignment.workers:
                 self._leave()
             self._rounds = 0
@@ -141,7 +139,7 @@ class Link:
                 self._loop,
                 assignment.hosts[position],
                 self._settings.port,
-                assignment.token,
+                job_token(self._settings),
                 self._settings.hosts_file,
                 lambda joined: self._tried(assignment, position, joined),
             )

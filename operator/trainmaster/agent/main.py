@@ -9,6 +9,10 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainmaster.agent.settings import Settings
 
 _HELP = """usage: agent run -- <command> [args...]   train: start, watch and report the ranks of this worker
        agent install <path>             copy this agent to <path>, atomically
@@ -51,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     from trainmaster.agent.errors import EXIT_USAGE, LaunchError, UsageError
-    from trainmaster.agent.settings import read_settings
+    from trainmaster.agent.settings import AGENTS_SECRET, read_settings
 
     command = words[1:] if words[:1] == ["--"] else words
     try:
@@ -62,14 +66,16 @@ def _run(words: list[str]) -> int:
         return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
     from trainmaster.agent.worker import Worker
 
+    # With it ranks could speak for any job of the namespace.
+    environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET}
     try:
-        return Worker(settings, command, os.environ).run(_terminated)
+        return Worker(settings, command, environ).run(_terminated)
     except LaunchError as error:
         from trainmaster.agent.report import Report
 
         code = 65
         report = Report(
-            _assigned_attempt(settings.assignment_file),
+            _assigned_attempt(settings),
             settings.worker,
             settings.pod_uid,
             "Failed",
@@ -84,15 +90,16 @@ def _run(words: list[str]) -> int:
         return _refuse(settings.termination_log, str(error), code, report.termination_message())
 
 
-def _assigned_attempt(path: str) -> int:
+def _assigned_attempt(settings: Settings) -> int:
     from trainmaster.agent.assignment import AssignmentFile
+    from trainmaster.agent.authority import Authority
     from trainmaster.agent.errors import InvalidAssignment
 
     try:
-        assignment = AssignmentFile(path).poll()
+        data = AssignmentFile(settings.assignment_file).poll()
+        return 0 if data is None else Authority(settings).read(data).attempt
     except InvalidAssignment:
         return 0
-    return assignment.attempt if assignment else 0
 
 
 def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -> int:
@@ -130,21 +137,22 @@ def _install(path: str) -> int:
 
 def _state() -> int:
     """Ask the agent of this container; what it left on disk where it doesn't answer."""
-    from trainmaster.agent.assignment import AssignmentFile
+    from trainmaster.agent.authority import job_token
     from trainmaster.agent.errors import EXIT_USAGE, AgentError
     from trainmaster.agent.marks import read_mark
     from trainmaster.agent.settings import read_settings
 
     try:
         settings = read_settings(os.environ)
-        assignment = AssignmentFile(settings.assignment_file).poll()
     except AgentError as error:
         print(f"[agent]: {error}", file=sys.stderr)
         return EXIT_USAGE
-    if assignment is not None and settings.port:
+    if settings.agents_secret and settings.port:
         try:
             with socket.create_connection((settings.pod_ip or "127.0.0.1", settings.port), timeout=2) as sock:
-                head = f"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: {assignment.token}\r\nConnection: close\r\n\r\n"
+                head = (
+                    f"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: {job_token(settings)}\r\nConnection: close\r\n\r\n"
+                )
                 sock.sendall(head.encode())
                 with sock.makefile("rb") as file:
                     status, _, body = file.read().partition(b"\r\n\r\n")

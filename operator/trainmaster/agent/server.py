@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trainmaster.agent.assignment import Assignment, from_wire
+from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.connection import READ_BYTES, Connection
 from trainmaster.agent.errors import InvalidAssignment, LaunchError
 from trainmaster.agent.http import (
@@ -51,7 +51,9 @@ class Handlers(NamedTuple):
     """What the server asks of the agent."""
 
     token: Callable[[], str]
-    """The token, or "" where none is known yet."""
+    """The token, or "" where there is none, and nobody gets in."""
+    read: Callable[[Any], Assignment]
+    """Check what was pushed; raises InvalidAssignment."""
     offer: Callable[[Assignment], Assignment]
     """Take an assignment if it is higher; returns the one that then holds."""
     acknowledge: Callable[[int], None]
@@ -270,7 +272,7 @@ class Exchange:
 
     def _take_assignment(self, body: bytes) -> bytes:
         try:
-            assignment = from_wire(_json(body))
+            assignment = self._handlers.read(_json(body))
         except InvalidAssignment as error:
             return response(400, f"{error}\n")
         holds = self._handlers.offer(assignment)
@@ -278,7 +280,7 @@ class Exchange:
             return response(204)
         if holds.attempt < assignment.attempt:
             return response(503, "this agent is on its way out\n")
-        return response(409, json.dumps(holds.to_wire()) + "\n", "application/json")
+        return response(409, json.dumps(holds.wire) + "\n", "application/json")
 
     def _take_ack(self, body: bytes) -> bytes:
         data = _json(body)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import binascii
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from trainmaster.agent import ed25519
 from trainmaster.agent.errors import UsageError
+
+AGENTS_SECRET = "TRAINMASTER_AGENTS_SECRET"
+"""Not for the ranks: `main` takes it out of their environment."""
 
 
 class Settings(NamedTuple):
@@ -21,6 +26,12 @@ class Settings(NamedTuple):
     setup: str
     """A shell line run before the launcher, its environment kept; empty: none."""
     job: str
+    job_uid: str
+    namespace: str
+    public_keys: tuple[bytes, ...]
+    """Ed25519 keys of the operator: only what is signed with one of them is taken as an assignment."""
+    agents_secret: str
+    """The namespace's; empty where its Secret is missing, and then the agents' port opens for nobody."""
     node: str
     pod_uid: str
     pod_ip: str
@@ -60,6 +71,10 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         launcher=launcher,
         setup=environ.get("TRAINMASTER_SETUP", "").strip(),
         job=environ.get("TRAINMASTER_JOB", ""),
+        job_uid=environ.get("TRAINMASTER_JOB_UID", ""),
+        namespace=environ.get("TRAINMASTER_NAMESPACE", ""),
+        public_keys=_public_keys(environ),
+        agents_secret=environ.get(AGENTS_SECRET, ""),
         node=environ.get("TRAINMASTER_NODE_NAME", ""),
         pod_uid=environ.get("TRAINMASTER_POD_UID", ""),
         pod_ip=environ.get("TRAINMASTER_POD_IP", ""),
@@ -75,6 +90,26 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
         config_file="/etc/trainmaster/training.yaml",
     )
+
+
+def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:
+    name = "TRAINMASTER_PUBLIC_KEYS"
+    texts = environ.get(name, "").split(",")
+    if texts == [""]:
+        raise UsageError(
+            f"{name} is not set, so no assignment can be trusted; the operator sets it in the pods that it makes: "
+            "delete this pod, if an older operator made it"
+        )
+    keys = []
+    for text in texts:
+        try:
+            key = binascii.a2b_base64(text.encode())
+        except (binascii.Error, ValueError):
+            key = b""
+        if not ed25519.is_key(key):
+            raise UsageError(f"{name}: {text[:60]!r} is not an Ed25519 public key in base64")
+        keys.append(key)
+    return tuple(keys)
 
 
 def _whole(environ: Mapping[str, str], name: str, default: int, least: int) -> int:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.agent import children, environment, marks
-from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer
+from trainmaster.agent.assignment import Assignment, AssignmentFile, newer
+from trainmaster.agent.authority import Authority, job_token
 from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
 from trainmaster.agent.inquest import evidence_line
 from trainmaster.agent.lead import Lead
@@ -42,6 +43,7 @@ class Worker:
         self._loop = Loop()
         self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
+        self._authority = Authority(settings)
         self._leaving = Leaving(
             self._loop,
             settings.termination_log,
@@ -80,7 +82,8 @@ class Worker:
             self._loop,
             settings,
             Handlers(
-                token=lambda: self._assignment.token if self._assignment else "",
+                token=lambda: job_token(settings),
+                read=self._authority.read,
                 offer=self.offer,
                 acknowledge=self._lead.acknowledge,
                 stream=self._lead.open_stream,
@@ -262,6 +265,7 @@ class Worker:
         lines: list[dict[str, Any]] = [
             {
                 "type": "hello",
+                "job": settings.job_uid,
                 "worker": settings.worker,
                 "uid": settings.pod_uid,
                 "seen": self._assignment.attempt if self._assignment else 0,
@@ -280,7 +284,7 @@ class Worker:
         kind, attempt = line.get("type"), whole(line.get("attempt"))
         if kind == "assignment":
             try:
-                self.offer(from_wire(line))
+                self.offer(self._authority.read(line.get("assignment")))
             except InvalidAssignment as error:
                 self._complain(str(error))
         elif attempt is None:
@@ -343,12 +347,11 @@ class Worker:
 
     def _poll_file(self) -> None:
         try:
-            assignment = self._file.poll()
+            data = self._file.poll()
+            if data is not None:
+                self.offer(self._authority.read(data))
         except InvalidAssignment as error:
             self._complain(f"{self._settings.assignment_file}: {error}")
-            return
-        if assignment is not None:
-            self.offer(assignment)
 
     def _reap(self) -> None:
         for pid, ending in children.reap().items():
@@ -367,8 +370,7 @@ class Worker:
         assignment = self._assignment
         shown = None
         if assignment is not None:
-            shown = assignment.to_wire()
-            del shown["token"]
+            shown = {name: value for name, value in assignment.wire.items() if name != "signatures"}
         return {
             "worker": self._settings.worker,
             "uid": self._settings.pod_uid,

@@ -40,6 +40,8 @@ MAX_LINE_BYTES = 65_536
 MAX_ERROR_CHARACTERS = 2_000
 MAX_RESULTS = 16
 # Kubernetes allows 256 KiB for all annotations of an object.
+# An attempt every second for eleven days; agents take none beyond it (agent/assignment.py).
+MAX_ATTEMPT = 1_000_000
 MAX_ASSIGNMENT_CHARACTERS = 262_144
 # Beyond any worker's index, and beyond the list of one job's workers; the agent has the same limit.
 MAX_INDEX, MAX_LISTED = 2**31, 4_096
@@ -52,11 +54,6 @@ SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
 
 class ProtocolError(ValueError):
     """A message of an agent that doesn't fit docs/protocol.md; the text names the field and what is wrong."""
-
-
-def job_token(job_uid: str) -> str:
-    """The token of a job's agents: hex, unguessable without the job's uid, the same after an operator's restart."""
-    return hashlib.sha256(f"trainmaster/{job_uid}".encode()).hexdigest()[:32]
 
 
 def master_port(job_uid: str, attempt: int) -> int:
@@ -74,34 +71,36 @@ def master_port(job_uid: str, attempt: int) -> int:
 class Assignment:
     """One attempt as the agents are told of it. `workers`, `uids`, `hosts` and `processes` are in rank order.
 
-    `processes` (ranks by worker) is only told where workers differ in it; None: all have equally many.
+    `job` is the job's uid. `processes` (ranks by worker) is only told where workers differ in it; None: all have
+    equally many.
     """
 
+    job: str
     attempt: int
     workers: tuple[int, ...]
     uids: tuple[str, ...] | None
     hosts: tuple[str, ...]
     port: int
-    token: str
     state: Literal["Run", "Hold"] = "Run"
     grace_seconds: float = 0.4
     processes: tuple[int, ...] | None = None
 
     def to_json(self) -> str:
-        """The annotation's value: compact, with a fixed order of keys, so that equal assignments are equal strings."""
+        """What is signed (`api.signing.canonical`): equal assignments are equal strings."""
         return json.dumps(
             {
+                "job": self.job,
                 "attempt": self.attempt,
                 "workers": list(self.workers),
                 "uids": None if self.uids is None else list(self.uids),
                 "hosts": list(self.hosts),
                 "master": self.hosts[0],
                 "port": self.port,
-                "token": self.token,
                 "state": self.state,
                 "graceSeconds": self.grace_seconds,
                 **({} if self.processes is None else {"processes": list(self.processes)}),
             },
+            sort_keys=True,
             separators=(",", ":"),
         )
 
@@ -123,12 +122,12 @@ class Assignment:
         hosts = _list(data, "hosts", len(workers))
         processes = None if data.get("processes") is None else _list(data, "processes", len(workers))
         return cls(
-            attempt=_whole(data.get("attempt"), "attempt"),
+            job=_text(data.get("job"), "job", 64),
+            attempt=_whole(data.get("attempt"), "attempt", MAX_ATTEMPT + 1),
             workers=tuple(_whole(worker, "workers", MAX_INDEX) for worker in workers),
             uids=None if uids is None else tuple(_text(uid, "uids", 64, least=0) for uid in uids),
             hosts=tuple(_text(host, "hosts", 253) for host in hosts),
             port=_whole(data.get("port"), "port", 65_536),
-            token=_text(data.get("token"), "token", 256),
             state="Hold" if data.get("state") == "Hold" else "Run",
             grace_seconds=_grace(data.get("graceSeconds", 0.4)),
             processes=None

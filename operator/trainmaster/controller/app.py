@@ -8,10 +8,11 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
+from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.cluster import JOBS, LEASES, NETWORK_POLICIES
 from trainmaster.controller.connection import Connection, connect
@@ -36,6 +37,7 @@ from trainmaster.controller.reconciler import Decide, Reconciler
 from trainmaster.controller.records import JobKey
 from trainmaster.controller.resync import Resync
 from trainmaster.controller.settings import OperatorSettings
+from trainmaster.controller.signing_keys import DamagedKeys, load_keys
 from trainmaster.controller.store import Store
 from trainmaster.controller.streams import LeadStreams
 from trainmaster.controller.watching import WATCHED, Event, Watcher
@@ -68,9 +70,12 @@ class Operator:
         self.ready = asyncio.Event()
         # The port of /metrics once it listens.
         self.port: int | None = None
+        # Once it leads.
+        self.keys: SigningKeys | None = None
         self._decide = decide
         self._standby = settings.leader_elect
         self._watchers: list[Watcher] = []
+        self._count: Callable[[], None] = lambda: None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't go on."""
@@ -81,20 +86,8 @@ class Operator:
             background: list[asyncio.Task[None]] = []
             # Last of all: kopf's thread takes its time, and the lease is given back before.
             stack.push_async_callback(_all_ended, background)
-            apart = Apart()
-            stack.push_async_callback(apart.close)
-            large = LargeJobs(cluster, apart)
-            store = Store(lambda key: queue.add(key), read_apart=large.add)
-            store.unreadable.count = lambda kind: self.metrics.unreadable.labels(kind=kind).inc()
-            queue: WorkQueue[JobKey] = WorkQueue()
-            streams = LeadStreams(
-                self._reach(connection, cluster, stack),
-                store,
-                progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
-                failed=lambda fault: self.metrics.stream_faults.labels(fault=fault).inc(),
-            )
             if settings.metrics_port is not None:
-                await self._serve_health(stack, store, queue, streams, settings.metrics_port)
+                await self._serve_health(stack, settings.metrics_port)
             if settings.leader_elect:
                 if not connection.in_cluster:
                     await self._reached(cluster, connection)
@@ -111,6 +104,30 @@ class Operator:
             else:
                 holding = None
             self.metrics.leader.set(1)
+            if not await _unless(stop, _while_held(holding, self._read_keys(cluster, connection))):
+                return
+            keys = self.keys
+            assert keys is not None
+            apart = Apart()
+            stack.push_async_callback(apart.close)
+            large = LargeJobs(cluster, apart)
+            store = Store(lambda key: queue.add(key), keys, read_apart=large.add)
+            store.unreadable.count = lambda kind: self.metrics.unreadable.labels(kind=kind).inc()
+            queue: WorkQueue[JobKey] = WorkQueue()
+            streams = LeadStreams(
+                self._reach(connection, cluster, stack),
+                store,
+                keys,
+                progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
+                failed=lambda fault: self.metrics.stream_faults.labels(fault=fault).inc(),
+            )
+
+            def count() -> None:
+                self.metrics.count_jobs(store.jobs())
+                self.metrics.queue_depth.set(len(queue))
+                self.metrics.streams.set(streams.open)
+
+            self._count = count
             watched = (*WATCHED, *((NETWORK_POLICIES,) if settings.job_network_policies else ()))
             resync = Resync(
                 cluster,
@@ -123,7 +140,7 @@ class Operator:
             note = _noting(store, resync)
             gangs = GangWatching(connection, cluster, store, settings.namespaces, note=note, relisted=resync.soon)
             stack.push_async_callback(gangs.close)
-            if not await _unless(stop, _while_held(holding, self._fill(resync, connection))):
+            if not await _unless(stop, _while_held(holding, self._insist(resync.fill, connection))):
                 return
             await gangs.fill(job.spec for job in store.jobs())
 
@@ -137,7 +154,7 @@ class Operator:
                 Watcher(connection, settings.namespaces, resources=resources, note=note, restarted=restarted)
                 for resources in ((JOBS,), apart_from_jobs)
             ]
-            reconciler = self._reconciler(stack, cluster, store, queue, streams, gangs, apart)
+            reconciler = self._reconciler(stack, cluster, store, keys, queue, streams, gangs, apart)
             background += [
                 *(asyncio.create_task(watcher.run(), name="watcher") for watcher in self._watchers),
                 asyncio.create_task(resync.run(), name="resync"),
@@ -151,6 +168,7 @@ class Operator:
         stack: AsyncExitStack,
         cluster: KubernetesCluster,
         store: Store,
+        keys: SigningKeys,
         queue: WorkQueue[JobKey],
         streams: LeadStreams,
         gangs: GangWatching,
@@ -166,6 +184,7 @@ class Operator:
         executor = Executor(
             cluster,
             store,
+            keys,
             EventRecorder(cluster, time.time),
             push=streams.push,
             keep_logs=logs,
@@ -197,6 +216,7 @@ class Operator:
                 )
                 if settings.job_network_policies
                 else None,
+                keys=keys,
             ),
             forget=forget,
             kills=KilledContainers(cluster, store),
@@ -256,12 +276,30 @@ class Operator:
             # It answers; the lease says what is wrong.
             return
 
-    async def _fill(self, resync: Resync, connection: Connection) -> None:
-        """Read everything, trying again until it works; says in one sentence what is missing."""
+    async def _read_keys(self, cluster: KubernetesCluster, connection: Connection) -> None:
+        """Read the operator's keys, or make them. Raises OperatorError where they can't be used."""
+        namespace = self.settings.lease_namespace
+        alone = not self.settings.leader_elect and not connection.in_cluster
+
+        async def read() -> None:
+            try:
+                self.keys = await load_keys(cluster, namespace, make_namespace=alone)
+            except DamagedKeys as error:
+                raise OperatorError(f"{namespace}: {error}") from error
+            except NotFound as error:
+                raise OperatorError(
+                    f"there is no namespace {namespace} for the Secret with the operator's keys: make it (kubectl "
+                    f"create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
+                ) from error
+
+        await self._insist(read, connection)
+
+    async def _insist(self, work: Callable[[], Awaitable[None]], connection: Connection) -> None:
+        """Do what needs the API server, trying again until it works; says in one sentence what stands in the way."""
         told = ""
         while True:
             try:
-                await resync.fill()
+                await work()
                 return
             except NotFound:
                 text = f"The custom resource isn't installed; waiting for it. Install it: {INSTALL_CRD}"
@@ -298,14 +336,7 @@ class Operator:
             settings.retry_seconds,
         )
 
-    async def _serve_health(
-        self, stack: AsyncExitStack, store: Store, queue: WorkQueue[JobKey], streams: LeadStreams, port: int
-    ) -> None:
-        def refresh() -> None:
-            self.metrics.count_jobs(store.jobs())
-            self.metrics.queue_depth.set(len(queue))
-            self.metrics.streams.set(streams.open)
-
+    async def _serve_health(self, stack: AsyncExitStack, port: int) -> None:
         def ready() -> str | None:
             if self._standby or self.ready.is_set():
                 # A standby is ready: it takes over when the leader goes.
@@ -317,7 +348,7 @@ class Operator:
             dead = max((watcher.dead_seconds() for watcher in self._watchers), default=0.0)
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
-        server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=refresh)
+        server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=lambda: self._count())
         stack.push_async_callback(server.close)
         try:
             self.port = await server.start(self.settings.metrics_host, port)

@@ -18,7 +18,9 @@ from typing import Any
 
 from trainmaster.api.json_values import mapping, mappings
 from trainmaster.api.protocol import FIELD_MANAGER
-from trainmaster.controller.cluster import CHILDREN, GANGS, Cluster, RawObject, Resource
+from trainmaster.api.signing import SigningKeys
+from trainmaster.controller.agents_secrets import AgentsSecrets
+from trainmaster.controller.cluster import CHILDREN, GANGS, STATEFUL_SETS, Cluster, RawObject, Resource
 from trainmaster.controller.errors import AlreadyExists, Conflict, Invalid, NotFound, Refused, is_unserved
 from trainmaster.controller.records import JobKey, Snapshot, Versioned
 from trainmaster.controller.store import Store
@@ -30,9 +32,10 @@ from trainmaster.rendering import GANG_APIS, child_kind
 class ChildWriter:
     """See the module. Raises ClusterError; `Refused` is the child's own trouble, any other the whole pass's."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
+    def __init__(self, cluster: Cluster, store: Store, keys: SigningKeys) -> None:
         self._cluster = cluster
         self._store = store
+        self._agents_secrets = AgentsSecrets(cluster, keys)
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""
@@ -41,6 +44,8 @@ class ChildWriter:
         found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
         known = next(found, None)
         try:
+            if resource == STATEFUL_SETS and not _makes_no_pods(manifest):
+                await self._agents_secrets.make(key.namespace)
             if known is None:
                 answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
             else:

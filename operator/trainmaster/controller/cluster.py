@@ -56,6 +56,8 @@ CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("", "v1", "events", "Event")
+SECRETS = Resource("", "v1", "secrets", "Secret")
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 NODES = Resource("", "v1", "nodes", "Node")

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
+from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.child_writing import ChildWriter
 from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, Cluster
@@ -92,6 +93,7 @@ class Executor:
         self,
         cluster: Cluster,
         store: Store,
+        keys: SigningKeys,
         events: EventRecorder,
         *,
         push: Push,
@@ -101,8 +103,9 @@ class Executor:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
-        self._children = ChildWriter(cluster, store)
+        self._children = ChildWriter(cluster, store, keys)
         self._store = store
+        self._keys = keys
         self._events = events
         self._push = push
         self._keep_logs = keep_logs
@@ -230,7 +233,7 @@ class Executor:
                 await self._delete_job(key, action)
 
     async def _assign(self, key: JobKey, action: Assign) -> None:
-        annotation = {ASSIGNMENT_ANNOTATION: action.assignment.to_json()}
+        annotation = {ASSIGNMENT_ANNOTATION: self._keys.sign(action.assignment)}
         if action.push:
             self._push(key, action.assignment)
         await self._annotate(key, action.pods, annotation)

@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster.api.json_values import text, whole
 from trainmaster.api.parsing import InvalidJob, parse_spec
-from trainmaster.api.protocol import MAX_INDEX, RankProgress, Report
+from trainmaster.api.protocol import MAX_INDEX, Assignment, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.cluster import JOBS, PODS, Resource
 from trainmaster.controller.looked_up import LookedUp
@@ -241,7 +241,8 @@ class Record:
             return None
         job = self.job
         sets = self.own_sets()
-        pods = [pod.view for pod in self.pods.values() if self.owns(pod, sets)]
+        owned = (pod.view for pod in self.pods.values() if self.owns(pod, sets))
+        pods = [replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in owned]
         observed = Observed(
             children=tuple(view for _, (view, _) in sorted(self.children.items())),
             pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
@@ -285,6 +286,11 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
     if new.resource_version.isdecimal() and known.resource_version.isdecimal():
         return int(new.resource_version) > int(known.resource_version)
     return True
+
+
+def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
+    """Whoever may patch a pod can put there what the operator has signed for another job."""
+    return assignment is not None and assignment.job != job.uid
 
 
 def _ends(view: PodView) -> Iterable[Report]:

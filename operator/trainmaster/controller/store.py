@@ -23,6 +23,7 @@ from trainmaster.api.json_values import mapping, text, whole
 from trainmaster.api.limits import is_larger
 from trainmaster.api.printable import one_line
 from trainmaster.api.protocol import RankProgress, Report
+from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
 from trainmaster.controller.looked_up import LookedUp
@@ -57,10 +58,17 @@ MAX_STATUS_BYTES = 256 * 1024
 
 
 class Store:
-    """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed."""
+    """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed;
+    `keys` tell which assignments are the operator's own."""
 
-    def __init__(self, changed: Callable[[JobKey], None], read_apart: Callable[[JobKey], None] | None = None) -> None:
+    def __init__(
+        self,
+        changed: Callable[[JobKey], None],
+        keys: SigningKeys,
+        read_apart: Callable[[JobKey], None] | None = None,
+    ) -> None:
         self._changed = changed
+        self._keys = keys
         # Asks for `note_read` of a large job's spec (`large_jobs`); without it, specs are read here.
         self._read_apart = read_apart
         self._records: dict[JobKey, Record] = {}
@@ -382,7 +390,7 @@ class Store:
 
     def _note_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
         key = self._key(PODS, metadata)
-        view = pod_view(raw)
+        view = pod_view(raw, self._keys)
         if key is None or view is None:
             return
         record = self._record(key)
@@ -407,7 +415,7 @@ class Store:
         if key is None or resource.child_kind not in CHILDREN:
             return
         record = self._record(key)
-        view = child_view(resource.child_kind, raw)
+        view = child_view(resource.child_kind, raw, self._keys)
         known = record.children.get((resource.child_kind, view.name))
         if known is not None and not is_newer(version, known[1]):
             return

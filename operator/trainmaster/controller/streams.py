@@ -24,7 +24,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from trainmaster.api.protocol import Assignment, ProtocolError, job_token
+from trainmaster.api.protocol import Assignment, ProtocolError
+from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.acknowledging import Acknowledging
 from trainmaster.controller.cluster import JOBS, PodStream
 from trainmaster.controller.errors import ClusterError, Conflict, Silent, Unusable
@@ -83,6 +84,7 @@ class LeadStreams:
         self,
         reach: Reach,
         store: Store,
+        keys: SigningKeys,
         *,
         progressed: Callable[[JobKey, bool], None],
         failed: Callable[[Fault], None] = lambda _fault: None,
@@ -90,6 +92,7 @@ class LeadStreams:
     ) -> None:
         self._reach = reach
         self._store = store
+        self._keys = keys
         self._progressed = progressed
         self._failed = failed
         self._now = now
@@ -117,6 +120,7 @@ class LeadStreams:
             self._followers[key] = _Follower(
                 self._reach,
                 self._store,
+                self._keys,
                 following,
                 self._progressed,
                 lambda uid, line: self.heard(uid, line),
@@ -154,6 +158,7 @@ class _Follower:
         self,
         reach: Reach,
         store: Store,
+        keys: SigningKeys,
         following: Following,
         progressed: Callable[[JobKey, bool], None],
         evidence: Callable[[str, EvidenceLine], None],
@@ -169,7 +174,8 @@ class _Follower:
         self._count_fault = failed
         self._now = now
         self._turn = turn
-        self._token = job_token(following.uid)
+        self._keys = keys
+        self._token = keys.job_token(following.key.namespace, following.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
         # Members as the lead tells of them; the store is told once for all lines that came together.
@@ -224,7 +230,7 @@ class _Follower:
         if agent is None:
             return False
         try:
-            await self._post(agent, "/v1/assignment", assignment.to_json().encode())
+            await self._post(agent, "/v1/assignment", self._keys.sign(assignment).encode())
         except Conflict:
             logger.info("%s: the lead knows a newer attempt than %d", self.following.key, assignment.attempt)
             return False

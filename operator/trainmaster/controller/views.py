@@ -23,6 +23,7 @@ from trainmaster.api.protocol import (
     ProtocolError,
     Report,
 )
+from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.workload_view import conditions_by_type, workload_view
 from trainmaster.reconciling.admission import WORKLOAD_KIND
 from trainmaster.reconciling.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
@@ -85,18 +86,21 @@ def is_from_create(entry: Raw) -> bool:
     return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
 
 
-def parse_assignment(metadata: Raw) -> Assignment | None:
-    """The assignment annotation; None when absent or when somebody wrote nonsense there, which is then overwritten."""
+def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
+    """The assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
+
+    It has to be signed, or who may patch a pod could hold a job at an attempt that nobody counted.
+    """
     value = annotation(metadata, ASSIGNMENT_ANNOTATION)
     if not value:
         return None
     try:
-        return Assignment.parse(value)
+        return keys.read(value)
     except ProtocolError:
         return None
 
 
-def pod_view(raw: Raw) -> PodView | None:
+def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
     """A pod; None when its name doesn't end with an index, as those of StatefulSets' pods do."""
     metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
     name = text(metadata.get("name"), MAX_NAME)
@@ -129,7 +133,7 @@ def pod_view(raw: Raw) -> PodView | None:
         else None,
         disruption=text(disrupted.get("reason")) or "DisruptionTarget" if disrupted.get("status") == "True" else None,
         ready=ready.get("status") == "True",
-        assignment=parse_assignment(metadata),
+        assignment=parse_assignment(metadata, keys),
         touched_at=parse_seconds(annotation(metadata, TOUCHED_ANNOTATION)),
         worker_container=next((view for view in containers if view.name == "worker"), None),
         init_containers=tuple(container_view(item) for item in mappings(status.get("initContainerStatuses"))),
@@ -179,10 +183,11 @@ def parse_termination_message(message: str) -> Report | None:
         return None
 
 
-def child_view(kind: str, raw: Raw) -> ChildView:
+def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
     """A child; `kind` is as `rendering.child_kind` names it."""
     metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
     template = mapping(mapping(spec.get("template")).get("metadata"))
+    owner, assigned = owner_uid(metadata), parse_assignment(template, keys)
     is_set = kind == "StatefulSet"
     replicas = whole(spec.get("replicas"), MAX_INT32)
     return ChildView(
@@ -190,12 +195,13 @@ def child_view(kind: str, raw: Raw) -> ChildView:
         name=text(metadata.get("name"), MAX_NAME),
         uid=text(metadata.get("uid"), MAX_NAME),
         rendered_hash=text(annotation(metadata, HASH_ANNOTATION), MAX_NAME),
-        owner_uid=owner_uid(metadata),
+        owner_uid=owner,
         created=any(map(is_from_create, mappings(metadata.get("managedFields")))),
         deleting=metadata.get("deletionTimestamp") is not None,
         # Kubernetes' own default.
         replicas=(1 if replicas is None else replicas) if is_set else None,
-        assignment=parse_assignment(template) if is_set else None,
+        # Not one that was signed for another job and copied here.
+        assignment=assigned if is_set and assigned is not None and assigned.job == owner else None,
         workload=workload_view(raw) if kind == WORKLOAD_KIND else None,
     )
 

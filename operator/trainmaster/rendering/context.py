@@ -20,6 +20,7 @@ from trainmaster.api.protocol import (
     POD_INDEX_LABEL,
     Assignment,
 )
+from trainmaster.api.signing import AGENTS_SECRET_KEY, SigningKeys
 from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import (
     extended_resources,
@@ -85,15 +86,19 @@ class Settings:
     keep_logs: bool = True
     # Who may connect to a job's pods; None: jobs have no NetworkPolicy.
     network_peers: NetworkPeers | None = None
+    # The operator's. None for who only looks at what a job becomes: no agent takes an assignment that isn't signed.
+    keys: SigningKeys | None = None
 
 
 @dataclass(frozen=True)
 class EnvironmentVariable:
-    """A variable with a value, or one that is read from a field of the pod."""
+    """A variable with a value, or one that is read from a field of the pod, or from a Secret that may be missing."""
 
     name: str
     value: str | None = None
     field_path: str | None = None
+    secret_name: str | None = None
+    secret_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +221,7 @@ def set_context(
         first_index=group.first_index,
         selector={JOB_UID_LABEL: job.uid, GROUP_LABEL: group.name},
         siblings={JOB_UID_LABEL: job.uid},
-        assignment=assignment.to_json(),
+        assignment=assignment.to_json() if settings.keys is None else settings.keys.sign(assignment),
         assignment_annotation=ASSIGNMENT_ANNOTATION,
         image=spec.image,
         image_pull_policy=spec.image_pull_policy,
@@ -225,7 +230,7 @@ def set_context(
         agent_image=settings.agent_image,
         agent_image_pull_policy=settings.agent_image_pull_policy,
         arguments=_arguments(spec),
-        environment=_environment(job, spec, group),
+        environment=(*_environment(job, spec, group), *_trust(job, settings)),
         requests={**requests, **devices},
         limits={**limits, **devices},
         shared_memory=_shared_memory(group.resources),
@@ -335,6 +340,17 @@ def _read_only(spec: JobSpec) -> bool:
 def _temporary_directory(spec: JobSpec) -> str | None:
     taken = spec.checkpoint is not None and spec.checkpoint.path.rstrip("/") == TEMPORARY_DIRECTORY
     return TEMPORARY_DIRECTORY if _read_only(spec) and not taken else None
+
+
+def _trust(job: JobIdentity, settings: Settings) -> tuple[EnvironmentVariable, ...]:
+    """Whose assignments the agent takes, and what it derives the job's token from."""
+    if settings.keys is None:
+        return ()
+    secret = settings.keys.agents_secret(job.namespace)
+    return (
+        EnvironmentVariable("TRAINMASTER_PUBLIC_KEYS", settings.keys.public_keys),
+        EnvironmentVariable("TRAINMASTER_AGENTS_SECRET", secret_name=secret.name, secret_key=AGENTS_SECRET_KEY),
+    )
 
 
 def _seconds(value: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster.api.protocol import Assignment, job_token, master_port
+from trainmaster.api.protocol import Assignment, master_port
 from trainmaster.api.v1alpha1 import Accelerator, JobSpec, Resources
 
 # The group of a job that gives `workers` and no groups.
@@ -112,11 +112,11 @@ def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
     """Attempt 1: all workers, no uids, because the pods don't exist yet."""
     hosts = stable_hosts(job, spec)
     return Assignment(
+        job=job.uid,
         attempt=1,
         workers=tuple(range(len(hosts))),
         uids=None,
         hosts=hosts,
         port=master_port(job.uid, 1),
-        token=job_token(job.uid),
         processes=processes_by_worker(worker_layout(job, spec)),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.signer import JOB_UID, TOKEN, environment, signed
 from trainmaster.agent import hang
+from trainmaster.agent.assignment import MASTER_PORTS
 
-TOKEN = "0123456789abcdef"
 AGENT = [sys.executable, "-m", "trainmaster.agent"]
 T = TypeVar("T")
 
@@ -44,6 +46,18 @@ def free_port(address: str) -> int:
         return int(sock.getsockname()[1])
 
 
+def master_port(address: str) -> int:
+    """One of an attempt's own that is free."""
+    for port in random.sample(range(*MASTER_PORTS), 100):
+        with socket.socket() as sock:
+            try:
+                sock.bind((address, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError(f"no free port at {address}")
+
+
 class Agent:
     """One worker's container: its files outlive the agent's process, as the pod's emptyDir does."""
 
@@ -67,7 +81,7 @@ class Agent:
             "HOME": os.environ.get("HOME", "/"),
             "NPROC_PER_NODE": "1",
             "RANK": str(self.worker),
-            "TRAINMASTER_JOB": "job",
+            **environment(),
             "TRAINMASTER_WORKER": str(self.worker),
             "TRAINMASTER_POD_UID": self.uid,
             "TRAINMASTER_POD_IP": self.address,
@@ -248,18 +262,20 @@ class Job:
         return self.agents[worker]
 
     def assignment(self, attempt: int, workers: Sequence[int] = (0,), **changes: Any) -> dict[str, Any]:
-        return {
+        """An attempt as the operator signs it."""
+        assignment = {
+            "job": JOB_UID,
             "attempt": attempt,
             "workers": list(workers),
             "uids": None if attempt == 1 else [f"uid-{worker}" for worker in workers],
             "hosts": [self.host(worker) for worker in workers],
             "master": self.host(workers[0]),
-            "port": free_port(self.address(workers[0])),
-            "token": TOKEN,
+            "port": master_port(self.address(workers[0])),
             "state": "Run",
             "graceSeconds": 0.4,
             **changes,
         }
+        return signed(assignment)
 
     def annotate(self, assignment: dict[str, Any]) -> None:
         for agent in self.agents.values():

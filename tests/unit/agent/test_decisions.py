@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import environment as trusted
 from trainmaster.agent import (
     connection,
     environment,
@@ -35,7 +36,7 @@ from .test_parsers import GOOD
 
 
 def settings(**environ: str) -> Settings:
-    return read_settings({"TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", **environ})
+    return read_settings({**trusted(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", **environ})
 
 
 def plan(*command: str, **environ: str) -> launcher.Launch:
@@ -52,7 +53,7 @@ def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:
         "--node-rank=1",
         "--rdzv-backend=static",
         "--master-addr=job-0.job.ns.svc",
-        "--master-port=29533",
+        "--master-port=28533",
         "--max-restarts=0",
         "--no-python",
     } <= set(launch.arguments)

@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from typing import Any
 
+from tests.signer import signed
 from trainmaster.agent import children
 
 from .agents import Job, until
@@ -77,7 +78,7 @@ def test_every_attempt_runs_everywhere_and_once_whatever_is_killed(job: Job) -> 
         if "agent" in fault or fault == "lead":
             job.agents[0 if fault == "lead" else victim].kill()
         if fault == "hold":
-            job.annotate({**group.assignment, "state": "Hold"})
+            job.annotate(signed({**group.assignment, "state": "Hold"}))
         if chance.random() < 0.5:
             group.restart_containers()
         group.give_out(chance.choice(["push", "file"]))

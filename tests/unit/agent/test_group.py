@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.signer import JOB_UID, TOKEN, environment
+
 from .agents import Agent, Job, Stream, until
 
 # Lives until it is told to end: writes its pid, so that a test can pick a rank.
@@ -153,7 +155,7 @@ def test_a_rank_at_fault_that_is_slow_to_leave_is_told_by_its_exception(job: Job
     stream = Stream(agents[0])
     if planned:
         until(lambda: (job.folder / "raised").exists())
-        stop = {**job.assignment(1, range(2)), "state": "Hold", "graceSeconds": 2.5}
+        stop = job.assignment(1, range(2), state="Hold", graceSeconds=2.5)
         assert agents[0].request("POST", "/v1/assignment", stop)[0] == 204
     fault = stream.until(
         lambda line: (line.get("report") or {}).get("state") in ("Failed", "Stopped") and line["report"]["worker"] == 0
@@ -211,7 +213,7 @@ def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
     stream = Stream(agents[0])
     member = stream.until(lambda line: line["type"] == "hello")["members"][-1]
     assert (member["worker"], member["uid"]) == (1, "uid-new")
-    third = {**job.assignment(3, [0, 1]), "uids": ["uid-0", "uid-new"]}
+    third = job.assignment(3, [0, 1], uids=["uid-0", "uid-new"])
     assert agents[0].request("POST", "/v1/assignment", third)[0] == 204
     rank_pid(job, 1, 3)
     rank_pid(job, 0, 3)
@@ -226,7 +228,7 @@ def test_a_planned_stop_gives_the_seconds_of_its_assignment(job: Job) -> None:
     until(lambda: all((job.folder / f"up-{rank}").exists() for rank in range(2)))
     stream = Stream(agents[0])
     joined(agents[0], 2)
-    hold = {**job.assignment(2, [0, 1]), "state": "Hold", "graceSeconds": 10}
+    hold = job.assignment(2, [0, 1], state="Hold", graceSeconds=10)
     assert agents[0].request("POST", "/v1/assignment", hold)[0] == 204
     for _ in agents:
         assert stream.until_report("Stopped")["report"]["exitCode"] == 0
@@ -304,7 +306,7 @@ def test_strangers_half_requests_and_slow_readers_hold_nothing_up(job: Job) -> N
     for sock in half:
         sock.sendall(b"POST /v1/assignment HTTP/1.1\r\nContent-")
     slow = socket.create_connection(address, timeout=5)
-    slow.sendall(b"GET /v1/stream HTTP/1.1\r\nTrainmaster-Token: 0123456789abcdef\r\n\r\n")
+    slow.sendall(f"GET /v1/stream HTTP/1.1\r\nTrainmaster-Token: {TOKEN}\r\n\r\n".encode())
     for method, path, body in (
         ("GET", "/v1/state", None),
         ("GET", "/v1/stream", None),
@@ -339,6 +341,7 @@ def test_the_state_command_prints_this_workers_state(job: Job, tmp_path: Path) -
     agent.until_state("Running")
     environ = {
         "PATH": os.environ["PATH"],
+        **environment(),
         "TRAINMASTER_WORKER": "0",
         "TRAINMASTER_POD_IP": agent.address,
         "TRAINMASTER_AGENT_PORT": str(job.agent_port),
@@ -348,7 +351,9 @@ def test_the_state_command_prints_this_workers_state(job: Job, tmp_path: Path) -
     printed = subprocess.run([*AGENT, "state"], env=environ, capture_output=True, text=True, timeout=20)
     state = json.loads(printed.stdout)
     assert state["report"]["state"] == "Running"
-    assert "token" not in state["assignment"]
+    assert state["assignment"]["attempt"] == 1
+    secrets = [TOKEN, environ["TRAINMASTER_AGENTS_SECRET"]]
+    assert not any(secret in printed.stdout for secret in secrets), "for people, and logs of theirs"
     agent.kill()
     printed = subprocess.run([*AGENT, "state"], env=environ, capture_output=True, text=True, timeout=20)
     assert json.loads(printed.stdout)["report"]["state"] == "Running"
@@ -360,9 +365,9 @@ def test_a_member_speaks_for_itself_only(job: Job) -> None:
     stream = Stream(agent)
     with socket.create_connection((agent.address, job.agent_port), timeout=5) as member:
         member.sendall(
-            b"GET /v1/join HTTP/1.1\r\nTrainmaster-Token: 0123456789abcdef\r\nUpgrade: trainmaster/1\r\n\r\n"
-            b'{"type":"hello","worker":5,"uid":"five","seen":1}\n'
-            b'{"type":"report","report":{"state":"Failed","attempt":1,"worker":0}}\n'
+            f"GET /v1/join HTTP/1.1\r\nTrainmaster-Token: {TOKEN}\r\nUpgrade: trainmaster/1\r\n\r\n".encode()
+            + b'{"type":"hello","job":"%s","worker":5,"uid":"five","seen":1}\n' % JOB_UID.encode()
+            + b'{"type":"report","report":{"state":"Failed","attempt":1,"worker":0}}\n'
             b'{"type":"report","report":{"state":"Running","attempt":1,"worker":5,"uid":"zero","error":7}}\n'
         )
         report = stream.until(lambda line: (line.get("report") or {}).get("state") in ("Failed", "Running"))["report"]

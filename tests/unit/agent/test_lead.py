@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import JOB_UID, environment
 from trainmaster.agent import lead, members
 from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.connection import MAX_LINE_BYTES, Connection, Pace, json_line
@@ -25,7 +26,7 @@ from .test_parsers import GOOD
 def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
     loop = Loop()
     uid = "0123456789abcdef-0123456789abcdef-0123"
-    settings = read_settings({"TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_UID": uid})
+    settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_UID": uid})
     table = Lead(loop, settings, lambda *_: None, lambda _: None, lambda: None, lambda *_: None)
     workers = list(range(400))
     names = [f"job-{worker}.job.ns.svc" for worker in workers]
@@ -34,7 +35,7 @@ def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
     for worker in workers[1:]:
         ours, theirs = tcp_pair()
         sockets.append(theirs)
-        hello = json.dumps({"type": "hello", "worker": worker, "uid": uid, "seen": 3}) + "\n"
+        hello = json.dumps({"type": "hello", "job": JOB_UID, "worker": worker, "uid": uid, "seen": 3}) + "\n"
         table.join(Connection(loop, ours, lambda _: None, lambda: None), hello.encode())
     ours, theirs = tcp_pair()
     table.open_stream(Connection(loop, ours, lambda _: None, lambda: None))
@@ -57,7 +58,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        settings = read_settings({"TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_UID": "uid-0"})
+        settings = read_settings({**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_UID": "uid-0"})
         self.lead = Lead(self.loop, settings, lambda *_: None, lambda _: None, lambda: None, lambda *_: None)
         self.sockets: list[socket.socket] = []
 
@@ -73,7 +74,7 @@ class Alone:
     def member(self, worker: int | None) -> tuple[Connection, socket.socket]:
         """One that joins; None: it doesn't say who it is."""
         connection, theirs = self.connection()
-        hello = {"type": "hello", "worker": worker, "uid": f"uid-{worker}", "seen": 3}
+        hello = {"type": "hello", "job": JOB_UID, "worker": worker, "uid": f"uid-{worker}", "seen": 3}
         self.lead.join(connection, b"" if worker is None else json_line(hello))
         return connection, theirs
 

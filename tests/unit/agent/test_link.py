@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import TOKEN, environment
 from trainmaster.agent import link
 from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.http import UPGRADED
@@ -32,7 +33,9 @@ class Listener:
         peer, _ = self.socket.accept()
         peer.settimeout(5)
         request = peer.recv(4_096)
-        assert request.startswith(b"GET /v1/join HTTP/1.1\r\n") and b"Trainmaster-Token: abc\r\n" in request
+        assert (
+            request.startswith(b"GET /v1/join HTTP/1.1\r\n") and f"Trainmaster-Token: {TOKEN}\r\n".encode() in request
+        )
         peer.sendall(answer)
         return peer
 
@@ -45,10 +48,10 @@ def listener() -> Iterator[Listener]:
 
 
 def make_link(listener: Listener, received: list[dict[str, Any]]) -> tuple[Loop, link.Link]:
-    environ = {"TRAINMASTER_WORKER": "1", "TRAINMASTER_AGENT_PORT": str(listener.port)}
+    environ = {**environment(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_AGENT_PORT": str(listener.port)}
     loop = Loop()
     made = link.Link(loop, read_settings(environ), lambda: [{"type": "hello"}], received.append, lambda: None)
-    made.assignment_changed(from_wire({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"]}))
+    made.assignment_changed(from_wire({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"], "master": "127.0.0.1"}))
     return loop, made
 
 
@@ -111,7 +114,9 @@ def test_a_lead_whose_worker_has_a_new_pod_is_left_for_that_pod(listener: Listen
 
     old = joined("a")
     turn(loop, lambda: made.followed)
-    made.assignment_changed(from_wire({**GOOD, "attempt": 9, "hosts": hosts, "uids": ["new", "mine"]}))
+    made.assignment_changed(
+        from_wire({**GOOD, "attempt": 9, "hosts": hosts, "master": hosts[0], "uids": ["new", "mine"]})
+    )
     assert made.lead is None
     # The name still leads to the old pod: it is left again, and tried again after a while.
     stale = joined("a")

@@ -135,14 +135,14 @@ def test_a_port_that_is_taken_is_a_launch_error(job: Job) -> None:
 def test_without_an_assignment_nothing_starts(job: Job) -> None:
     agent = job.agent(0).start("sh", "-c", "touch ran")
     agent.until_healthy()
-    agent.annotate({**job.assignment(1), "state": "Hold"})
+    agent.annotate(job.assignment(1, state="Hold"))
     assert agent.until_state("Waiting")
     assert not (agent.state_dir / "mark.json").exists()
 
 
 def test_a_pod_that_is_not_listed_waits_until_it_is(job: Job) -> None:
     agent = job.agent(0).start("sh", "-c", "exit 0")
-    agent.annotate({**job.assignment(2), "uids": ["another-uid"]})
+    agent.annotate(job.assignment(2, uids=["another-uid"]))
     agent.until_state("Waiting", 2)
     agent.annotate(job.assignment(3, [1]))
     agent.until_state("Waiting", 3)
@@ -292,7 +292,7 @@ def test_a_newer_assignment_in_the_file_alone_starts_a_new_attempt(job: Job) -> 
     agent.annotate(job.assignment(2))
     time.sleep(0.2)
     assert attempts.read_text().split() == ["1", "2", "3"]
-    agent.annotate({**job.assignment(3), "state": "Hold"})
+    agent.annotate(job.assignment(3, state="Hold"))
     assert agent.until_state("Stopped", 3)["culprit"] is False
     assert agent.process is not None
     agent.process.send_signal(signal.SIGTERM)

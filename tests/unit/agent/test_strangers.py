@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.signer import TOKEN, environment
 from trainmaster.agent import http, server, strangers
+from trainmaster.agent.authority import Authority
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.server import Handlers, Server
 from trainmaster.agent.settings import read_settings
 from trainmaster.agent.strangers import Strangers, group_of
 
-from .agents import AGENT, TOKEN, Agent, Job, free_port, until
+from .agents import AGENT, Agent, Job, free_port, until
 
 HEALTHZ = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 STATE = b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + TOKEN.encode() + b"\r\n\r\n"
@@ -103,7 +105,7 @@ class Port:
         self.loop = Loop()
         self.address = ("127.0.0.1", free_port("127.0.0.1"))
         self.metrics_made = 0
-        environ = {"TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
+        environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
 
         def metrics() -> str:
@@ -116,6 +118,7 @@ class Port:
             settings,
             Handlers(
                 token=lambda: TOKEN,
+                read=Authority(settings).read,
                 offer=lambda assignment: assignment,
                 acknowledge=nothing,
                 stream=nothing,

@@ -44,7 +44,7 @@ PROGRESS: dict[str, Any] = {
 }
 ASSIGNMENT = json.loads(
     Assignment(
-        3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 29533, "t", processes=(8, 4)
+        "uid", 3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 28533, processes=(8, 4)
     ).to_json()
 )
 EVIDENCE: dict[str, Any] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, Assignment, job_token
+from tests.signer import KEYS
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
 from trainmaster.reconciling.snapshot import Job, Observed
@@ -38,12 +39,12 @@ def assignment(
     attempt: int = 1, workers: tuple[int, ...] = (0, 1), name: str = "bert", uid: str = JOB_UID
 ) -> Assignment:
     return Assignment(
+        job=uid,
         attempt=attempt,
         workers=workers,
         uids=None,
         hosts=tuple(f"{name}-{worker}.{name}.{NAMESPACE}.svc" for worker in workers),
         port=29500 + attempt,
-        token=job_token(uid),
     )
 
 
@@ -57,7 +58,7 @@ def pod(
     ip: str = "127.0.0.1",
     **status: Any,
 ) -> dict[str, Any]:
-    annotations = {ASSIGNMENT_ANNOTATION: assigned.to_json()} if assigned else {}
+    annotations = {ASSIGNMENT_ANNOTATION: KEYS.sign(assigned)} if assigned else {}
     return {
         "metadata": {
             "namespace": NAMESPACE,

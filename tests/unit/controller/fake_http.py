@@ -20,6 +20,7 @@ from trainmaster.controller.cluster import (
     JOBS,
     LEASES,
     PODS,
+    SECRETS,
     SERVICES,
     STATEFUL_SETS,
     Resource,
@@ -28,7 +29,7 @@ from trainmaster.controller.errors import ClusterError
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")
-SERVED = (JOBS, PODS, SERVICES, CONFIG_MAPS, STATEFUL_SETS, EVENTS, LEASES, NAMESPACES, CRDS)
+SERVED = (JOBS, PODS, SERVICES, CONFIG_MAPS, STATEFUL_SETS, EVENTS, LEASES, SECRETS, NAMESPACES, CRDS)
 
 
 @dataclass

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.child_writing import ChildWriter, as_applied
@@ -20,8 +21,8 @@ KEY = JobKey(b.NAMESPACE, "bert")
 class World:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
-        self.store = Store(lambda key: None)
-        self.writer = ChildWriter(self.cluster, self.store)
+        self.store = Store(lambda key: None, KEYS)
+        self.writer = ChildWriter(self.cluster, self.store, KEYS)
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
 
     def snapshot(self) -> Snapshot:
@@ -36,7 +37,8 @@ class World:
         return self.cluster.objects[plural, b.NAMESPACE, "bert"]
 
     def writes(self) -> list[tuple[str, str]]:
-        return [(verb, kind) for verb, kind, _ in self.cluster.order if verb != "get"]
+        """Of children; the agents' Secret is none, and is written once for a namespace."""
+        return [(verb, kind) for verb, kind, _ in self.cluster.order if verb != "get" and kind != "Secret"]
 
 
 def from_create(name: str = "bert") -> dict[str, Any]:

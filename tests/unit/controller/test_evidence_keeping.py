@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
@@ -40,7 +41,7 @@ class World:
     settle_seconds: float = 0.05
 
     def __post_init__(self) -> None:
-        self.store = Store(lambda _key: None)
+        self.store = Store(lambda _key: None, KEYS)
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
         self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         for index in range(2):

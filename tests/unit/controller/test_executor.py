@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
@@ -34,7 +35,7 @@ class World:
     now: float = 1_000.0
 
     def __post_init__(self) -> None:
-        self.store = Store(self.changes.append)
+        self.store = Store(self.changes.append, KEYS)
 
         def push(key: JobKey, assignment: Assignment) -> None:
             self.pushed.append(assignment)
@@ -42,6 +43,7 @@ class World:
         self.executor = Executor(
             self.cluster,
             self.store,
+            KEYS,
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
             keep_logs=KeptLogs(self.cluster, limit=100_000),
@@ -87,6 +89,8 @@ async def test_status_is_written_before_any_action_and_read_back_into_the_store(
     assert writes == [
         ("patch status", "DistributedTrainingJob"),
         ("create", "Service"),
+        # Once for a namespace.
+        ("create", "Secret"),
         ("create", "StatefulSet"),
     ]
     assert world.snapshot().job.status.phase == "Running", "the next pass sees it before any watch does"
@@ -161,7 +165,7 @@ async def test_an_assignment_goes_to_the_lead_to_each_pod_and_to_the_template() 
     assert world.pushed == [assignment]
     for index in (0, 1):
         annotations = world.stored("pods", f"bert-{index}")["metadata"]["annotations"]
-        assert annotations[ASSIGNMENT_ANNOTATION] == assignment.to_json()
+        assert annotations[ASSIGNMENT_ANNOTATION] == KEYS.sign(assignment)
     assert world.snapshot().observed.pods[0].assignment == assignment
 
 
@@ -278,7 +282,7 @@ async def test_the_workers_logs_are_kept_before_the_job_is_called_finished() -> 
     assert kept["data"] == {"worker-0.log": "step 1\nstep 2\n", "worker-1.log": "x" * 10}
     assert kept["metadata"]["ownerReferences"][0]["uid"] == b.JOB_UID
     kinds = [kind for verb, kind, _ in world.cluster.order if verb in ("create", "apply", "patch status")]
-    assert kinds == ["ConfigMap", "DistributedTrainingJob", "StatefulSet", "StatefulSet"]
+    assert kinds == ["ConfigMap", "DistributedTrainingJob", "Secret", "StatefulSet", "StatefulSet"]
 
 
 @pytest.mark.parametrize(("limit", "spec"), [(100_000, {"runPolicy": {"keepLogs": False}}), (0, {})], ids=str)
@@ -363,4 +367,4 @@ async def test_the_set_is_applied_after_what_its_pods_mount() -> None:
         b.decided(running(), Apply(b.child("StatefulSet")), Apply(b.child("ConfigMap", "bert-training")))
     )
     applied = [kind for verb, kind, _ in world.cluster.order if verb == "create"]
-    assert applied == ["ConfigMap", STATEFUL_SETS.kind]
+    assert applied == ["ConfigMap", "Secret", STATEFUL_SETS.kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.api.protocol import JOB_NAME_LABEL
@@ -21,7 +22,7 @@ SPEC = JobSpec.model_validate({"workers": 2, "scheduling": {"gang": {"scheduler"
 
 async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_listed_is_gone_too() -> None:
     cluster, changed = FakeCluster(), list[JobKey]()
-    store = Store(changed.append)
+    store = Store(changed.append, KEYS)
     store.note(JOBS, cluster.put(JOBS, b.job()))
     labels = {JOB_NAME_LABEL: "bert"}
     written = {"metadata": {"name": "bert", "namespace": b.NAMESPACE, "labels": labels, "ownerReferences": b.owner()}}

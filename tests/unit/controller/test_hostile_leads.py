@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.hostile_server import Answer, HostileServer, hostile, saying
 from tests.unit.controller.polling import until
@@ -63,10 +64,10 @@ class World:
         self.changes: list[JobKey] = []
         self.faults: list[str] = []
         self.evidence: list[EvidenceLine] = []
-        self.store = Store(self.changes.append)
+        self.store = Store(self.changes.append, KEYS)
         self.store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
         self.reach = DirectReach(pod.port)
-        self.streams = LeadStreams(self.reach, self.store, progressed=lambda *_: None, failed=self.faults.append)
+        self.streams = LeadStreams(self.reach, self.store, KEYS, progressed=lambda *_: None, failed=self.faults.append)
         self.streams.heard = lambda _, line: self.evidence.append(line)
         self.address = AgentAddress(b.NAMESPACE, "bert-0", "pod-bert-0", 0, pod.address)
 
@@ -345,7 +346,7 @@ def test_an_attempt_is_an_allowance_of_changes() -> None:
 
 def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
     """In the stream and as termination messages, which name any attempt and any worker."""
-    store = Store(lambda _: None)
+    store = Store(lambda _: None, KEYS)
     store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
     store.note(STATEFUL_SETS, b.child("StatefulSet"))
     for attempt in range(1, 500):
@@ -366,15 +367,15 @@ def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
 def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
     """Whoever may edit a pod may write any assignment on it."""
     huge = Assignment(
+        job=b.JOB_UID,
         attempt=1,
         workers=tuple(range(4_000)),
         uids=None,
         hosts=("h",) * 4_000,
         port=1,
-        token="t",
         processes=(1_000,) * 4_000,
     )
-    store = Store(lambda _: None)
+    store = Store(lambda _: None, KEYS)
     store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
     store.note(STATEFUL_SETS, b.child("StatefulSet"))
     pod = b.pod(0, assigned=huge)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.signer import KEYS
 from tests.unit.api.test_hostile_messages import ASSIGNMENT, PROGRESS, REPORT, as_text
 from tests.unit.controller import builders as b
 from tests.unit.hostile_json import JSON, damaged, nested
@@ -84,7 +85,7 @@ STATUS: dict[str, Any] = {"kind": "Status", "reason": "Conflict", "message": "m"
 
 @given(damaged(POD))
 def test_a_pod_is_read_or_is_no_worker(raw: Any) -> None:
-    view = pod_view(raw if isinstance(raw, dict) else {"metadata": raw, "status": raw})
+    view = pod_view(raw if isinstance(raw, dict) else {"metadata": raw, "status": raw}, KEYS)
     assert view is None or (view.worker < 2**31 and isinstance(view.name, str))
 
 
@@ -98,7 +99,7 @@ def test_a_containers_status_is_read(raw: Any) -> None:
 @given(raw=damaged(SET) | damaged(WORKLOAD))
 def test_a_child_is_read(kind: str, raw: Any) -> None:
     if isinstance(raw, dict):
-        view = child_view(kind, raw)
+        view = child_view(kind, raw, KEYS)
         assert view.replicas is None or view.replicas >= 0
 
 
@@ -184,12 +185,12 @@ def test_odd_objects_are_no_workers_of_ours() -> None:
     def renamed(name: str, labels: Any) -> dict[str, Any]:
         return {**POD, "metadata": {**POD["metadata"], "name": name, "labels": labels}}
 
-    assert pod_view(renamed("bert-" + "9" * 400, [])) is None
-    assert pod_view(renamed("bert-٣", {})) is None
-    assert pod_view(renamed("bert-x", {"apps.kubernetes.io/pod-index": nested(1_100)})) is None
-    assert pod_view({**POD, "status": "Running", "spec": ["x"]}) is not None
+    assert pod_view(renamed("bert-" + "9" * 400, []), KEYS) is None
+    assert pod_view(renamed("bert-٣", {}), KEYS) is None
+    assert pod_view(renamed("bert-x", {"apps.kubernetes.io/pod-index": nested(1_100)}), KEYS) is None
+    assert pod_view({**POD, "status": "Running", "spec": ["x"]}, KEYS) is not None
     statuses = {"containerStatuses": [1, "x", {"name": "worker", "restartCount": float("inf")}], "conditions": {"a": 1}}
-    view = pod_view({**POD, "status": statuses})
+    view = pod_view({**POD, "status": statuses}, KEYS)
     assert view is not None
     assert view.worker_container is not None
     assert view.worker_container.restarts == 0

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.fake_http import FakeHttp, kubeconfig, serving
@@ -134,7 +135,7 @@ def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted: list[str] = []
-    store = Store(lambda key: None)
+    store = Store(lambda key: None, KEYS)
     store.unreadable.count = counted.append
     cluster = FakeCluster()
 
@@ -159,14 +160,14 @@ def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
 @pytest.mark.parametrize("raw", [None, 3, [], {}, {"metadata": 3}, {"metadata": {"name": [1], "labels": []}}])
 @pytest.mark.parametrize("resource", [JOBS, PODS])
 def test_what_is_no_object_is_passed_over(resource: Any, raw: Any) -> None:
-    store = Store(lambda key: None)
+    store = Store(lambda key: None, KEYS)
     store.note(resource, raw)
     store.note_deleted(resource, raw)
     assert len(store) == 0
 
 
 def test_a_job_that_no_reader_has_foreseen_says_so_and_keeps_its_past(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, cluster = Store(lambda key: None), FakeCluster()
+    store, cluster = Store(lambda key: None, KEYS), FakeCluster()
 
     def broken(*_: Any) -> None:
         raise Broken("odd value")
@@ -205,7 +206,7 @@ def test_a_job_that_no_reader_has_foreseen_says_so_and_keeps_its_past(monkeypatc
 
 
 async def test_a_sweep_passes_over_what_cannot_be_read_and_compares_all_others() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None)
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     for index in range(3):
         cluster.put(PODS, b.pod(index))
     cluster.fail("get", PODS.plural, Unusable("GET pod", "12 bytes that aren't JSON"))
@@ -216,7 +217,7 @@ async def test_a_sweep_passes_over_what_cannot_be_read_and_compares_all_others()
 
 async def test_nothing_ends_the_sweeps(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster()
-    resync = Resync(cluster, Store(lambda key: None), (), interval=0.001)
+    resync = Resync(cluster, Store(lambda key: None, KEYS), (), interval=0.001)
     failures = iter(range(3))
 
     async def sweep() -> None:

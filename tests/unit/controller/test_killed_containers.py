@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
@@ -21,7 +22,7 @@ PROBE = "Container worker failed liveness probe, will be restarted"
 class World:
     def __init__(self, **end: Any) -> None:
         self.cluster = FakeCluster()
-        self.store = Store(lambda _: None)
+        self.store = Store(lambda _: None, KEYS)
         self.kills = KilledContainers(self.cluster, self.store)
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
         self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))

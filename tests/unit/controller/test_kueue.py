@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import GANGS, JOBS, RESOURCE_FLAVORS
@@ -55,7 +56,7 @@ def test_an_admission_is_read_with_what_its_checks_add() -> None:
 
 
 async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None)
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     conditions = [condition("QuotaReserved", "True"), condition("Admitted", "True"), condition("Evicted", "True")]
     cluster.put(WORKLOADS, workload("job", *conditions, admission={"clusterQueue": "q"}, requeueState={"count": 1}))
     requeued = WorkloadCondition("Requeued", True, "Preempted", "for bigger")
@@ -70,7 +71,7 @@ async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> No
 
 
 async def test_a_workload_that_was_replaced_hears_nothing() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None)
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     cluster.put(WORKLOADS, workload("job"))
     finished = WorkloadCondition("Finished", True, "Succeeded", "done")
     await report_workload(cluster, store, KEY, ReportWorkload("bert", "another", (finished,)), 0.0)
@@ -81,7 +82,7 @@ async def test_a_workload_that_was_replaced_hears_nothing() -> None:
 
 
 async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None)
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     job = b.job()
     job["spec"] = {**job["spec"], "scheduling": {"gang": {"scheduler": "kueue"}, "queue": "q"}}
     stored = cluster.put(JOBS, job)

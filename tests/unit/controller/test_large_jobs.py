@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
@@ -80,17 +81,17 @@ def size_of(root: object) -> int:
 @pytest.mark.parametrize("spec", [MAPPINGS, VARIABLES], ids=["training", "podTemplate"])
 def test_a_large_job_is_kept_in_a_few_kibibytes(spec: dict[str, Any]) -> None:
     """As Python's objects they were megabytes."""
-    store = Store(lambda key: None)
+    store = Store(lambda key: None, KEYS)
     store.note(JOBS, large(**spec))
     kept = size_of(store.snapshot(KEY))
-    other = Store(lambda key: None)
+    other = Store(lambda key: None, KEYS)
     other.note(JOBS, b.job())
     assert kept - size_of(other.snapshot(KEY)) < 64 * KIB
 
 
 def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
     """Renderings were remembered by keys that held the spec: twelve jobs made and deleted kept 345 MB."""
-    store, metrics = Store(lambda key: None), OperatorMetrics()
+    store, metrics = Store(lambda key: None, KEYS), OperatorMetrics()
     specs: list[weakref.ref[JobSpec]] = []
     for n in range(12):
         raw = large(10 * n + 1, uid=f"uid-{n}", training={"lr": 0.1})
@@ -134,7 +135,7 @@ class World:
     def __init__(self) -> None:
         self.changes: list[JobKey] = []
         self.asked: list[JobKey] = []
-        self.store = Store(self.changes.append, read_apart=self.asked.append)
+        self.store = Store(self.changes.append, KEYS, read_apart=self.asked.append)
 
     def read(self, raw: dict[str, Any], generation: int = 1) -> None:
         self.store.note_read(KEY, SpecVersion(raw["metadata"]["uid"], generation), read_spec(raw, "bert"))
@@ -228,7 +229,7 @@ def test_a_status_beyond_all_measure_is_not_kept() -> None:
 async def test_large_jobs_are_read_one_by_one_and_again_when_that_fails() -> None:
     cluster, apart = FakeCluster(), Apart()
     reader = LargeJobs(cluster, apart)
-    store = Store(lambda key: None, read_apart=reader.add)
+    store = Store(lambda key: None, KEYS, read_apart=reader.add)
     for name in ("one", "two"):
         store.note(JOBS, cluster.put(JOBS, b.job(name, uid=name, **MAPPINGS)))
     store.note(JOBS, b.job("gone", uid="gone", **MAPPINGS))
@@ -264,7 +265,7 @@ async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
         return SimpleNamespace(wrote_status=False, retry_after=None)
 
     queue: WorkQueue[JobKey] = WorkQueue()
-    store, apart = Store(queue.add), Apart()
+    store, apart = Store(queue.add, KEYS), Apart()
     look = cast(Any, SimpleNamespace(look=nothing))
     streams = cast(Any, SimpleNamespace(expect=lambda *_: None, follow=lambda *_: None))
     reconciler = Reconciler(

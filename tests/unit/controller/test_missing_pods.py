@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import EVENTS, JOBS, PODS, STATEFUL_SETS
@@ -20,7 +21,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.cluster = FakeCluster()
-        self.store = Store(lambda _: None)
+        self.store = Store(lambda _: None, KEYS)
         self.missing = MissingPods(self.cluster, self.store, clock=lambda: self.now)
         self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
         self.set_uid = self.put(STATEFUL_SETS, b.child("StatefulSet"))["metadata"]["uid"]

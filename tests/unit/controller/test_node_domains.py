@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.controller.cluster import JOBS, NODES, PODS, STATEFUL_SETS
@@ -14,7 +15,7 @@ KEY = JobKey(b.NAMESPACE, "bert")
 
 
 async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() -> None:
-    cluster, store = FakeCluster(), Store(lambda key: None)
+    cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     job = b.job()
     job["spec"] = {**job["spec"], "scheduling": {"topology": {"key": "rack"}}}
     store.note(JOBS, cluster.put(JOBS, job))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.records import JobKey
@@ -22,7 +23,7 @@ class World:
 
     def __init__(self, *, with_set: bool = True, **spec: Any) -> None:
         self.changes: list[JobKey] = []
-        self.store = Store(self.changes.append)
+        self.store = Store(self.changes.append, KEYS)
         self._version = 100
         self.note(JOBS, b.job(status={"attempt": 1}, **spec))
         if with_set:
@@ -129,7 +130,7 @@ def test_a_strangers_pod_in_the_place_of_a_lost_one_takes_nothing_from_what_is_k
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (2, 0, 1), (1, 2, 0)])
 def test_the_order_in_which_job_set_and_pod_are_seen_makes_no_difference(order: tuple[int, ...]) -> None:
-    store = Store(lambda key: None)
+    store = Store(lambda key: None, KEYS)
     container = b.terminated(1, FAILED)
     news = [
         (JOBS, b.job(status={"attempt": 1})),

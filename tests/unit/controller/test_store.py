@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.controller.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
@@ -25,7 +26,7 @@ def versioned(raw: dict[str, Any], version: int, **metadata: Any) -> dict[str, A
 class World:
     def __init__(self) -> None:
         self.changes: list[JobKey] = []
-        self.store = Store(self.changes.append)
+        self.store = Store(self.changes.append, KEYS)
         self.note_set()
 
     def note_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:

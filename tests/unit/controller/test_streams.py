@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.polling import until
-from trainmaster.api.protocol import TOKEN_HEADER, ProtocolError, job_token
+from trainmaster.api.protocol import TOKEN_HEADER, ProtocolError
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller import pod_http
 from trainmaster.controller.cluster import JOBS, PODS, STATEFUL_SETS
@@ -67,7 +68,7 @@ class Lead:
             await asyncio.sleep(3600)
         if request.path == "/healthz":
             return web.Response(text="ok")
-        if request.headers.get(TOKEN_HEADER) != job_token(b.JOB_UID):
+        if request.headers.get(TOKEN_HEADER) != KEYS.job_token(b.NAMESPACE, b.JOB_UID):
             return web.Response(status=401)
         if request.path == "/v1/ack":
             self.acked.append((await request.json())["seq"])
@@ -126,10 +127,14 @@ class World:
     def __init__(self, port: int) -> None:
         self.changes: list[JobKey] = []
         self.progressed: list[bool] = []
-        self.store = Store(self.changes.append)
+        self.store = Store(self.changes.append, KEYS)
         self.store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
         self.streams = LeadStreams(
-            DirectReach(port), self.store, progressed=lambda _, first: self.progressed.append(first), now=lambda: 50.0
+            DirectReach(port),
+            self.store,
+            KEYS,
+            progressed=lambda _, first: self.progressed.append(first),
+            now=lambda: 50.0,
         )
 
     def snapshot(self) -> Snapshot:
@@ -298,7 +303,7 @@ class Failing:
 @pytest.mark.parametrize("ticks", range(-6, 7))
 async def test_news_at_the_moment_when_a_stream_breaks_dont_keep_the_next_one_from_being_opened(ticks: int) -> None:
     reach = Failing()
-    streams = LeadStreams(reach, Store(lambda key: None), progressed=lambda key, first: None)
+    streams = LeadStreams(reach, Store(lambda key: None, KEYS), KEYS, progressed=lambda key, first: None)
     streams.follow(KEY, following(address(1)))
     await until(lambda: reach.opened == [1])
     # Worker 0 is there now, and would be preferred once it answers.
@@ -375,7 +380,7 @@ async def test_a_job_that_needs_no_stream_any_more_leaves_no_task_behind() -> No
 
 
 def planned(status: JobStatus, *pods: dict[str, Any]) -> Following | None:
-    store = Store(lambda _: None)
+    store = Store(lambda _: None, KEYS)
     raws = [(JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), *((PODS, pod) for pod in pods)]
     for number, (resource, raw) in enumerate(raws):
         store.note(resource, {**raw, "metadata": {"uid": f"u{number}", **raw["metadata"], "resourceVersion": "1"}})

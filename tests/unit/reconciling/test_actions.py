@@ -83,14 +83,14 @@ class TestAssignments:
         (told,) = [action for action in decision.actions if isinstance(action, Assign)]
         assert [pod.name for pod in told.pods] == ["bert-0"]
 
-    def test_every_attempt_has_its_own_port_and_the_jobs_token(self) -> None:
+    def test_every_attempt_has_its_own_port_and_the_jobs_uid(self) -> None:
         seen = set()
         for attempt in (1, 2, 3):
             decision = decided(job(running(attempt=attempt)), observed(*all_up(attempt), attempt=attempt))
             (told,) = [action.assignment for action in decision.actions if isinstance(action, Assign)]
-            seen.add((told.port, told.token))
+            seen.add((told.port, told.job))
         assert len({port for port, _ in seen}) == 3
-        assert len({token for _, token in seen}) == 1
+        assert {uid for _, uid in seen} == {job().uid}
 
 
 class TestTouching:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
 
+from tests.signer import KEYS
 from trainmaster.api.parsing import parse_spec
 from trainmaster.rendering import JobIdentity, Manifest, NetworkPeers, Settings, first_assignment, render
 
@@ -31,7 +33,8 @@ def manifests(name: str) -> tuple[Manifest, ...]:
     """The children of one of the jobs."""
     spec = parse_spec(yaml.safe_load((JOBS / f"{name}.yaml").read_text()), name)
     job = JobIdentity("team", name, "3f1d6c1e-0000-4000-8000-000000000000")
-    return render(job, spec, first_assignment(job, spec), settings=SETTINGS.get(name))
+    settings = replace(SETTINGS.get(name, Settings()), keys=KEYS)
+    return render(job, spec, first_assignment(job, spec), settings=settings)
 
 
 def golden(name: str) -> str:

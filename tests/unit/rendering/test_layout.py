@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from trainmaster.api.parsing import parse_spec
-from trainmaster.api.protocol import Assignment, job_token, master_port
+from trainmaster.api.protocol import Assignment, master_port
 from trainmaster.api.rules import MAX_SET_NAME
+from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.api.values import MAX_WORKERS
+from trainmaster.controller.signing_keys import MAX_KEYS
 from trainmaster.rendering import (
     JobIdentity,
     Manifest,
@@ -118,7 +120,7 @@ def test_hosts_are_the_names_that_the_headless_service_gives() -> None:
 def test_the_first_assignment_lists_everybody_and_no_uids() -> None:
     assignment = first_assignment(JOB, spec(workers=2))
     assert (assignment.attempt, assignment.workers, assignment.uids) == (1, (0, 1), None)
-    assert (assignment.port, assignment.token) == (master_port("uid-1", 1), job_token("uid-1"))
+    assert (assignment.port, assignment.job) == (master_port("uid-1", 1), "uid-1")
 
 
 def test_the_largest_assignment_fits_into_a_pods_annotations() -> None:
@@ -126,7 +128,8 @@ def test_the_largest_assignment_fits_into_a_pods_annotations() -> None:
     job = JobIdentity("n" * 63, "j" * MAX_SET_NAME, "uid-1")
     largest = first_assignment(job, parse_spec({"workers": MAX_WORKERS}, job.name))
     uids = ("3f1d6c1e-0000-4000-8000-000000000000",) * MAX_WORKERS
-    assert len(replace(largest, uids=uids).to_json()) < 250 * 1024
+    keys = SigningKeys(tuple(bytes([number]) * 32 for number in range(MAX_KEYS)), bytes(32))
+    assert len(keys.sign(replace(largest, uids=uids))) < 250 * 1024
 
 
 def test_seconds_are_handed_on_exactly() -> None:
