@@ -66,7 +66,7 @@ class SigningKeys:
         return canonical({**json.loads(text), "signatures": dict(_signatures(self.private, text.encode()))})
 
     def read(self, text: object) -> Assignment:
-        """The assignment that an annotation shows, of whichever job. Raises ProtocolError unless a key has signed it."""
+        """The assignment that an annotation shows, of whichever job. Raises ProtocolError if no key has signed it."""
         if not isinstance(text, str) or len(text) > MAX_ASSIGNMENT_CHARACTERS:
             raise ProtocolError(
                 f"{ASSIGNMENT_ANNOTATION}: not a text of at most {MAX_ASSIGNMENT_CHARACTERS} characters"

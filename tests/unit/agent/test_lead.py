@@ -89,7 +89,7 @@ def alone() -> Iterator[Alone]:
 
 def test_what_members_never_read_is_kept_once_and_to_a_bound(alone: Alone) -> None:
     workers = list(range(500))
-    large = {**GOOD, "workers": workers, "hosts": ["x" * 200] * 500, "uids": None}
+    large = {**GOOD, "workers": workers, "hosts": ["x" * 200] * 500, "master": "x" * 200, "uids": None}
     members = [alone.member(worker)[0] for worker in range(1, 30)]
     for attempt in range(4, 9):
         alone.lead.assignment_changed(from_wire({**large, "attempt": attempt}))
