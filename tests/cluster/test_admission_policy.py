@@ -137,7 +137,11 @@ def pod(name: str, metadata: dict[str, Any]) -> dict[str, Any]:
 
 def policy_objects(home: str) -> list[dict[str, Any]]:
     with Chart.load(str(CHART)) as chart:
-        values = {"admissionPolicy": {"enabled": True}, "serviceAccount": {"name": ACCOUNT}}
+        values = {
+            "admissionPolicy": {"enabled": True},
+            "jobNetworkPolicies": {"enabled": True},
+            "serviceAccount": {"name": ACCOUNT},
+        }
         files = chart.render(values, name="trainmaster", namespace=home)
     return [one for one in yaml.safe_load_all(files["trainmaster/templates/admission-policy.yaml"]) if one]
 
