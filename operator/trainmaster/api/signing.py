@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SEED_BYTES = 32
+PUBLIC_KEYS_VARIABLE = "TRAINMASTER_PUBLIC_KEYS"
 AGENTS_SECRET_KEY = "secret"
 AGENTS_SECRET_TYPE = "trainmaster.dev/agents"
 # A pass asks for the same signature twice or three times (template, annotation, push).

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from trainmaster.cli import keys
 from trainmaster.cli.terminal import say
 
 if TYPE_CHECKING:
     from trainmaster.controller.settings import OperatorSettings
 
 app = typer.Typer(help="Run the operator.", no_args_is_help=True)
+
+
+app.add_typer(keys.app, name="keys")
 
 
 @app.callback()

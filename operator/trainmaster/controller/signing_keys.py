@@ -13,8 +13,15 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.api.json_values import mapping, mappings
 from trainmaster.api.protocol import MANAGED_BY_LABEL
-from trainmaster.api.signing import AGENTS_SECRET_KEY, AGENTS_SECRET_TYPE, SEED_BYTES, SigningKeys
+from trainmaster.api.signing import (
+    AGENTS_SECRET_KEY,
+    AGENTS_SECRET_TYPE,
+    PUBLIC_KEYS_VARIABLE,
+    SEED_BYTES,
+    SigningKeys,
+)
 from trainmaster.controller.cluster import NAMESPACES, SECRETS, Cluster, RawObject
 from trainmaster.controller.errors import AlreadyExists, NotFound
 
@@ -31,6 +38,10 @@ class DamagedKeys(Exception):
     """The Secret can't be read; one sentence says what is wrong, and what to do."""
 
 
+class TooManyKeys(Exception):
+    """Another key can't be added; one sentence says why."""
+
+
 async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -> SigningKeys:
     """Read the Secret; make it where it is missing.
 
@@ -38,7 +49,7 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
     cluster. Raises ClusterError, or DamagedKeys.
     """
     try:
-        return parse_keys(await cluster.get(SECRETS, namespace, SECRET_NAME))
+        return (await read_keys(cluster, namespace))[0]
     except NotFound:
         pass
     body = keys_secret(namespace, new_keys())
@@ -46,7 +57,7 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
         made = await cluster.create(SECRETS, namespace, body)
     except AlreadyExists:
         # Another replica was faster.
-        return parse_keys(await cluster.get(SECRETS, namespace, SECRET_NAME))
+        return (await read_keys(cluster, namespace))[0]
     except NotFound:
         if not make_namespace:
             raise
@@ -54,6 +65,12 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
         made = await cluster.create(SECRETS, namespace, body)
     logger.info("Made new keys: Secret %s/%s. Pods know only the keys they were made with.", namespace, SECRET_NAME)
     return parse_keys(made)
+
+
+async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
+    """The keys, and the Secret that holds them. Raises NotFound where no operator has made it yet, or DamagedKeys."""
+    secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
+    return parse_keys(secret), secret
 
 
 async def _make_namespace(cluster: Cluster, name: str) -> None:
@@ -68,6 +85,28 @@ async def _make_namespace(cluster: Cluster, name: str) -> None:
 def new_keys() -> SigningKeys:
     """Keys that nobody else has."""
     return SigningKeys((os.urandom(SEED_BYTES),), os.urandom(SEED_BYTES))
+
+
+def rotated(keys: SigningKeys) -> SigningKeys:
+    """A new key in front: all of them sign from now on. Raises TooManyKeys."""
+    if len(keys.private) >= MAX_KEYS:
+        raise TooManyKeys(f"there are {len(keys.private)} keys, and no more than {MAX_KEYS} can be; prune them first")
+    return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
+
+
+def pruned(keys: SigningKeys) -> SigningKeys:
+    """The newest key alone. Pods that were made before it came take no assignment any more."""
+    return SigningKeys(keys.private[:1], keys.agents_seed)
+
+
+def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
+    """Whether a worker's pod was made since the newest key is there; so is any pod that has no keys at all."""
+    newest = keys.public_keys.partition(",")[0]
+    for container in mappings(mapping(pod.get("spec")).get("containers")):
+        for variable in mappings(container.get("env")):
+            if variable.get("name") == PUBLIC_KEYS_VARIABLE:
+                return newest in str(variable.get("value")).split(",")
+    return True
 
 
 def parse_keys(secret: RawObject) -> SigningKeys:

@@ -20,7 +20,7 @@ from trainmaster.api.protocol import (
     POD_INDEX_LABEL,
     Assignment,
 )
-from trainmaster.api.signing import AGENTS_SECRET_KEY, SigningKeys
+from trainmaster.api.signing import AGENTS_SECRET_KEY, PUBLIC_KEYS_VARIABLE, SigningKeys
 from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import (
     extended_resources,
@@ -348,7 +348,7 @@ def _trust(job: JobIdentity, settings: Settings) -> tuple[EnvironmentVariable, .
         return ()
     secret = settings.keys.agents_secret(job.namespace)
     return (
-        EnvironmentVariable("TRAINMASTER_PUBLIC_KEYS", settings.keys.public_keys),
+        EnvironmentVariable(PUBLIC_KEYS_VARIABLE, settings.keys.public_keys),
         EnvironmentVariable("TRAINMASTER_AGENTS_SECRET", secret_name=secret.name, secret_key=AGENTS_SECRET_KEY),
     )
 
