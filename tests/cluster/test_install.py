@@ -93,6 +93,10 @@ def test_a_fresh_install_runs_a_job_with_the_chart_s_own_permissions(helm: Confi
     assert kept["worker-0.log"].endswith("trained\n")
     applied = cluster.get("networkpolicy", "trainmaster")["spec"]
     assert [[port["port"] for port in rule["ports"]] for rule in applied["egress"]] == [[443, 6443], [53, 53], [8472]]
+    # What the policy lets through of Secrets: the two that the operator makes.
+    secrets = {item["metadata"]["name"]: item["type"] for item in cluster.items("secrets")}
+    assert secrets["trainmaster-signing-keys"] == "Opaque"
+    assert [secrets[name] for name in secrets if name.startswith("trainmaster-agents-")] == ["trainmaster.dev/agents"]
     # All that was under the admission policy, which its roles alone would let through.
     operator = f"--as=system:serviceaccount:{cluster.namespace}:trainmaster"
     attack = cluster.kubectl(operator, "create", "configmap", "mine", check=False)
