@@ -48,8 +48,8 @@ class Resource:
         return "/".join(parts)
 
 
-# Fewer, because 1.5 MB of JSON, as much as etcd takes, can be 30 MB of Python's objects.
-JOBS = Resource(GROUP, VERSION, PLURAL, KIND, page=8)
+# Fewer: of 1.5 MB of JSON, as much as etcd takes, each can be 30 MB of Python's objects, and a page is decoded at a go.
+JOBS = Resource(GROUP, VERSION, PLURAL, KIND, page=4)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")

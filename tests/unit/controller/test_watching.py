@@ -114,8 +114,8 @@ async def test_large_jobs_are_listed_a_few_at_a_time_and_become_their_children(t
     async with running(tmp_path, cluster) as world:
         await world.watched()
         await until(lambda: all(world.has("statefulsets", f"large-{n}") for n in range(20)))
-        assert world.http.lists[JOBS.plural] >= 2 * 3
-        assert world.http.largest_page[JOBS.plural] == 8
+        assert world.http.lists[JOBS.plural] >= 2 * 5
+        assert world.http.largest_page[JOBS.plural] == 4
 
 
 async def test_an_expired_watch_is_listed_anew_and_a_deletion_that_it_lost_is_found(tmp_path: Path) -> None:
