@@ -48,5 +48,6 @@ class AgentsSecrets:
         self._made.add(namespace)
 
     def doubt(self, namespace: str) -> None:
-        """An agent there knows no token, or another: the namespace may have been made anew under its old name."""
+        """An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it
+        and made one of the same name."""
         self._made.discard(namespace)

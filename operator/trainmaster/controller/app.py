@@ -191,6 +191,7 @@ class Operator:
             evidence=evidence,
             progress_seconds=settings.progress_seconds,
         )
+        streams.refused = executor.doubt_secret
         missing = MissingPods(cluster, store)
 
         def forget(uid: str) -> None:

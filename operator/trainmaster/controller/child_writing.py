@@ -37,6 +37,10 @@ class ChildWriter:
         self._store = store
         self._agents_secrets = AgentsSecrets(cluster, keys)
 
+    def doubt_secret(self, namespace: str) -> None:
+        """Agents there don't know the token: their Secret is asked for again with the next StatefulSet."""
+        self._agents_secrets.doubt(namespace)
+
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""
         kind, name = child_kind(manifest["apiVersion"], manifest["kind"]), str(manifest["metadata"]["name"])

@@ -118,6 +118,10 @@ class Executor:
         """The job is gone."""
         self._status_written.pop(uid, None)
 
+    def doubt_secret(self, namespace: str) -> None:
+        """Agents of the namespace don't know the operator's token."""
+        self._children.doubt_secret(namespace)
+
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
         """Write the status, carry out the actions, tell the events."""
         if decision.status.phase in TERMINAL_PHASES and snapshot.job.status.phase not in TERMINAL_PHASES:

@@ -28,7 +28,7 @@ from trainmaster.api.protocol import Assignment, ProtocolError
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.acknowledging import Acknowledging
 from trainmaster.controller.cluster import JOBS, PodStream
-from trainmaster.controller.errors import ClusterError, Conflict, Silent, Unusable
+from trainmaster.controller.errors import ClusterError, Conflict, Silent, Unauthorized, Unusable
 from trainmaster.controller.following import Following
 from trainmaster.controller.reach import AgentAddress, Reach
 from trainmaster.controller.records import JobKey
@@ -100,6 +100,8 @@ class LeadStreams:
         self._turn = asyncio.Lock()
         # Called with a job's uid and a worker's evidence of a stall.
         self.heard: Callable[[str, EvidenceLine], None] = lambda _uid, _line: None
+        # Called with the namespace of agents that don't know the token.
+        self.refused: Callable[[str], None] = lambda _namespace: None
         self._followers: dict[JobKey, _Follower] = {}
 
     @property
@@ -124,6 +126,7 @@ class LeadStreams:
                 following,
                 self._progressed,
                 lambda uid, line: self.heard(uid, line),
+                lambda namespace: self.refused(namespace),
                 self._failed,
                 self._now,
                 self._turn,
@@ -162,6 +165,7 @@ class _Follower:
         following: Following,
         progressed: Callable[[JobKey, bool], None],
         evidence: Callable[[str, EvidenceLine], None],
+        refused: Callable[[str], None],
         failed: Callable[[Fault], None],
         now: Callable[[], float],
         turn: asyncio.Lock,
@@ -171,6 +175,7 @@ class _Follower:
         self.following = following
         self._progressed = progressed
         self._evidence = evidence
+        self._refused = refused
         self._count_fault = failed
         self._now = now
         self._turn = turn
@@ -338,6 +343,8 @@ class _Follower:
             if isinstance(error, Silent):
                 # It took the connection and stands still: its peers have left it by now, for the next one.
                 self._try_the_next()
+            elif isinstance(error, Unauthorized):
+                self._refused(key.namespace)
             logger.log(logging.INFO if self.connected_to else logging.DEBUG, "%s: stream: %s", key, error)
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:

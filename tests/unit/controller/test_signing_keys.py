@@ -6,7 +6,8 @@ import asyncio
 import base64
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ from tests.signer import KEYS, STRANGER
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.fake_http import kubeconfig, serving
+from tests.unit.controller.polling import until
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL, Assignment, ProtocolError
 from trainmaster.api.signing import SigningKeys
 from trainmaster.cli.main import app
 from trainmaster.controller.agents_secrets import AgentsSecrets
+from trainmaster.controller.child_writing import ChildWriter
 from trainmaster.controller.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
-from trainmaster.controller.errors import AlreadyExists, Forbidden, NotFound
+from trainmaster.controller.errors import AlreadyExists, Forbidden, NotFound, Unauthorized
+from trainmaster.controller.following import Following
+from trainmaster.controller.reach import AgentAddress
 from trainmaster.controller.records import JobKey
 from trainmaster.controller.signing_keys import (
     MAX_KEYS,
@@ -41,6 +46,7 @@ from trainmaster.controller.signing_keys import (
     rotated,
 )
 from trainmaster.controller.store import Store
+from trainmaster.controller.streams import LeadStreams
 from trainmaster.reconciling.snapshot import PodView
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -236,6 +242,38 @@ async def test_a_secret_that_is_refused_costs_the_fast_way_only(caplog: pytest.L
         await secrets.make("a")
     assert caplog.text.count("until their Secret can be made") == 1
     assert ("secrets", "a", KEYS.agents_secret("a").name) in cluster.objects
+
+
+async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token() -> None:
+    """The namespace was deleted with all in it, and made anew, while the operator ran."""
+    cluster = FakeCluster()
+    store = Store(lambda _: None, KEYS)
+    writer = ChildWriter(cluster, store, KEYS)
+    await writer._agents_secrets.make(b.NAMESPACE)
+    place = ("secrets", b.NAMESPACE, KEYS.agents_secret(b.NAMESPACE).name)
+    del cluster.objects[place]
+    await writer._agents_secrets.make(b.NAMESPACE)
+    assert place not in cluster.objects
+    asked: list[str] = []
+
+    class Reach:
+        @asynccontextmanager
+        async def open(self, *_: Any) -> AsyncIterator[None]:
+            asked.append("")
+            raise Unauthorized("GET /v1/stream", "the header Trainmaster-Token is missing or wrong", status=401)
+            yield
+
+        async def close(self) -> None:
+            return None
+
+    streams = LeadStreams(Reach(), store, KEYS, progressed=lambda key, first: None)  # type: ignore[arg-type]
+    streams.refused = writer.doubt_secret
+    agent = AgentAddress(b.NAMESPACE, "bert-0", "u", 0, "127.0.0.1")
+    streams.follow(KEY, Following(KEY, b.JOB_UID, 1, (agent,), {0: 1}))
+    await until(lambda: len(asked) > 1)
+    await streams.close()
+    await writer._agents_secrets.make(b.NAMESPACE)
+    assert place in cluster.objects
 
 
 def test_tokens_differ_by_namespace_and_job() -> None:

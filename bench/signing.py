@@ -1,0 +1,98 @@
+"""What the signature of an assignment costs: signing by the operator, verifying by an agent, and room in annotations.
+
+    python -m bench.signing
+
+Processor time, so that what else runs on the machine doesn't count. "first" is what an agent pays before its first
+attempt, hashlib's import included, in a process of its own; "again" is any later attempt, and "same" the same
+assignment on another way, which isn't verified again.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from tests.signer import JOB, JOB_UID, KEYS, NAMESPACE, environment
+
+from trainmaster.agent.authority import Authority
+from trainmaster.agent.settings import read_settings
+from trainmaster.api.protocol import MASTER_PORTS, Assignment
+from trainmaster.api.signing import SigningKeys
+
+TRIES = 50
+LIMIT_MILLISECONDS = 15.0
+FIRST = """
+import json, sys, time
+from trainmaster.agent import settings, worker
+environ, data = json.loads(sys.stdin.read())
+before = time.process_time()
+from trainmaster.agent.authority import Authority
+Authority(settings.read_settings(environ)).read(data)
+print(time.process_time() - before)
+"""
+
+
+def assignment(attempt: int, workers: int) -> Assignment:
+    """An attempt of a job, with its members' uids."""
+    return Assignment(
+        job=JOB_UID,
+        attempt=attempt,
+        workers=tuple(range(workers)),
+        uids=tuple(f"3f1d6c1e-0000-4000-8000-{worker:012d}" for worker in range(workers)),
+        hosts=tuple(f"{JOB}-{worker}.{JOB}.{NAMESPACE}.svc" for worker in range(workers)),
+        port=MASTER_PORTS[attempt],
+    )
+
+
+def milliseconds(work: Callable[[int], object]) -> float:
+    """The median of some tries."""
+    times = []
+    for number in range(TRIES):
+        started = time.process_time()
+        work(number)
+        times.append(time.process_time() - started)
+    return statistics.median(times) * 1e3
+
+
+def first(environ: dict[str, str], data: object) -> float:
+    """In a process that has verified nothing yet (milliseconds)."""
+    given = json.dumps([environ, data])
+    command = [sys.executable, "-c", FIRST]
+    done = [subprocess.run(command, input=given, capture_output=True, text=True, check=True) for _ in range(9)]
+    return statistics.median(float(one.stdout) for one in done) * 1e3
+
+
+def main() -> int:
+    """Print the table; 1 where an assignment costs more than the limit."""
+    environ = {**environment(), "TRAINMASTER_WORKER": "0"}
+    print(
+        f"{'workers':>7}  {'sign':>7}  {'first':>7}  {'again':>7}  {'same':>7}  {'sum':>7}  {'bytes':>9}  {'signed':>9}"
+    )
+    worst = 0.0
+    for workers in (1, 2, 64, 1_024):
+        attempts = [assignment(attempt, workers) for attempt in range(1, TRIES + 1)]
+        # Keys that differ have signed nothing yet: no signature is remembered.
+        signers = [SigningKeys(KEYS.private, bytes([number]) * 32) for number in range(TRIES)]
+        sign = milliseconds(lambda number, of=attempts, by=signers: by[number].sign(of[number]))
+        texts = [KEYS.sign(one) for one in attempts]
+        data = [json.loads(text) for text in texts]
+        agent = Authority(read_settings(environ))
+        again = milliseconds(lambda number, of=data, by=agent: by.read(of[number]))
+        same = milliseconds(lambda _, of=data, by=agent: by.read(of[-1]))
+        cold = first(environ, data[0])
+        worst = max(worst, sign + cold)
+        size = len(attempts[0].to_json())
+        print(
+            f"{workers:>7}  {sign:>4.2f} ms  {cold:>4.1f} ms  {again:>4.2f} ms  {same:>4.2f} ms  {sign + cold:>4.1f} ms"
+            f"  {size:>7} B  {len(texts[0]):>7} B"
+        )
+    print(f"worst {worst:.1f} ms, limit {LIMIT_MILLISECONDS:g} ms an assignment")
+    return 1 if worst > LIMIT_MILLISECONDS else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

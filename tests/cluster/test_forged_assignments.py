@@ -1,0 +1,86 @@
+"""The review's attack on a real operator and real agents: who may view a job's pods, and patch them, moves nobody."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.signer import STRANGER
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, Assignment
+
+pytestmark = pytest.mark.usefixtures("pods_run")
+
+PATIENT = "import time; time.sleep(600)"
+FORGED = 999_999
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as process:
+        yield process
+
+
+def annotation(cluster: Cluster, pod: str = "job-0") -> dict[str, Any]:
+    return dict(json.loads(cluster.get("pod", pod)["metadata"]["annotations"][ASSIGNMENT_ANNOTATION]))
+
+
+def forged(genuine: dict[str, Any]) -> str:
+    """What an attacker makes of an annotation: a far attempt, and signatures of his own."""
+    text = json.dumps({**genuine, "attempt": FORGED, "uids": None})
+    return STRANGER.sign(Assignment.parse(text))
+
+
+def status(cluster: Cluster) -> dict[str, Any]:
+    return dict(cluster.get("dtj", "job").get("status") or {})
+
+
+def test_who_views_and_patches_pods_neither_finds_the_token_nor_moves_an_attempt(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    cluster.apply(training_job("job", PATIENT))
+    cluster.eventually(lambda: status(cluster).get("phase") == "Running", 90, "it runs")
+    shown = json.dumps(cluster.items("pods")) + json.dumps(cluster.items("statefulsets"))
+    (secret,) = [one for one in cluster.items("secrets") if one["type"] == "trainmaster.dev/agents"]
+    value = base64.b64decode(secret["data"]["secret"]).decode()
+    assert value not in shown and secret["metadata"]["name"] in shown
+    # Viewing pods shows all that an attacker knows; with what was enough before, the port lets him in no more.
+    pod = cluster.get("pod", "job-0")
+    with socket.create_connection((pod["status"]["podIP"], 8472), timeout=10) as stranger:
+        stranger.sendall(b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + b"0" * 64 + b"\r\n\r\n")
+        assert b" 401 " in stranger.recv(4_096)[:20]
+    # Patching them moves neither the agents nor the operator, which writes its own over it.
+    genuine = annotation(cluster)
+    body = {"metadata": {"annotations": {ASSIGNMENT_ANNOTATION: forged(genuine)}}}
+    cluster.kubectl("patch", "pod", "job-0", "--type=merge", "-p", json.dumps(body))
+    cluster.eventually(lambda: annotation(cluster) == genuine, 60, "the operator's own assignment again")
+    assert (status(cluster)["phase"], status(cluster)["attempt"]) == ("Running", 1)
+    # Nor where the status is lost and the attempt is read back from the annotations.
+    operator.stop()
+    cluster.kubectl("patch", "pod", "job-0", "--type=merge", "-p", json.dumps(body))
+    cluster.kubectl("patch", "dtj", "job", "--subresource=status", "--type=merge", "-p", '{"status": null}')
+    operator.start()
+    cluster.eventually(lambda: status(cluster).get("phase") == "Running", 90, "it runs again")
+    assert 1 <= status(cluster)["attempt"] <= 3
+    assert annotation(cluster)["attempt"] == status(cluster)["attempt"]
+
+
+def test_a_namespace_without_its_agents_secret_recovers_the_sure_way(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    script = "import os, sys; sys.exit(7 if os.environ['RANK'] + os.environ['TRAINMASTER_ATTEMPT'] == '11' else 0)"
+    cluster.apply(training_job("first", PATIENT, workers=1))
+    (name,) = cluster.eventually(
+        lambda: [o["metadata"]["name"] for o in cluster.items("secrets") if o["type"] == "trainmaster.dev/agents"], 60
+    )
+    cluster.kubectl("delete", "secret", name)
+    cluster.apply(training_job("job", script))
+    cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 120, "succeeded by exits alone")
+    assert (status(cluster)["attempt"], status(cluster)["restarts"]) == (2, 1)
