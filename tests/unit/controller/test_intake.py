@@ -105,7 +105,9 @@ async def test_a_job_that_cannot_be_decoded_costs_only_itself(tmp_path: Path, od
                 counted = b'trainmaster_unreadable_objects_total{kind="DistributedTrainingJob"} 2.0'
                 assert counted in operator.metrics.text()
             assert b"trainmaster_watch_restarts_total 0.0" in operator.metrics.text()
+        http.watches.clear()
         async with operating(tmp_path, http):
+            await until(lambda: len(http.watches) >= 5)
             after = b.job("after", uid="55555555-5555-5555-5555-555555555555")
             cluster.put(JOBS, after)
             await until(lambda: started(cluster, "after"))
@@ -124,7 +126,7 @@ async def test_strange_pods_cost_only_themselves(tmp_path: Path) -> None:
         statuses = [{"name": "worker", "restartCount": ODD, "state": {"terminated": terminated}}]
         cluster.put(PODS, b.pod(1, containerStatuses=statuses))
         async with operating(tmp_path, http):
-            await until(lambda: started(cluster, "bert"))
+            await until(lambda: len(http.watches) >= 5 and started(cluster, "bert"))
 
 
 class Broken(Exception):
@@ -236,7 +238,7 @@ async def test_nothing_ends_the_sweeps(caplog: pytest.LogCaptureFixture) -> None
 SCALARS = st.none() | st.booleans() | st.integers() | st.text()
 
 
-@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
 def test_what_can_be_decoded_is_decoded_as_it_is(value: Any) -> None:
     text = json.dumps(value)
     assert decode(text) == decode(text.encode()) == value
