@@ -98,10 +98,7 @@ class Attacked:
         await self.agents.answer("be well")
         operator = self.operator("proxy" if title in PROXIED else "direct")
         try:
-            # All streams are open, and the job runs.
-            async with asyncio.timeout(4 * PATIENCE_SECONDS):
-                await self.bench.steady("good")
-            await asyncio.sleep(4.0)
+            await self.settled()
             await operator.answer("begin")
             began = time.monotonic()
             await self.agents.answer("be " + " ".join(behaviours))
@@ -112,13 +109,26 @@ class Attacked:
             operator.kill()
         self.add(title, json.loads(said) if said else None, restarts)
 
+    async def settled(self) -> None:
+        """The job runs, whatever the row before has done to it, and all streams are open."""
+        async with asyncio.timeout(6 * PATIENCE_SECONDS):
+            while True:
+                try:
+                    async with asyncio.timeout(PATIENCE_SECONDS / 2):
+                        await self.bench.steady("good")
+                        break
+                except TimeoutError:
+                    continue
+        await asyncio.sleep(4.0)
+
     async def restart(self, operator: Child, kill: int) -> float | None:
         if operator.process.poll() is not None:
             return None
         try:
             async with asyncio.timeout(PATIENCE_SECONDS if kill == 0 else PATIENCE_SECONDS / 4):
                 return await self.bench.kill_rank("good", 2)
-        except TimeoutError:
+        except (TimeoutError, ProcessLookupError):
+            # Or the one before is still on its way, without the operator.
             return None
 
     def add(self, title: str, measured: dict[str, float] | None, restarts: list[float | None]) -> None:
