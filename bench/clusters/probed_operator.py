@@ -83,12 +83,12 @@ def obey(probe: Probe) -> None:
 async def main(kubeconfig: str, reach: str) -> None:
     probe = Probe()
 
-    def counted(changed: Callable[[JobKey], None], **rest: Any) -> Store:
+    def counted(changed: Callable[[JobKey], None], *rest: Any, **options: Any) -> Store:
         def count(key: JobKey) -> None:
             probe.changes += 1
             changed(key)
 
-        return Store(count, **rest)
+        return Store(count, *rest, **options)
 
     vars(app)["Store"] = counted
     for work in (lambda: obey(probe), probe.watch_memory):
