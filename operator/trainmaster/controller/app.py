@@ -401,7 +401,9 @@ async def _finish(workers: Collection[asyncio.Task[None]], holding: Collection[a
 
 async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
-        task.cancel()
+        # Once only: a second time would break off what a task does at its end.
+        if not task.cancelling():
+            task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
