@@ -1,0 +1,82 @@
+"""An operator that says how it fares: `python -m bench.clusters.watched_operator FILE ARGUMENTS ...`.
+
+It is `trainmaster ARGUMENTS`, and every quarter of a second appends a line of JSON to FILE: `at` (seconds since the
+epoch), and of that time the event loop's longest lag, the longest time that the store took for one object, and the
+longest decision on a job (all in seconds), with the resident memory at its end (bytes). The last two are of the
+thread's own time on a processor.
+
+The lag is the operator's own: of the time for which the loop had to wait, what the process itself used of a processor.
+What other programs of a busy machine take isn't counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from trainmaster.cli.main import app
+from trainmaster.controller.app import Operator
+from trainmaster.controller.store import Store
+
+TICK, LINE_SECONDS = 0.005, 0.25
+
+
+def main(file: Path, arguments: list[str]) -> None:
+    longest: dict[str, float] = defaultdict(float)
+    run, note = Operator.run, Store.note
+
+    def watched_note(self: Store, *arguments: Any) -> None:
+        started = time.thread_time()
+        try:
+            note(self, *arguments)
+        finally:
+            longest["note"] = max(longest["note"], time.thread_time() - started)
+
+    def watched_decide(decide: Callable[..., Any]) -> Callable[..., Any]:
+        def deciding(*arguments: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return decide(*arguments)
+            finally:
+                longest["decide"] = max(longest["decide"], time.thread_time() - started)
+
+        return deciding
+
+    async def watch() -> None:
+        process, written = psutil.Process(), time.perf_counter()
+        with file.open("a", buffering=1) as lines:
+            while True:
+                before, used = time.perf_counter(), time.process_time()
+                await asyncio.sleep(TICK)
+                now = time.perf_counter()
+                longest["lag"] = max(longest["lag"], min(now - before - TICK, time.process_time() - used))
+                if now - written > LINE_SECONDS:
+                    line = {"lag": 0.0, "note": 0.0, "decide": 0.0, **longest}
+                    lines.write(json.dumps({"at": time.time(), "memory": process.memory_info().rss, **line}) + "\n")
+                    longest.clear()
+                    written = now
+
+    async def watched_run(self: Operator, stop: asyncio.Event) -> None:
+        self._decide = watched_decide(self._decide)
+        watching = asyncio.create_task(watch())
+        try:
+            await run(self, stop)
+        finally:
+            watching.cancel()
+
+    for of, name, method in ((Operator, "run", watched_run), (Store, "note", watched_note)):
+        setattr(of, name, method)
+    sys.argv = ["trainmaster", *arguments]
+    app()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,327 @@
+"""What a job's size costs the operator and its other jobs: `python -m bench.hostile_jobs [JOBS [SECONDS [KINDS ...]]]`.
+
+A job of each kind alone, with an operator of its own: how long the store took for it on the event loop, the longest
+decision on it, the event loop's longest lag, and the memory it left. Then JOBS of the largest legal ones together,
+without an API server, which would take most of the time. SECONDS is how long a job is waited for; what takes longer
+says so. KINDS are those to try alone, `-` for none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gc
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+from bench.clusters import NAMESPACE, Operator, World, job, table, world
+from trainmaster.controller.cluster import JOBS, Cluster, RawObject, Resource
+from trainmaster.controller.errors import ClusterError, NotFound
+from trainmaster.controller.large_jobs import Apart, LargeJobs
+from trainmaster.controller.records import JobKey
+from trainmaster.controller.signing_keys import new_keys
+from trainmaster.controller.store import Store
+from trainmaster.reconciling import decide
+from trainmaster.rendering import Settings
+
+KIB = 1024
+# The issue's limits: the longest lag that one job may cause, and the memory of 200 of the largest legal ones.
+# Of many, one in so many is decided on: what is rendered isn't kept.
+DECIDED = 10
+LAG_LIMIT, MEMORY_LIMIT = 0.050, 300.0
+SETTLE_SECONDS, SILENT_SECONDS = 2.0, 5.0
+
+
+def spec_of(kind: str) -> dict[str, Any]:
+    """The spec of a kind of large job, beside its program."""
+    match kind:
+        case "20,000 tolerations":
+            return {"podTemplate": {"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}}}
+        case "1.3 MB of training":
+            return {"training": {"data": mappings(1_300 * 1000)}}
+        case "largest training, mappings":
+            return {"training": {"data": mappings(511 * KIB)}}
+        case "largest training, text":
+            return {"training": {"data": texts(511 * KIB)}}
+        case "largest podTemplate":
+            return {"podTemplate": {"spec": {"containers": containers(255 * KIB)}}}
+        case "lists of 1,000":
+            return {
+                "podTemplate": {"spec": {"tolerations": [{"key": f"k{n}"} for n in range(1000)]}},
+                "training": {"data": [[n] * 1000 for n in range(50)]},
+            }
+        case "training 1,100 lists deep":
+            return {"training": {"data": nested(1_100)}}
+        case "a small job" | "256 KiB of annotations":
+            return {}
+        case "largest legal":
+            return {
+                "training": {"data": texts(511 * KIB)},
+                "podTemplate": {"spec": {"containers": containers(255 * KIB)}},
+                "args": ["a" * 120 for _ in range(1000)],
+            }
+    raise ValueError(kind)
+
+
+KINDS = (
+    "a small job",
+    "20,000 tolerations",
+    "1.3 MB of training",
+    "largest training, mappings",
+    "largest training, text",
+    "largest podTemplate",
+    "lists of 1,000",
+    "training 1,100 lists deep",
+    "256 KiB of annotations",
+    "largest legal",
+)
+
+
+def mappings(size: int) -> list[Any]:
+    """The most of Python's objects for so many bytes of JSON."""
+    return [[{"a": 0}] * min(1000, size // 8 - first) for first in range(0, size // 8, 1000)]
+
+
+def texts(size: int, seed: int = 0) -> list[str]:
+    """Random, so that it can hardly be compressed."""
+    generator = random.Random(seed)
+    return [base64.b64encode(generator.randbytes(447)).decode() for _ in range(size // 600)]
+
+
+def containers(size: int) -> list[Any]:
+    """Sidecars with many variables."""
+    one = {"name": "side-00", "image": "x", "env": [{"name": f"V{n:03}", "value": f"{n:08}"} for n in range(500)]}
+    each = len(json.dumps(one, separators=(",", ":"))) + 1
+    return [{**one, "name": f"side-{n:02}"} for n in range(size // each)]
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+class Watched:
+    """An operator that says how it fares."""
+
+    def __init__(self, running: Operator, file: Path) -> None:
+        self.running = running
+        self._file = file
+
+    def since(self, moment: float) -> dict[str, float]:
+        """The most of everything since a moment, and the memory at the end (`kept`)."""
+        lines = [json.loads(line) for line in self._file.read_text().splitlines()]
+        lines = [line for line in lines if line["at"] >= moment] or lines[-1:]
+        most = {name: max(line[name] for line in lines) for name in ("lag", "note", "decide", "memory")}
+        silent = time.time() - lines[-1]["at"]
+        if silent > SILENT_SECONDS:
+            # It says nothing, because its loop hasn't come to it.
+            most["lag"] = silent
+        return {**most, "kept": lines[-1]["memory"]}
+
+
+@contextmanager
+def watched(made: World) -> Iterator[Watched]:
+    """An operator in a process of its own."""
+    stamp = time.monotonic_ns()
+    log, file = made.folder / f"operator-{stamp}.log", made.folder / f"operator-{stamp}.jsonl"
+    command = [sys.executable, "-m", "bench.clusters.watched_operator", str(file), "operator", "run"]
+    command += ["--namespace", NAMESPACE, "--kubeconfig", str(made.kubeconfig), "--no-leader-elect"]
+    command += ["--metrics-port", "0", "--reach", "direct", "--agent-port", str(made.agent_port)]
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        yield Watched(Operator(process, log, started), file)
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def large(name: str, kind: str) -> RawObject:
+    """A job of a kind; its workers are faked."""
+    body = job(name, 1, **spec_of(kind))
+    if kind == "256 KiB of annotations":
+        body["metadata"]["annotations"] = {f"example.com/{n}": "a" * 1000 for n in range(255)}
+    return body
+
+
+async def looked_at(made: World, name: str, seconds: float) -> str:
+    """What the operator has made of a job, once it has looked at it."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        status = await made.status(name)
+        if status.get("phase") == "Failed":
+            return "refused in its status"
+        if (status.get("workers") or {}).get("created"):
+            return "pods made"
+        await asyncio.sleep(0.1)
+    return f"not done in {seconds:.0f} s"
+
+
+async def gone(made: World, name: str) -> None:
+    found = await made.cluster.get(JOBS, NAMESPACE, name)
+    await made.cluster.delete(JOBS, NAMESPACE, name, uid=found["metadata"]["uid"])
+    while True:
+        try:
+            await made.cluster.get(JOBS, NAMESPACE, name)
+        except NotFound:
+            return
+        await asyncio.sleep(0.05)
+
+
+def row(kind: str, body: RawObject | None, found: dict[str, float], before: float, outcome: str) -> list[object]:
+    size = f"{len(json.dumps(body, separators=(',', ':'))) / 1e6:.2f} MB" if body is not None else ""
+    lag = f"{1000 * found['lag']:.0f} ms ({found['lag'] / LAG_LIMIT:.1f})"
+    memory = f"{(found['kept'] - before) / 1e6:+.0f} MB"
+    return [kind, size, f"{1000 * found['note']:.0f} ms", f"{1000 * found['decide']:.0f} ms", lag, memory, outcome]
+
+
+async def one_of(made: World, kind: str, seconds: float) -> list[object]:
+    with watched(made) as operator:
+        operator.running.serving()
+        await asyncio.sleep(SETTLE_SECONDS)
+        moment, body = time.time(), large("large", kind)
+        before = operator.since(moment)["kept"]
+        try:
+            await made.cluster.create(JOBS, NAMESPACE, body)
+        except ClusterError as error:
+            return [
+                kind,
+                row(kind, body, {"lag": 0, "note": 0, "decide": 0, "kept": 0}, 0, "")[1],
+                "",
+                "",
+                "",
+                "",
+                f"refused at apply ({error.message[-60:]})",
+            ]
+        outcome = await looked_at(made, "large", seconds)
+        await asyncio.sleep(SETTLE_SECONDS)
+        found = operator.since(moment)
+        if operator.running.process.poll() is not None:
+            outcome = "the operator ended"
+        await gone(made, "large")
+        return row(kind, body, found, before, outcome)
+
+
+async def made_and_deleted(made: World, seconds: float) -> list[object]:
+    kind, count = "largest training, mappings", 12
+    with watched(made) as operator:
+        operator.running.serving()
+        await asyncio.sleep(SETTLE_SECONDS)
+        moment = time.time()
+        before = operator.since(moment)["kept"]
+        for n in range(count):
+            await made.cluster.create(JOBS, NAMESPACE, large(f"large-{n}", kind))
+            outcome = await looked_at(made, f"large-{n}", seconds)
+            await gone(made, f"large-{n}")
+        await asyncio.sleep(SETTLE_SECONDS)
+        return row(f"{count} of it made and deleted", None, operator.since(moment), before, outcome)
+
+
+class Files:
+    """Jobs in files, one a job, in place of an API server."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self.names = [f"large-{n}" for n in range(count)]
+        for n, name in enumerate(self.names):
+            body = large(name, "largest legal")
+            # Each its own, so that nothing can be shared.
+            body["spec"]["training"]["data"] = texts(511 * KIB, n)
+            body["metadata"] |= {"uid": name, "resourceVersion": "1", "creationTimestamp": "2026-11-22T04:00:00Z"}
+            (folder / name).write_text(json.dumps(body))
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        found: RawObject = json.loads((self._folder / name).read_bytes())
+        return found
+
+    def pages(self) -> Iterator[list[RawObject]]:
+        for first in range(0, len(self.names), JOBS.page):
+            texts = [(self._folder / name).read_text() for name in self.names[first : first + JOBS.page]]
+            yield json.loads(f"[{','.join(texts)}]")
+
+
+async def many(count: int) -> list[object]:
+    """As the operator starts beside them: listed, read one by one, decided on until their children are rendered."""
+    process, most = psutil.Process(), {"lag": 0.0, "memory": 0.0}
+
+    async def watch() -> None:
+        while True:
+            before, used = time.perf_counter(), time.process_time()
+            await asyncio.sleep(0.005)
+            waited = min(time.perf_counter() - before - 0.005, time.process_time() - used)
+            most["lag"] = max(most["lag"], waited)
+            most["memory"] = max(most["memory"], process.memory_info().rss)
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        cluster = Files(Path(folder), count)
+        gc.freeze()
+        keys = new_keys()
+        started, watching, apart = time.perf_counter(), asyncio.create_task(watch()), Apart()
+        # Files answers what is asked of it here.
+        reader = LargeJobs(cast(Cluster, cluster), apart)
+        changed: asyncio.Queue[JobKey] = asyncio.Queue()
+        store = Store(changed.put_nowait, keys, read_apart=reader.add)
+        for page in cluster.pages():
+            for raw in page:
+                store.note(JOBS, raw)
+            await asyncio.sleep(0)
+        del page, raw
+        reading = asyncio.create_task(reader.run(store))
+        for number in range(count):
+            snapshot = store.snapshot(await changed.get())
+            assert snapshot is not None
+            if number % DECIDED:
+                continue
+            decision = await apart.run(
+                partial(decide, snapshot.job, snapshot.observed, 1_795_000_000.0, Settings(keys=keys))
+            )
+            assert len(decision.actions) >= 3, decision.status
+        reading.cancel()
+        watching.cancel()
+        await apart.close()
+        seconds = time.perf_counter() - started
+    del decision, snapshot
+    gc.collect()
+    kept = process.memory_info().rss / 1e6
+    return [
+        f"{1000 * most['lag']:.0f} ms ({most['lag'] / LAG_LIMIT:.1f})",
+        f"{most['memory'] / 1e6:.0f} MB ({most['memory'] / 1e6 / MEMORY_LIMIT:.2f})",
+        f"{kept:.0f} MB ({kept / MEMORY_LIMIT:.2f})",
+        f"{seconds / count:.2f} s",
+    ]
+
+
+async def main(count: int, seconds: float, kinds: Sequence[str]) -> None:
+    rows: list[list[object]] = []
+    for kind in kinds:
+        async with world(fake=True) as made:
+            rows.append(await one_of(made, kind, seconds))
+            print(rows[-1], flush=True)
+    if kinds:
+        async with world(fake=True) as made:
+            rows.append(await made_and_deleted(made, seconds))
+        columns = ["", "as JSON", "store", "decision", "longest lag (of 50 ms)", "memory", "outcome"]
+        table("one job of each kind", columns, rows)
+    if count:
+        columns = ["longest lag (of 50 ms)", f"most memory (of {MEMORY_LIMIT:g} MB)", "memory at the end", "a job"]
+        table(f"{count} of the largest legal jobs, 0.9 MB each", columns, [await many(count)])
+
+
+if __name__ == "__main__":
+    given = sys.argv[1:]
+    chosen = [kind for kind in given[2:] if kind != "-"] if given[2:] else KINDS
+    asyncio.run(main(int(given[0]) if given else 200, float(given[1]) if len(given) > 1 else 120.0, chosen))
