@@ -39,9 +39,9 @@ MASTER_PORTS = tuple(port for port in range(20_000, 29_000) if port not in _TAKE
 MAX_LINE_BYTES = 65_536
 MAX_ERROR_CHARACTERS = 2_000
 MAX_RESULTS = 16
-# Kubernetes allows 256 KiB for all annotations of an object.
 # An attempt every second for eleven days; agents take none beyond it (agent/assignment.py).
 MAX_ATTEMPT = 1_000_000
+# Kubernetes allows 256 KiB for all annotations of an object.
 MAX_ASSIGNMENT_CHARACTERS = 262_144
 # Beyond any worker's index, and beyond the list of one job's workers; the agent has the same limit.
 MAX_INDEX, MAX_LISTED = 2**31, 4_096
