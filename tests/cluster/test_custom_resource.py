@@ -51,7 +51,7 @@ def test_defaults_are_filled_in(with_crd: Cluster) -> None:
     with_crd.kubectl("apply", "-f", "-", stdin=job("defaults", {"workers": 1, "failurePolicy": {"hang": {}}}))
     spec = with_crd.get("dtj", "defaults")["spec"]
     assert (spec["launcher"], spec["backend"], spec["processesPerWorker"]) == ("torchrun", "auto", "auto")
-    assert spec["runPolicy"] == {"suspend": False, "keepPods": "None"}
+    assert spec["runPolicy"] == {"suspend": False, "keepPods": "None", "keepLogs": True}
     assert spec["failurePolicy"]["backoff"] == {"initialSeconds": 0, "factor": 2, "maxSeconds": 300}
     assert spec["failurePolicy"]["hang"]["progressSeconds"] == 600
     assert "resources" not in spec
@@ -152,7 +152,7 @@ def test_jobs_and_their_children_are_accepted(with_crd: Cluster) -> None:
     with_crd.kubectl("create", "--dry-run=server", "-f", "-", stdin="---\n".join(jobs))
     rendered = [json.loads(json.dumps(child.body)) for name in NAMES for child in manifests(name)]
     children = [child for child in rendered if child["kind"] not in ("PodGroup", "Workload")]
-    assert {child["kind"] for child in children} == {"Service", "ConfigMap", "StatefulSet"}
+    assert {child["kind"] for child in children} == {"Service", "ConfigMap", "NetworkPolicy", "StatefulSet"}
     for child in children:
         child["metadata"]["namespace"] = with_crd.namespace
     done = with_crd.kubectl(
