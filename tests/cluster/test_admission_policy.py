@@ -197,6 +197,8 @@ def _populate(made: Operator) -> None:
         finished,
     ):
         team.kubectl("create", "-f", "-", stdin=yaml.safe_dump(body))
+    keys = secret("trainmaster-signing-keys", type="Opaque")
+    team.kubectl("create", "--namespace", made.home, "-f", "-", stdin=yaml.safe_dump(keys))
 
 
 def _wait_until_in_force(made: Operator) -> None:
@@ -443,6 +445,13 @@ ATTACKS: dict[str, Make] = {
         {"stringData": {"token": "mine"}},
         MERGE,
     ),
+    # Who rotates them is a person, with rights of their own.
+    "change its signing keys": lambda o: (
+        "PATCH",
+        "api/v1/namespaces/{home}/secrets/trainmaster-signing-keys",
+        {"stringData": {"key": "new"}},
+        MERGE,
+    ),
     "write signing keys elsewhere": lambda o: (
         "POST",
         "api/v1/namespaces/{ns}/secrets",
@@ -599,12 +608,6 @@ WORK: dict[str, Make] = {
         secret("trainmaster-signing-keys", type="Opaque"),
         "application/json",
     ),
-    "change its signing keys": lambda o: (
-        "PATCH",
-        "api/v1/namespaces/{home}/secrets/trainmaster-signing-keys",
-        {"stringData": {"key": "new"}},
-        MERGE,
-    ),
     "create its Lease": lambda o: (
         "POST",
         "apis/coordination.k8s.io/v1/namespaces/{home}/leases",
@@ -632,6 +635,7 @@ WORK: dict[str, Make] = {
 
 
 def test_the_operator_s_work_is_let_through(operator: Operator) -> None:
+    operator.team.kubectl("delete", "--namespace", operator.home, "secret", "trainmaster-signing-keys")
     # In this order: some need what those before made.
     answers = {name: operator.ask(*make(operator)) for name, make in WORK.items()}
     assert {name: answer for name, answer in answers.items() if answer.code >= 300} == {}
