@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 
@@ -48,6 +50,7 @@ def lives(operator: OperatorProcess) -> bool:
     return operator.process is not None and operator.process.poll() is None
 
 
+@pytest.mark.usefixtures("pods_run")
 def test_jobs_and_pods_that_broke_the_operator_cost_only_themselves(cluster: Cluster, tmp_path: Path) -> None:
     with running_operator(cluster, tmp_path) as operator:
         for depth in (1_100, 5_000):
