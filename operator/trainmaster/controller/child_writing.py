@@ -4,7 +4,8 @@
   of somebody else's is ever written over, not even what was made a moment ago.
 - **Apply** carries the uid and the resourceVersion of what was decided on, as an update does. It fails where the object
   was changed, deleted or made anew since: a deposed leader's late write loses.
-- After either failure the object is read, and the job is decided on anew: nothing is written a second time unseen.
+- After either failure the object is read. Where it is another than was decided on, the job is decided on anew; where
+  only its status has moved on, it is applied again: nothing is written a second time unseen.
 - **Who owns the fields.** An apply drops the fields that the manager's last *apply* had and this one hasn't. What a
   create wrote belongs to another entry of `metadata.managedFields` and would stay for ever (the node selector of a
   Kueue flavor that the job has left). So before the first apply that entry is declared to be an apply, as client-go
@@ -14,6 +15,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from trainmaster.api.json_values import mapping, mappings
@@ -27,6 +29,9 @@ from trainmaster.controller.store import Store
 from trainmaster.controller.views import is_from_create, owner_uid
 from trainmaster.reconciling.snapshot import ChildView
 from trainmaster.rendering import GANG_APIS, child_kind
+
+# Applies of one decision: a set's status can change as often as its pods do, while they come and go.
+APPLY_TRIES = 3
 
 
 class ChildWriter:
@@ -71,16 +76,24 @@ class ChildWriter:
             raise
 
     async def _apply(self, key: JobKey, resource: Resource, known: ChildView, manifest: Mapping[str, Any]) -> RawObject:
-        version = self._decided_on(key, resource, known)
         if known.created and not _makes_no_pods(manifest):
-            version = await self._declare_applied(key, resource, known)
-        metadata = {**manifest["metadata"], "uid": version.uid, "resourceVersion": version.resource_version}
-        body = {**manifest, "metadata": metadata}
-        apply = self._cluster.apply(resource, key.namespace, known.name, body, force=True)
-        return await self._if_unchanged(key, resource, known, apply)
+            known = await self._declare_applied(key, resource, known)
+        tries = APPLY_TRIES
+        while True:
+            version = self._decided_on(key, resource, known)
+            metadata = {**manifest["metadata"], "uid": version.uid, "resourceVersion": version.resource_version}
+            body = {**manifest, "metadata": metadata}
+            apply = self._cluster.apply(resource, key.namespace, known.name, body, force=True)
+            tries -= 1
+            try:
+                return await self._if_unchanged(key, resource, known, apply)
+            except Conflict:
+                # A set's status changes with every pod. As long as the set looks as it did, so does the decision.
+                if not tries:
+                    raise
 
-    async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
-        """Make the entry of our create one of an apply; returns the version that this makes."""
+    async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
+        """Make the entry of our create one of an apply; returns what the child looks like then."""
         live = await self._read(key, resource, known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
@@ -89,9 +102,8 @@ class ChildWriter:
             "managedFields": as_applied(mappings(live["metadata"].get("managedFields"))),
         }
         patch = self._cluster.patch(resource, key.namespace, known.name, {"metadata": metadata})
-        answer = await self._if_unchanged(key, resource, known, patch)
-        self._store.note(resource, answer)
-        return Versioned(known.uid, str(answer["metadata"]["resourceVersion"]))
+        self._store.note(resource, await self._if_unchanged(key, resource, known, patch))
+        return replace(known, created=False)
 
     async def _if_unchanged(
         self, key: JobKey, resource: Resource, known: ChildView, write: Awaitable[RawObject]

@@ -98,6 +98,30 @@ async def test_a_late_apply_of_an_operator_that_was_deposed_loses() -> None:
     assert child.rendered_hash == "attempt 3", "the next decision is on what is there now"
 
 
+@pytest.mark.parametrize(("changes", "applied"), [(1, True), (2, True), (3, False)])
+async def test_a_set_whose_status_alone_has_moved_on_is_applied_to_all_the_same(changes: int, applied: bool) -> None:
+    """As pods come and go while the watch is behind; not for ever, because others wait for this pass."""
+    world = World()
+    await world.write(b.child("StatefulSet"))
+    apply, left = world.cluster.apply, changes
+
+    async def outrun(*arguments: Any, **options: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            world.cluster.put(STATEFUL_SETS, {**b.child("StatefulSet"), "status": {"readyReplicas": left}})
+        return await apply(*arguments, **options)
+
+    world.cluster.apply = outrun  # type: ignore[method-assign]
+    if applied:
+        await world.write(b.child("StatefulSet", rendered_hash="h2"))
+    else:
+        with pytest.raises(Conflict):
+            await world.write(b.child("StatefulSet", rendered_hash="h2"))
+    written = world.stored("statefulsets")["metadata"]["annotations"]["trainmaster.dev/rendered-hash"] == "h2"
+    assert written is applied
+
+
 async def test_an_object_that_was_deleted_and_made_anew_by_somebody_is_not_adopted() -> None:
     world = World()
     await world.write(b.child("StatefulSet"))
