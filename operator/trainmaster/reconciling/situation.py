@@ -31,6 +31,8 @@ ENDED_STATES = frozenset({"Finished", "Failed", "Stopped"})
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 # The kubelet's times are whole seconds of another machine's clock.
 CLOCK_SLACK = 2.0
+# Seconds after a lead's hello in which it may still be telling the reports that it has kept.
+KEPT_REPORTS_SECONDS = 1.0
 # Where no agent can be heard (no stream), a container that has run for this long counts as up.
 UP_WITHOUT_WORD = 10.0
 # Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
@@ -112,7 +114,9 @@ class Situation:
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
-        if not self.observed.stream.connected:
+        stream = self.observed.stream
+        # A lead's hello comes before the reports that it has kept: until these are here, nothing has got worse.
+        if not stream.connected or 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS:
             up.update(worker for worker in self.pods if self.unheard_for(worker) >= UP_WITHOUT_WORD)
         return frozenset(up & set(self.workers))
 

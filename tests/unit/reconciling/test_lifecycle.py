@@ -21,6 +21,7 @@ from tests.unit.reconciling.builders import (
     running,
     said,
     settled,
+    stream,
 )
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling import decide
@@ -211,3 +212,12 @@ def test_of_a_job_whose_past_cannot_be_read_only_one_condition_is_written() -> N
 def test_the_scale_subresource_finds_the_pods() -> None:
     status = decided(job(running()), observed(*all_up())).status
     assert (status.replicas, status.selector) == (2, f"trainmaster.dev/job-uid={UID}")
+
+
+def test_a_lead_that_has_just_said_hello_has_yet_to_tell_who_is_up() -> None:
+    """Its kept reports come a moment later, and an operator that starts again has nothing to write for that."""
+    status = decided(job(running()), observed(*all_up())).status
+    hello = replace(stream(), since=NOW - 0.01)
+    between = decided(job(status), observed(stream=hello))
+    assert (status.workers.running, between.status.workers.running) == (2, 2)
+    assert decided(job(status), observed(stream=stream())).status.workers.running == 0
