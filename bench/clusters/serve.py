@@ -18,10 +18,10 @@ from typing import Any
 from aiohttp import web
 
 from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
-from trainmaster.local.embedded import LocalCluster
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
+from trainmaster_local.embedded import LocalCluster
 
 PING_SECONDS = 5.0
 # A lost node is noticed within two seconds instead of fifty.

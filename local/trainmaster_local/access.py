@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.resources import User
-from trainmaster.local.auth import Tokens
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.resources import User
+from trainmaster_local.auth import Tokens
 
 ADMIN = User("kubernetes-admin", ("system:masters", "system:authenticated"))
 

@@ -19,11 +19,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.local.apiserver.auth import Attributes, Decision
-from trainmaster.local.apiserver.resources import User
+from trainmaster_local.apiserver.auth import Attributes, Decision
+from trainmaster_local.apiserver.resources import User
 
 if TYPE_CHECKING:
-    from trainmaster.local.apiserver.api import Api
+    from trainmaster_local.apiserver.api import Api
 
 Json = dict[str, Any]
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from trainmaster.local.config import ClusterConfig, single_node
+from trainmaster_local.config import ClusterConfig, single_node
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -120,7 +120,7 @@ def _start(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
     state_dir.mkdir(parents=True, exist_ok=True)
     (state_dir / INFO).unlink(missing_ok=True)
     command = [
-        sys.executable, "-m", "trainmaster.local.cluster",
+        sys.executable, "-m", "trainmaster_local.cluster",
         "--state-dir", str(state_dir), "--nodes", str(nodes), "--gpus", str(gpus),
     ]  # fmt: skip
     with (state_dir / LOG).open("w") as log:
@@ -168,7 +168,7 @@ def _lives(pid: int) -> bool:
 
 async def _serve(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
     """Runs a cluster until a signal says to stop."""
-    from trainmaster.local.embedded import LocalCluster
+    from trainmaster_local.embedded import LocalCluster
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ async def _serve(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
 
 
 def main() -> int:
-    """`python -m trainmaster.local.cluster`: what `up` starts."""
+    """`python -m trainmaster_local.cluster`: what `up` starts."""
     parser = argparse.ArgumentParser(description="Run a local cluster in the foreground.")
     parser.add_argument("--state-dir", type=Path, required=True, help="where the cluster keeps its files")
     parser.add_argument("--nodes", type=int, default=1, help="number of nodes")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainmaster.local.apiserver import auth
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.auth import Authorizer
-from trainmaster.local.images import Image
-from trainmaster.local.kubelet.host import KubeletTimings
+from trainmaster_local.apiserver import auth
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.auth import Authorizer
+from trainmaster_local.images import Image
+from trainmaster_local.kubelet.host import KubeletTimings
 
 
 @dataclass(frozen=True)

@@ -26,33 +26,33 @@ import trustme
 import yaml
 
 from trainmaster.agent.build import zipapp_bytes
-from trainmaster.local.access import ClusterAuthenticator
-from trainmaster.local.apiserver import crd
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.faults import Faults
-from trainmaster.local.apiserver.http import ApiServer
-from trainmaster.local.apiserver.resources import Registry
-from trainmaster.local.auth import Tokens
-from trainmaster.local.config import ClusterConfig, NodeConfig
-from trainmaster.local.controllers.claims import ClaimController
-from trainmaster.local.controllers.disruption import DisruptionController
-from trainmaster.local.controllers.garbage import GarbageCollector
-from trainmaster.local.controllers.loop import Controller
-from trainmaster.local.controllers.namespaces import NamespaceController
-from trainmaster.local.controllers.nodes import NodeController
-from trainmaster.local.controllers.retention import EventRetention
-from trainmaster.local.controllers.scheduling import SchedulerController
-from trainmaster.local.controllers.statefulset_controller import StatefulSetController
-from trainmaster.local.controllers.workloads import DeploymentController, ReplicaSetController
-from trainmaster.local.events import EventRecorder
-from trainmaster.local.images import ImageTable, default_images
-from trainmaster.local.kinds import BUILTIN_TYPES
-from trainmaster.local.kinds.bootstrap import bootstrap
-from trainmaster.local.kinds.reviews import serve_tokens
-from trainmaster.local.kubelet.node import Kubelet
-from trainmaster.local.kubelet.runtime import ProcessRuntime
-from trainmaster.local.kubelet.server import NodeServer
-from trainmaster.local.network import AddressPool, HostsFiles
+from trainmaster_local.access import ClusterAuthenticator
+from trainmaster_local.apiserver import crd
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.faults import Faults
+from trainmaster_local.apiserver.http import ApiServer
+from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.auth import Tokens
+from trainmaster_local.config import ClusterConfig, NodeConfig
+from trainmaster_local.controllers.claims import ClaimController
+from trainmaster_local.controllers.disruption import DisruptionController
+from trainmaster_local.controllers.garbage import GarbageCollector
+from trainmaster_local.controllers.loop import Controller
+from trainmaster_local.controllers.namespaces import NamespaceController
+from trainmaster_local.controllers.nodes import NodeController
+from trainmaster_local.controllers.retention import EventRetention
+from trainmaster_local.controllers.scheduling import SchedulerController
+from trainmaster_local.controllers.statefulset_controller import StatefulSetController
+from trainmaster_local.controllers.workloads import DeploymentController, ReplicaSetController
+from trainmaster_local.events import EventRecorder
+from trainmaster_local.images import ImageTable, default_images
+from trainmaster_local.kinds import BUILTIN_TYPES
+from trainmaster_local.kinds.bootstrap import bootstrap
+from trainmaster_local.kinds.reviews import serve_tokens
+from trainmaster_local.kubelet.node import Kubelet
+from trainmaster_local.kubelet.runtime import ProcessRuntime
+from trainmaster_local.kubelet.server import NodeServer
+from trainmaster_local.network import AddressPool, HostsFiles
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.apiserver.writing import Options
+from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.writing import Options
 
 logger = logging.getLogger(__name__)
 

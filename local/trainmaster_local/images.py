@@ -103,7 +103,7 @@ def image_id(reference: str) -> str:
 
 
 # What the trainer image has at /opt/trainmaster/examples; only a checkout of the project has it here.
-EXAMPLE_SCRIPTS = Path(__file__).parents[3] / "images" / "trainer" / "examples"
+EXAMPLE_SCRIPTS = Path(__file__).parents[2] / "images" / "trainer" / "examples"
 
 
 def default_images(agent: Path) -> tuple[Image, ...]:

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.controllers.pods import is_finished, is_ready
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.controllers.pods import is_finished, is_ready
 
 Object = Mapping[str, Any]
 

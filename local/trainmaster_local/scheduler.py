@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from trainmaster.local import placement
-from trainmaster.local.quantities import parse_quantity
+from trainmaster_local import placement
+from trainmaster_local.quantities import parse_quantity
 
 Object = Mapping[str, Any]
 

@@ -31,9 +31,9 @@ import yaml
 
 from tests.cluster import operator_account
 from tests.cluster.apiserver_binaries import ApiServerBinaries
-from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
-from trainmaster.local.embedded import ThreadedCluster
-from trainmaster.local.kubelet.host import KubeletTimings
+from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
+from trainmaster_local.embedded import ThreadedCluster
+from trainmaster_local.kubelet.host import KubeletTimings
 
 if TYPE_CHECKING:
     from tests.cluster.scenarios import Scenario, Stage

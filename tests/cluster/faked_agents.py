@@ -15,8 +15,8 @@ from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
 from trainmaster.agent.settings import Settings, read_settings
 from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, Assignment
 from trainmaster.api.protocol import POD_INDEX_LABEL as INDEX_LABEL
-from trainmaster.local.kubelet.fake import FakeRuntime
-from trainmaster.local.kubelet.runtime import Container, Exit
+from trainmaster_local.kubelet.fake import FakeRuntime
+from trainmaster_local.kubelet.runtime import Container, Exit
 
 if TYPE_CHECKING:
     from tests.cluster.faked_workers import FakedWorkers

@@ -21,10 +21,10 @@ from tests.cluster.operator_account import HOME, operator_kubeconfig
 from trainmaster.api.crd import crd_yaml
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.config import ClusterConfig, NodeConfig, NodeTimings
-from trainmaster.local.embedded import ThreadedCluster
-from trainmaster.local.kubelet.host import KubeletTimings
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
+from trainmaster_local.embedded import ThreadedCluster
+from trainmaster_local.kubelet.host import KubeletTimings
 
 JOBS = "distributedtrainingjobs.trainmaster.dev"
 CHILDREN = ("pods", "services", "statefulsets.apps", "configmaps")

@@ -28,10 +28,10 @@ from tests.cluster.faked_agents import ENDED, Agent, Fail, Run, Script, Timings
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import Settings
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER, Assignment
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.embedded import LocalCluster
-from trainmaster.local.kubelet.fake import FakeRuntime
-from trainmaster.local.kubelet.runtime import Container, ContainerConfig
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.embedded import LocalCluster
+from trainmaster_local.kubelet.fake import FakeRuntime
+from trainmaster_local.kubelet.runtime import Container, ContainerConfig
 
 # Seconds that an annotation takes to be seen, and peers to notice a broken connection.
 ANNOTATION_SECONDS, BROKEN_SECONDS = 0.05, 0.03

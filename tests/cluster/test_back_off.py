@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.conftest import SharedCluster, new_namespace
 from tests.cluster.operator_under_test import running_operator
 from tests.cluster.scenarios import Scenario, Stage, train
-from trainmaster.local.kubelet.host import KubeletTimings
+from trainmaster_local.kubelet.host import KubeletTimings
 
 # Nobody listens there.
 NO_STREAMS = ("--reach", "direct", "--agent-port", "9")

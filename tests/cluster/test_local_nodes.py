@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Cluster
-from trainmaster.local.config import NodeConfig, Taint
+from trainmaster_local.config import NodeConfig, Taint
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

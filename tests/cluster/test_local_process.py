@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import KUBECTL
-from trainmaster.local import cluster
+from trainmaster_local import cluster
 
 WORK = """
 apiVersion: v1

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
-from trainmaster.local.config import NodeConfig
+from trainmaster_local.config import NodeConfig
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

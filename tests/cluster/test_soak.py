@@ -23,9 +23,9 @@ import pytest
 
 from tests.cluster.faked_agents import Agent, Script, Timings
 from tests.cluster.faked_cluster import FakedCluster, faked_cluster
-from trainmaster.local.apiserver.api import DeleteOptions
-from trainmaster.local.apiserver.faults import Fault
-from trainmaster.local.kubelet.runtime import Exit
+from trainmaster_local.apiserver.api import DeleteOptions
+from trainmaster_local.apiserver.faults import Fault
+from trainmaster_local.kubelet.runtime import Exit
 
 JOBS_AT_A_TIME = 50
 NODES = 5

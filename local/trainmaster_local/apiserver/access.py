@@ -7,10 +7,10 @@ import re
 
 from aiohttp import web
 
-from trainmaster.local.apiserver import errors
-from trainmaster.local.apiserver.auth import ANONYMOUS, Attributes, Authenticator, Authorizer, refusal
-from trainmaster.local.apiserver.resources import SYSTEM, User
-from trainmaster.local.apiserver.routes import Route
+from trainmaster_local.apiserver import errors
+from trainmaster_local.apiserver.auth import ANONYMOUS, Attributes, Authenticator, Authorizer, refusal
+from trainmaster_local.apiserver.resources import SYSTEM, User
+from trainmaster_local.apiserver.routes import Route
 
 MASTERS = "system:masters"
 _AUTHENTICATED = "system:authenticated"

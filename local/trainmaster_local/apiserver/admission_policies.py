@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from cel_expr_python import cel
 
-from trainmaster.local.apiserver import deep
-from trainmaster.local.apiserver.cel import RESERVED, RuleError, compiled, evaluation_error
-from trainmaster.local.apiserver.errors import ApiError, FieldError, forbidden
-from trainmaster.local.apiserver.resources import Object, ResourceType, User
+from trainmaster_local.apiserver import deep
+from trainmaster_local.apiserver.cel import RESERVED, RuleError, compiled, evaluation_error
+from trainmaster_local.apiserver.errors import ApiError, FieldError, forbidden
+from trainmaster_local.apiserver.resources import Object, ResourceType, User
 
 if TYPE_CHECKING:
-    from trainmaster.local.apiserver.storage import Storage
+    from trainmaster_local.apiserver.storage import Storage
 
 GROUP = "admissionregistration.k8s.io"
 POLICIES = f"validatingadmissionpolicies.{GROUP}"

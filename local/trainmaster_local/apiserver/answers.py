@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from trainmaster.local.apiserver import deep
-from trainmaster.local.apiserver.codec import Form, to_yaml
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.listing import ListResult
-from trainmaster.local.apiserver.resources import Object, ResourceType
-from trainmaster.local.apiserver.storage import Revision
-from trainmaster.local.apiserver.tables import partial, table
-from trainmaster.local.apiserver.watching import WatchEvent
+from trainmaster_local.apiserver import deep
+from trainmaster_local.apiserver.codec import Form, to_yaml
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.listing import ListResult
+from trainmaster_local.apiserver.resources import Object, ResourceType
+from trainmaster_local.apiserver.storage import Revision
+from trainmaster_local.apiserver.tables import partial, table
+from trainmaster_local.apiserver.watching import WatchEvent
 
 JSON_TYPE = "application/json"
 

@@ -18,25 +18,25 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster.local.apiserver import listing, managed
-from trainmaster.local.apiserver.admission_policies import Write
-from trainmaster.local.apiserver.deleting import DeleteOptions, Deleter
-from trainmaster.local.apiserver.errors import (
+from trainmaster_local.apiserver import listing, managed
+from trainmaster_local.apiserver.admission_policies import Write
+from trainmaster_local.apiserver.deleting import DeleteOptions, Deleter
+from trainmaster_local.apiserver.errors import (
     ApiError,
     bad_request,
     invalid,
     method_not_supported,
     no_such_resource,
 )
-from trainmaster.local.apiserver.listing import ListResult
-from trainmaster.local.apiserver.patching import json_patch, merge_patch
-from trainmaster.local.apiserver.plans import Plan, Plans
-from trainmaster.local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall, User
-from trainmaster.local.apiserver.scaling import scale_of, with_scale
-from trainmaster.local.apiserver.storage import Revision, Storage
-from trainmaster.local.apiserver.strategic import strategic_merge_patch
-from trainmaster.local.apiserver.watching import INITIAL_EVENTS_END, Watch, WatchEvent
-from trainmaster.local.apiserver.writing import Options, Writer, check_manager, copied, require
+from trainmaster_local.apiserver.listing import ListResult
+from trainmaster_local.apiserver.patching import json_patch, merge_patch
+from trainmaster_local.apiserver.plans import Plan, Plans
+from trainmaster_local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall, User
+from trainmaster_local.apiserver.scaling import scale_of, with_scale
+from trainmaster_local.apiserver.storage import Revision, Storage
+from trainmaster_local.apiserver.strategic import strategic_merge_patch
+from trainmaster_local.apiserver.watching import INITIAL_EVENTS_END, Watch, WatchEvent
+from trainmaster_local.apiserver.writing import Options, Writer, check_manager, copied, require
 
 __all__ = ["Api", "ApiError", "DeleteOptions", "ListResult", "Options", "Watch", "WatchEvent", "copied"]
 

@@ -1,6 +1,6 @@
 """Who asks, and may they: the protocols that the HTTP layer calls.
 
-`trainmaster.local.auth` has the authorizer by roles and the tokens of service accounts; `trainmaster.local.access`
+`trainmaster_local.auth` has the authorizer by roles and the tokens of service accounts; `trainmaster_local.access`
 puts them together for a cluster.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainmaster.local.apiserver.errors import ApiError, qualified
-from trainmaster.local.apiserver.resources import User
+from trainmaster_local.apiserver.errors import ApiError, qualified
+from trainmaster_local.apiserver.resources import User
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 

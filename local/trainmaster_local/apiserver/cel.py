@@ -21,10 +21,10 @@ from urllib.parse import urlsplit
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_encoders, ext_math, ext_optional, ext_strings
 
-from trainmaster.local.apiserver import deep
-from trainmaster.local.apiserver.cel_costs import REQUEST_BYTES, Place, cost_errors, declared
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.schema.structure import ANY, Schema, item_schema, list_keys, list_type
+from trainmaster_local.apiserver import deep
+from trainmaster_local.apiserver.cel_costs import REQUEST_BYTES, Place, cost_errors, declared
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.schema.structure import ANY, Schema, item_schema, list_keys, list_type
 
 _MISSING = object()
 _DYN = cel.Type.DYN

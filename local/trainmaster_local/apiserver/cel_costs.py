@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.schema.structure import Schema, item_schema
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.schema.structure import Schema, item_schema
 
 RULE_LIMIT = 10_000_000
 DEFINITION_LIMIT = 100_000_000

@@ -10,17 +10,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver import objectmeta
-from trainmaster.local.apiserver.api import Api, Options
-from trainmaster.local.apiserver.cel import RuleError, Rules
-from trainmaster.local.apiserver.crd_schema import SCHEMA
-from trainmaster.local.apiserver.errors import ApiError, FieldError
-from trainmaster.local.apiserver.jsonpath import JsonPathError, parse
-from trainmaster.local.apiserver.names import dns_1035_problems, dns_subdomain_problems
-from trainmaster.local.apiserver.resources import Column, Object, ResourceType, ScalePaths
-from trainmaster.local.apiserver.schema.structural import drop_unknown, structural_errors
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.apiserver.tables import CREATED_DESCRIPTION, NAME, custom_columns
+from trainmaster_local.apiserver import objectmeta
+from trainmaster_local.apiserver.api import Api, Options
+from trainmaster_local.apiserver.cel import RuleError, Rules
+from trainmaster_local.apiserver.crd_schema import SCHEMA
+from trainmaster_local.apiserver.errors import ApiError, FieldError
+from trainmaster_local.apiserver.jsonpath import JsonPathError, parse
+from trainmaster_local.apiserver.names import dns_1035_problems, dns_subdomain_problems
+from trainmaster_local.apiserver.resources import Column, Object, ResourceType, ScalePaths
+from trainmaster_local.apiserver.schema.structural import drop_unknown, structural_errors
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.tables import CREATED_DESCRIPTION, NAME, custom_columns
 
 RESOURCE = "customresourcedefinitions.apiextensions.k8s.io"
 FINALIZER = "customresourcecleanup.apiextensions.k8s.io"

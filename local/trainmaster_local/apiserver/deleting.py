@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.local.apiserver import objectmeta
-from trainmaster.local.apiserver.admission_policies import Write
-from trainmaster.local.apiserver.errors import ApiError, FieldError, bad_request, conflict, success
-from trainmaster.local.apiserver.plans import Plan
-from trainmaster.local.apiserver.resources import SYSTEM, Object, User
-from trainmaster.local.apiserver.storage import Revision, Storage
-from trainmaster.local.apiserver.writing import Writer, copied
+from trainmaster_local.apiserver import objectmeta
+from trainmaster_local.apiserver.admission_policies import Write
+from trainmaster_local.apiserver.errors import ApiError, FieldError, bad_request, conflict, success
+from trainmaster_local.apiserver.plans import Plan
+from trainmaster_local.apiserver.resources import SYSTEM, Object, User
+from trainmaster_local.apiserver.storage import Revision, Storage
+from trainmaster_local.apiserver.writing import Writer, copied
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"

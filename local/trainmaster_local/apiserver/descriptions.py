@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from trainmaster.local.apiserver import codec, discovery
-from trainmaster.local.apiserver.answers import json_response
-from trainmaster.local.apiserver.openapi import OpenApi
-from trainmaster.local.apiserver.resources import Registry
+from trainmaster_local.apiserver import codec, discovery
+from trainmaster_local.apiserver.answers import json_response
+from trainmaster_local.apiserver.openapi import OpenApi
+from trainmaster_local.apiserver.resources import Registry
 
 _HEALTH = ("healthz", "livez", "readyz")
 

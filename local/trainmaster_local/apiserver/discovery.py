@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from trainmaster.local.apiserver.resources import Registry, ResourceType
+from trainmaster_local.apiserver.resources import Registry, ResourceType
 
 _CUSTOM_ORDER = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _STATUS_VERBS = ["get", "patch", "update"]

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from trainmaster.local.apiserver import errors
-from trainmaster.local.apiserver.errors import ApiError, bad_request
+from trainmaster_local.apiserver import errors
+from trainmaster_local.apiserver.errors import ApiError, bad_request
 
 ANSWERS = (0, 409, 410, 429, 500, 503)
 

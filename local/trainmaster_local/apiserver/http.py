@@ -18,17 +18,17 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from trainmaster.local.apiserver import codec, errors, routes
-from trainmaster.local.apiserver.access import MASTERS, Access
-from trainmaster.local.apiserver.answers import error_response, json_response
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.auth import Attributes, Authenticator, Authorizer, refusal
-from trainmaster.local.apiserver.descriptions import Descriptions, page_not_found
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.faults import Fault, Faults
-from trainmaster.local.apiserver.resources import ResourceType, User
-from trainmaster.local.apiserver.routes import Route
-from trainmaster.local.apiserver.verbs import Call, Verbs
+from trainmaster_local.apiserver import codec, errors, routes
+from trainmaster_local.apiserver.access import MASTERS, Access
+from trainmaster_local.apiserver.answers import error_response, json_response
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.auth import Attributes, Authenticator, Authorizer, refusal
+from trainmaster_local.apiserver.descriptions import Descriptions, page_not_found
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.faults import Fault, Faults
+from trainmaster_local.apiserver.resources import ResourceType, User
+from trainmaster_local.apiserver.routes import Route
+from trainmaster_local.apiserver.verbs import Call, Verbs
 
 logger = logging.getLogger(__name__)
 

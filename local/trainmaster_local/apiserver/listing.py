@@ -8,11 +8,11 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainmaster.local.apiserver.errors import ApiError, bad_request, expired, too_large_resource_version
-from trainmaster.local.apiserver.plans import Plan
-from trainmaster.local.apiserver.resources import Object
-from trainmaster.local.apiserver.selectors import FieldSelector, LabelSelector, parse_fields, parse_labels
-from trainmaster.local.apiserver.storage import Revision, Storage
+from trainmaster_local.apiserver.errors import ApiError, bad_request, expired, too_large_resource_version
+from trainmaster_local.apiserver.plans import Plan
+from trainmaster_local.apiserver.resources import Object
+from trainmaster_local.apiserver.selectors import FieldSelector, LabelSelector, parse_fields, parse_labels
+from trainmaster_local.apiserver.storage import Revision, Storage
 
 _TOKEN_VERSION = "meta.k8s.io/v1"
 _TOO_OLD = (

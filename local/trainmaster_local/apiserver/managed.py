@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.fieldsets import (
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.fieldsets import (
     Comparison,
     Fields,
     difference,
@@ -22,9 +22,9 @@ from trainmaster.local.apiserver.fieldsets import (
     union,
     without,
 )
-from trainmaster.local.apiserver.merging import merge, prune
-from trainmaster.local.apiserver.resources import Object
-from trainmaster.local.apiserver.schema.structure import Schema
+from trainmaster_local.apiserver.merging import merge, prune
+from trainmaster_local.apiserver.resources import Object
+from trainmaster_local.apiserver.schema.structure import Schema
 
 MAX_UPDATERS = 10
 """More update managers than this are folded into one, `ancient-changes`."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.fieldsets import (
+from trainmaster_local.apiserver.fieldsets import (
     MEMBER,
     Fields,
     item_key,
     keyed_items,
     value_key,
 )
-from trainmaster.local.apiserver.schema.structure import (
+from trainmaster_local.apiserver.schema.structure import (
     ANY,
     Schema,
     field_schema,

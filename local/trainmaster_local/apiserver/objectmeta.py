@@ -8,14 +8,14 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.names import (
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.names import (
     dns_label_problems,
     dns_subdomain_problems,
     label_value_problems,
     qualified_name_problems,
 )
-from trainmaster.local.apiserver.resources import Object
+from trainmaster_local.apiserver.resources import Object
 
 _SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5

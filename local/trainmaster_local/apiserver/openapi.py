@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from trainmaster.local.apiserver.discovery import groups_of
-from trainmaster.local.apiserver.resources import Registry, ResourceType
-from trainmaster.local.apiserver.schema.structure import OBJECT_META
-from trainmaster.local.apiserver.tables import CREATED_DESCRIPTION, NAME_DESCRIPTION
-from trainmaster.local.kinds.schemas import DEFINITION, definition
+from trainmaster_local.apiserver.discovery import groups_of
+from trainmaster_local.apiserver.resources import Registry, ResourceType
+from trainmaster_local.apiserver.schema.structure import OBJECT_META
+from trainmaster_local.apiserver.tables import CREATED_DESCRIPTION, NAME_DESCRIPTION
+from trainmaster_local.kinds.schemas import DEFINITION, definition
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1"
 _OBJECT_META = f"{_META}.ObjectMeta"

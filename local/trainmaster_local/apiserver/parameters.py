@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from trainmaster.local.apiserver import errors
-from trainmaster.local.apiserver.api import Options
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.resources import User
+from trainmaster_local.apiserver import errors
+from trainmaster_local.apiserver.api import Options
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.resources import User
 
 _VALIDATIONS = ("", "Ignore", "Warn", "Strict")
 

@@ -8,8 +8,8 @@ from typing import Any
 import jsonpatch
 import jsonpointer
 
-from trainmaster.local.apiserver.errors import ApiError, bad_request
-from trainmaster.local.apiserver.resources import Object
+from trainmaster_local.apiserver.errors import ApiError, bad_request
+from trainmaster_local.apiserver.resources import Object
 
 
 def merge_patch(target: Any, patch: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a type of object is: its names, its schema, and what it does beyond what all types do.
 
 A `ResourceType` is data and hooks; `Registry` holds those that are served. Built-in types are written in
-`trainmaster.local.kinds`; those of CustomResourceDefinitions are made in `crd`. For a write the API calls, in order
+`trainmaster_local.kinds`; those of CustomResourceDefinitions are made in `crd`. For a write the API calls, in order
 (as kube-apiserver's generic registry does)::
 
     create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
@@ -17,12 +17,12 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.local.apiserver.errors import FieldError, qualified
+from trainmaster_local.apiserver.errors import FieldError, qualified
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from trainmaster.local.apiserver.api import Api
+    from trainmaster_local.apiserver.api import Api
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON. What the API returns is shared: copy it before you change it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError, bad_request, invalid
-from trainmaster.local.apiserver.resources import Object, ResourceType
+from trainmaster_local.apiserver.errors import FieldError, bad_request, invalid
+from trainmaster_local.apiserver.resources import Object, ResourceType
 
 
 def at_path(obj: Mapping[str, Any], path: str) -> Any:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trainmaster.local.apiserver.errors import bad_request
-from trainmaster.local.apiserver.names import label_value_problems, qualified_name_problems
+from trainmaster_local.apiserver.errors import bad_request
+from trainmaster_local.apiserver.names import label_value_problems, qualified_name_problems
 
 Labels = Mapping[str, str]
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trainmaster.local.apiserver import deep
-from trainmaster.local.apiserver.errors import expired
-from trainmaster.local.apiserver.resources import Object
+from trainmaster_local.apiserver import deep
+from trainmaster_local.apiserver.errors import expired
+from trainmaster_local.apiserver.resources import Object
 
 HISTORY = 10_000
 """Events kept at most for each resource."""

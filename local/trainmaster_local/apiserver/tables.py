@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.jsonpath import parse
-from trainmaster.local.apiserver.resources import Column, Object, ResourceType
+from trainmaster_local.apiserver.jsonpath import parse
+from trainmaster_local.apiserver.resources import Column, Object, ResourceType
 
 NAME_DESCRIPTION = (
     "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a "

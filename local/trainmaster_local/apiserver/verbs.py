@@ -20,17 +20,17 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from trainmaster.local.apiserver import api as patches
-from trainmaster.local.apiserver import codec, errors, parameters
-from trainmaster.local.apiserver.answers import event_json, json_response, list_body, object_body, warning_headers
-from trainmaster.local.apiserver.api import Api, Options, Watch
-from trainmaster.local.apiserver.codec import Form
-from trainmaster.local.apiserver.deleting import DeleteOptions
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.faults import Fault
-from trainmaster.local.apiserver.resources import ResourceType, SubresourceCall, User
-from trainmaster.local.apiserver.routes import Route
-from trainmaster.local.apiserver.watching import WatchEvent
+from trainmaster_local.apiserver import api as patches
+from trainmaster_local.apiserver import codec, errors, parameters
+from trainmaster_local.apiserver.answers import event_json, json_response, list_body, object_body, warning_headers
+from trainmaster_local.apiserver.api import Api, Options, Watch
+from trainmaster_local.apiserver.codec import Form
+from trainmaster_local.apiserver.deleting import DeleteOptions
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.faults import Fault
+from trainmaster_local.apiserver.resources import ResourceType, SubresourceCall, User
+from trainmaster_local.apiserver.routes import Route
+from trainmaster_local.apiserver.watching import WatchEvent
 
 _BOOKMARK_SECONDS = 60.0
 _WATCH_SECONDS = (1800, 3600)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from trainmaster.local.apiserver.resources import Object
-from trainmaster.local.apiserver.storage import Change, Revision, Storage
+from trainmaster_local.apiserver.resources import Object
+from trainmaster_local.apiserver.storage import Change, Revision, Storage
 
 BACKLOG = 20_000
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.local.apiserver import deep, managed, objectmeta
-from trainmaster.local.apiserver.admission_policies import Policies, Write
-from trainmaster.local.apiserver.errors import (
+from trainmaster_local.apiserver import deep, managed, objectmeta
+from trainmaster_local.apiserver.admission_policies import Policies, Write
+from trainmaster_local.apiserver.errors import (
     ApiError,
     FieldError,
     already_exists,
@@ -23,16 +23,16 @@ from trainmaster.local.apiserver.errors import (
     invalid,
     not_found,
 )
-from trainmaster.local.apiserver.managed import Entries, Manager
-from trainmaster.local.apiserver.plans import Plan
-from trainmaster.local.apiserver.resources import SYSTEM, Admission, Object, User
-from trainmaster.local.apiserver.schema import pruning
-from trainmaster.local.apiserver.schema.defaulting import prune_nulls, set_defaults
-from trainmaster.local.apiserver.storage import Revision, Storage
-from trainmaster.local.apiserver.validating import custom_errors
+from trainmaster_local.apiserver.managed import Entries, Manager
+from trainmaster_local.apiserver.plans import Plan
+from trainmaster_local.apiserver.resources import SYSTEM, Admission, Object, User
+from trainmaster_local.apiserver.schema import pruning
+from trainmaster_local.apiserver.schema.defaulting import prune_nulls, set_defaults
+from trainmaster_local.apiserver.storage import Revision, Storage
+from trainmaster_local.apiserver.validating import custom_errors
 
 if TYPE_CHECKING:
-    from trainmaster.local.apiserver.api import Api
+    from trainmaster_local.apiserver.api import Api
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.controllers.loop import Controller, Key
-from trainmaster.local.controllers.pods import is_terminating
-from trainmaster.local.events import EventRecorder
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.controllers.loop import Controller, Key
+from trainmaster_local.controllers.pods import is_terminating
+from trainmaster_local.events import EventRecorder
 
 Object = Mapping[str, Any]
 

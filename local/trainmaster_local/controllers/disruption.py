@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.controllers.loop import Controller, Key
-from trainmaster.local.controllers.pods import controller_of, is_finished, is_ready, is_terminating
-from trainmaster.local.kinds.meta_validation import selects
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.controllers.loop import Controller, Key
+from trainmaster_local.controllers.pods import controller_of, is_finished, is_ready, is_terminating
+from trainmaster_local.kinds.meta_validation import selects
 
 Object = Mapping[str, Any]
 

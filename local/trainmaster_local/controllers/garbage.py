@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster.local.apiserver.deleting import FOREGROUND, ORPHAN
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.controllers.loop import Controller, Key, Object
-from trainmaster.local.controllers.pods import is_terminating
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
+from trainmaster_local.apiserver.deleting import FOREGROUND, ORPHAN
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.controllers.loop import Controller, Key, Object
+from trainmaster_local.controllers.pods import is_terminating
 
 # As many as Kubernetes keeps.
 ABSENT_OWNERS = 500

@@ -13,9 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.apiserver.writing import Options
+from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.writing import Options
 
 logger = logging.getLogger(__name__)
 

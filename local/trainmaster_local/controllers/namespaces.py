@@ -7,9 +7,9 @@ namespace (`pkg/controller/namespace/deletion/namespaced_resources_deleter.go`).
 
 from __future__ import annotations
 
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.controllers.loop import Controller, Key, Object
-from trainmaster.local.controllers.pods import is_terminating
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.controllers.loop import Controller, Key, Object
+from trainmaster_local.controllers.pods import is_terminating
 
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _RETRY_SECONDS = 0.2

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.apiserver.writing import Options
-from trainmaster.local.controllers.loop import Key, key_of
-from trainmaster.local.controllers.pods import is_finished
-from trainmaster.local.events import EventRecorder
-from trainmaster.local.kubelet.status import timestamp
-from trainmaster.local.scheduler import Decision, NodeState, priority, schedule
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.writing import Options
+from trainmaster_local.controllers.loop import Key, key_of
+from trainmaster_local.controllers.pods import is_finished
+from trainmaster_local.events import EventRecorder
+from trainmaster_local.kubelet.status import timestamp
+from trainmaster_local.scheduler import Decision, NodeState, priority, schedule
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.local.controllers.pods import available_in, is_finished, is_ready, is_terminating, owner_reference
+from trainmaster_local.controllers.pods import available_in, is_finished, is_ready, is_terminating, owner_reference
 
 Object = Mapping[str, Any]
 

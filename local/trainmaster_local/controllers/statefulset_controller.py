@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster.local.controllers import statefulset
-from trainmaster.local.controllers.loop import Controller, Index, Key, controller_uid
-from trainmaster.local.controllers.pods import controller_of, owner_reference
-from trainmaster.local.controllers.revisions import revision, revision_hash
-from trainmaster.local.events import EventRecorder
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
+from trainmaster_local.controllers import statefulset
+from trainmaster_local.controllers.loop import Controller, Index, Key, controller_uid
+from trainmaster_local.controllers.pods import controller_of, owner_reference
+from trainmaster_local.controllers.revisions import revision, revision_hash
+from trainmaster_local.events import EventRecorder
 
 Object = Mapping[str, Any]
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster.local.controllers.loop import Controller, Index, Key, Object, controller_uid
-from trainmaster.local.controllers.pods import (
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
+from trainmaster_local.controllers.loop import Controller, Index, Key, Object, controller_uid
+from trainmaster_local.controllers.pods import (
     available_in,
     controller_of,
     is_finished,
@@ -19,9 +19,9 @@ from trainmaster.local.controllers.pods import (
     is_terminating,
     owner_reference,
 )
-from trainmaster.local.controllers.revisions import safe_hash
-from trainmaster.local.events import EventRecorder
-from trainmaster.local.kubelet.status import timestamp
+from trainmaster_local.controllers.revisions import safe_hash
+from trainmaster_local.events import EventRecorder
+from trainmaster_local.kubelet.status import timestamp
 
 SETS, DEPLOYMENTS = "replicasets.apps", "deployments.apps"
 HASH_LABEL = "pod-template-hash"

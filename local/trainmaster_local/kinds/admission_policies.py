@@ -1,16 +1,16 @@
 """admissionregistration.k8s.io/v1: ValidatingAdmissionPolicy and its binding.
 
-They are stored here and enforced by `trainmaster.local.apiserver.admission_policies`, which says what they may hold.
+They are stored here and enforced by `trainmaster_local.apiserver.admission_policies`, which says what they may hold.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.admission_policies import GROUP, binding_problems, problems
-from trainmaster.local.apiserver.resources import Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, NAME, rows
-from trainmaster.local.kinds.schemas import definition, description
+from trainmaster_local.apiserver.admission_policies import GROUP, binding_problems, problems
+from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, NAME, rows
+from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.auth import AUTHENTICATED, MASTERS, UNAUTHENTICATED
-from trainmaster.local.kinds.rbac import GROUP
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.auth import AUTHENTICATED, MASTERS, UNAUTHENTICATED
+from trainmaster_local.kinds.rbac import GROUP
 
 Json = dict[str, Any]
 

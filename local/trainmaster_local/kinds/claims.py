@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.resources import Admission, Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.meta_validation import IMMUTABLE
-from trainmaster.local.kinds.pod_defaults import canonical_quantities, canonical_resources
-from trainmaster.local.kinds.schemas import definition, description
-from trainmaster.local.quantities import parse_quantity
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.resources import Admission, Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.kinds.meta_validation import IMMUTABLE
+from trainmaster_local.kinds.pod_defaults import canonical_quantities, canonical_resources
+from trainmaster_local.kinds.schemas import definition, description
+from trainmaster_local.quantities import parse_quantity
 
 Json = dict[str, Any]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.local.apiserver.resources import Column
-from trainmaster.local.kinds.ages import age
-from trainmaster.local.kinds.schemas import description
+from trainmaster_local.apiserver.resources import Column
+from trainmaster_local.kinds.ages import age
+from trainmaster_local.kinds.schemas import description
 
 Json = dict[str, Any]
 

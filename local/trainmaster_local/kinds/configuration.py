@@ -6,11 +6,11 @@ import base64
 import binascii
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError, bad_request
-from trainmaster.local.apiserver.resources import Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.meta_validation import IMMUTABLE, config_key_problems, invalid_all
-from trainmaster.local.kinds.schemas import definition, description
+from trainmaster_local.apiserver.errors import FieldError, bad_request
+from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.kinds.meta_validation import IMMUTABLE, config_key_problems, invalid_all
+from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
 

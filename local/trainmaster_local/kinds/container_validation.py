@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.names import dns_label_problems, qualified_name_problems
-from trainmaster.local.kinds.meta_validation import (
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.names import dns_label_problems, qualified_name_problems
+from trainmaster_local.kinds.meta_validation import (
     NOT_NEGATIVE,
     config_key_problems,
     invalid_all,
@@ -16,7 +16,7 @@ from trainmaster.local.kinds.meta_validation import (
     port_name_problems,
     port_problems,
 )
-from trainmaster.local.quantities import Quantity, parse
+from trainmaster_local.quantities import Quantity, parse
 
 Json = dict[str, Any]
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.resources import Column, ResourceType, ScalePaths
-from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.pod_defaults import default_pod_template
-from trainmaster.local.kinds.schemas import definition, description
-from trainmaster.local.kinds.workload_templates import (
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.resources import Column, ResourceType, ScalePaths
+from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.kinds.pod_defaults import default_pod_template
+from trainmaster_local.kinds.schemas import definition, description
+from trainmaster_local.kinds.workload_templates import (
     TEMPLATE_ZERO,
     drop_zero_seconds,
     fixed_selector,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.resources import Column, ResourceType
-from trainmaster.local.kinds.ages import age
-from trainmaster.local.kinds.columns import NAME
-from trainmaster.local.kinds.schemas import definition, description
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.kinds.ages import age
+from trainmaster_local.kinds.columns import NAME
+from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
 

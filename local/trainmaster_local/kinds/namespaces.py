@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError, forbidden, not_found
-from trainmaster.local.apiserver.names import dns_label_problems
-from trainmaster.local.apiserver.resources import Column, Object, ResourceType, Subresource, SubresourceCall
-from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.pod_defaults import canonical_quantities
-from trainmaster.local.kinds.schemas import definition
+from trainmaster_local.apiserver.errors import FieldError, forbidden, not_found
+from trainmaster_local.apiserver.names import dns_label_problems
+from trainmaster_local.apiserver.resources import Column, Object, ResourceType, Subresource, SubresourceCall
+from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.kinds.pod_defaults import canonical_quantities
+from trainmaster_local.kinds.schemas import definition
 
 Json = dict[str, Any]
 

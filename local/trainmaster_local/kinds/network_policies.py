@@ -6,17 +6,17 @@ import ipaddress
 from collections.abc import Iterator
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.resources import Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.meta_validation import (
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.kinds.meta_validation import (
     invalid_all,
     label_selector_errors,
     port_name_problems,
     port_problems,
     selector_string,
 )
-from trainmaster.local.kinds.schemas import definition, description
+from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from trainmaster.local.apiserver.errors import forbidden
-from trainmaster.local.apiserver.resources import Admission
-from trainmaster.local.kinds.pod_defaults import containers_of
-from trainmaster.local.kinds.quota import charge
+from trainmaster_local.apiserver.errors import forbidden
+from trainmaster_local.apiserver.resources import Admission
+from trainmaster_local.kinds.pod_defaults import containers_of
+from trainmaster_local.kinds.quota import charge
 
 Json = dict[str, Any]
 

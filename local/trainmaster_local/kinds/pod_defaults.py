@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainmaster.local.apiserver.errors import bad_request
-from trainmaster.local.quantities import QuantityError, canonical
+from trainmaster_local.apiserver.errors import bad_request
+from trainmaster_local.quantities import QuantityError, canonical
 
 Json = dict[str, Any]
 

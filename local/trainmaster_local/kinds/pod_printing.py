@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.resources import Column
-from trainmaster.local.kinds.ages import age, human_duration, seconds_since_epoch
-from trainmaster.local.kinds.columns import AGE, NAME
-from trainmaster.local.kinds.schemas import description
+from trainmaster_local.apiserver.resources import Column
+from trainmaster_local.kinds.ages import age, human_duration, seconds_since_epoch
+from trainmaster_local.kinds.columns import AGE, NAME
+from trainmaster_local.kinds.schemas import description
 
 Json = dict[str, Any]
 

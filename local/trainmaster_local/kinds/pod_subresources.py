@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.deleting import DeleteOptions
-from trainmaster.local.apiserver.errors import bad_request, conflict, not_found, too_many_requests
-from trainmaster.local.apiserver.objectmeta import rfc3339
-from trainmaster.local.apiserver.resources import Object, Subresource, SubresourceCall
-from trainmaster.local.apiserver.writing import copied
-from trainmaster.local.kinds.meta_validation import selects
+from trainmaster_local.apiserver.deleting import DeleteOptions
+from trainmaster_local.apiserver.errors import bad_request, conflict, not_found, too_many_requests
+from trainmaster_local.apiserver.objectmeta import rfc3339
+from trainmaster_local.apiserver.resources import Object, Subresource, SubresourceCall
+from trainmaster_local.apiserver.writing import copied
+from trainmaster_local.kinds.meta_validation import selects
 
 Json = dict[str, Any]
 

@@ -7,12 +7,12 @@ import difflib
 import json
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.names import dns_label_problems, dns_subdomain_problems, qualified_name_problems
-from trainmaster.local.apiserver.objectmeta import annotation_errors, label_errors
-from trainmaster.local.kinds.container_validation import container_list_errors
-from trainmaster.local.kinds.meta_validation import NOT_NEGATIVE, invalid_all, label_selector_errors
-from trainmaster.local.kinds.volume_validation import volume_errors
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.names import dns_label_problems, dns_subdomain_problems, qualified_name_problems
+from trainmaster_local.apiserver.objectmeta import annotation_errors, label_errors
+from trainmaster_local.kinds.container_validation import container_list_errors
+from trainmaster_local.kinds.meta_validation import NOT_NEGATIVE, invalid_all, label_selector_errors
+from trainmaster_local.kinds.volume_validation import volume_errors
 
 Json = dict[str, Any]
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.names import dns_subdomain_problems
-from trainmaster.local.apiserver.resources import ResourceType
-from trainmaster.local.kinds.pod_admission import admit_pod
-from trainmaster.local.kinds.pod_defaults import default_pod
-from trainmaster.local.kinds.pod_printing import POD_COLUMNS, pod_row
-from trainmaster.local.kinds.pod_subresources import POD_SUBRESOURCES
-from trainmaster.local.kinds.pod_validation import pod_errors, pod_update_errors
-from trainmaster.local.kinds.qos import qos_class
-from trainmaster.local.kinds.schemas import definition
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.names import dns_subdomain_problems
+from trainmaster_local.apiserver.resources import ResourceType
+from trainmaster_local.kinds.pod_admission import admit_pod
+from trainmaster_local.kinds.pod_defaults import default_pod
+from trainmaster_local.kinds.pod_printing import POD_COLUMNS, pod_row
+from trainmaster_local.kinds.pod_subresources import POD_SUBRESOURCES
+from trainmaster_local.kinds.pod_validation import pod_errors, pod_update_errors
+from trainmaster_local.kinds.qos import qos_class
+from trainmaster_local.kinds.schemas import definition
 
 Json = dict[str, Any]
 

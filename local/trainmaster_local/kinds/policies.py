@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.resources import Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, NAME, created
-from trainmaster.local.kinds.meta_validation import label_selector_errors
-from trainmaster.local.kinds.network_policies import NETWORK_POLICY
-from trainmaster.local.kinds.schemas import definition, description
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.kinds.meta_validation import label_selector_errors
+from trainmaster_local.kinds.network_policies import NETWORK_POLICY
+from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
 

@@ -17,7 +17,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from trainmaster.local.kinds.schemas import DEFINITION, Schema, definition, definition_of_kind
+from trainmaster_local.kinds.schemas import DEFINITION, Schema, definition, definition_of_kind
 
 Json = dict[str, Any]
 Field = tuple[int, int, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.kinds.pod_defaults import containers_of
-from trainmaster.local.quantities import parse_quantity
+from trainmaster_local.kinds.pod_defaults import containers_of
+from trainmaster_local.quantities import parse_quantity
 
 _COUNTED = ("cpu", "memory")
 

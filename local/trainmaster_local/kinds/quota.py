@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from trainmaster.local.apiserver.errors import forbidden
-from trainmaster.local.apiserver.resources import Admission
-from trainmaster.local.quantities import Quantity, parse, parse_quantity
+from trainmaster_local.apiserver.errors import forbidden
+from trainmaster_local.apiserver.resources import Admission
+from trainmaster_local.quantities import Quantity, parse, parse_quantity
 
 Json = dict[str, Any]
 Usage = dict[str, Fraction]

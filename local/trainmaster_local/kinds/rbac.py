@@ -1,6 +1,6 @@
 """rbac.authorization.k8s.io/v1: Role, ClusterRole, RoleBinding, ClusterRoleBinding (kubernetes `pkg/apis/rbac`).
 
-They are stored here and read by `trainmaster.local.auth`. Escalation isn't checked:
+They are stored here and read by `trainmaster_local.auth`. Escalation isn't checked:
 a user may grant what it doesn't have itself.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.names import path_segment_problems
-from trainmaster.local.apiserver.resources import Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, CREATED_AT, NAME, created
-from trainmaster.local.kinds.schemas import definition
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.names import path_segment_problems
+from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, CREATED_AT, NAME, created
+from trainmaster_local.kinds.schemas import definition
 
 Json = dict[str, Any]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError, invalid
-from trainmaster.local.apiserver.names import dns_label_problems, dns_subdomain_problems
-from trainmaster.local.apiserver.objectmeta import label_errors
-from trainmaster.local.apiserver.resources import Admission, Column, ResourceType
-from trainmaster.local.kinds.columns import AGE, NAME, created, labels_text
-from trainmaster.local.kinds.meta_validation import invalid_all, port_name_problems, port_problems
-from trainmaster.local.kinds.schemas import definition, description
+from trainmaster_local.apiserver.errors import FieldError, invalid
+from trainmaster_local.apiserver.names import dns_label_problems, dns_subdomain_problems
+from trainmaster_local.apiserver.objectmeta import label_errors
+from trainmaster_local.apiserver.resources import Admission, Column, ResourceType
+from trainmaster_local.kinds.columns import AGE, NAME, created, labels_text
+from trainmaster_local.kinds.meta_validation import invalid_all, port_name_problems, port_problems
+from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.resources import Column, Object
-from trainmaster.local.kinds.columns import joined
-from trainmaster.local.kinds.meta_validation import (
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.resources import Column, Object
+from trainmaster_local.kinds.columns import joined
+from trainmaster_local.kinds.meta_validation import (
     IMMUTABLE,
     is_empty_selector,
     label_selector_errors,
@@ -18,7 +18,7 @@ from trainmaster.local.kinds.meta_validation import (
     selector_string,
     selects,
 )
-from trainmaster.local.kinds.pod_validation import template_errors
+from trainmaster_local.kinds.pod_validation import template_errors
 
 Json = dict[str, Any]
 

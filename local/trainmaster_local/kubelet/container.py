@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainmaster.local.images import ImageNotFound, InvalidImageName
-from trainmaster.local.kubelet.backoff import Backoff, go_duration
-from trainmaster.local.kubelet.environment import ConfigError
-from trainmaster.local.kubelet.host import PodHost
-from trainmaster.local.kubelet.launch import Launch, prepare
-from trainmaster.local.kubelet.logs import last_lines
-from trainmaster.local.kubelet.probes import Prober
-from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit, Runtime, StartError
-from trainmaster.local.kubelet.status import ContainerView, Running, Terminated, Waiting
-from trainmaster.local.kubelet.volumes import PodVolumes
+from trainmaster_local.images import ImageNotFound, InvalidImageName
+from trainmaster_local.kubelet.backoff import Backoff, go_duration
+from trainmaster_local.kubelet.environment import ConfigError
+from trainmaster_local.kubelet.host import PodHost
+from trainmaster_local.kubelet.launch import Launch, prepare
+from trainmaster_local.kubelet.logs import last_lines
+from trainmaster_local.kubelet.probes import Prober
+from trainmaster_local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit, Runtime, StartError
+from trainmaster_local.kubelet.status import ContainerView, Running, Terminated, Waiting
+from trainmaster_local.kubelet.volumes import PodVolumes
 
 Object = Mapping[str, Any]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from trainmaster.local.quantities import parse_quantity
+from trainmaster_local.quantities import parse_quantity
 
 Object = Mapping[str, Any]
 

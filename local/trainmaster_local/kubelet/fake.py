@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster.local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit
+from trainmaster_local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit
 
 ANNOTATION = "local.trainmaster.dev/fake"
 _FIELDS = {"exitCode", "afterSeconds", "message", "reason", "once"}

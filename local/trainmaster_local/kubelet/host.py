@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainmaster.local.images import ImageTable
-from trainmaster.local.kubelet.environment import PodFacts
+from trainmaster_local.images import ImageTable
+from trainmaster_local.kubelet.environment import PodFacts
 
 Object = Mapping[str, Any]
 

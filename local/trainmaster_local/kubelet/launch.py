@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainmaster.local.images import Image
-from trainmaster.local.kubelet.environment import environment, expand
-from trainmaster.local.kubelet.host import PodHost
-from trainmaster.local.kubelet.paths import PathMap
-from trainmaster.local.kubelet.runtime import ContainerConfig
-from trainmaster.local.kubelet.volumes import PodVolumes
-from trainmaster.local.quantities import parse_quantity
+from trainmaster_local.images import Image
+from trainmaster_local.kubelet.environment import environment, expand
+from trainmaster_local.kubelet.host import PodHost
+from trainmaster_local.kubelet.paths import PathMap
+from trainmaster_local.kubelet.runtime import ContainerConfig
+from trainmaster_local.kubelet.volumes import PodVolumes
+from trainmaster_local.quantities import parse_quantity
 
 Object = Mapping[str, Any]
 

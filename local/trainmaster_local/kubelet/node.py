@@ -19,19 +19,19 @@ from typing import Any
 
 import yaml
 
-from trainmaster.local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster.local.apiserver.storage import Change
-from trainmaster.local.apiserver.writing import Options
-from trainmaster.local.config import NodeConfig, NodeTimings
-from trainmaster.local.events import EventRecorder
-from trainmaster.local.images import ImageTable
-from trainmaster.local.kubelet.environment import PodFacts
-from trainmaster.local.kubelet.fake import ANNOTATION, FakeRuntime
-from trainmaster.local.kubelet.host import KubeletTimings
-from trainmaster.local.kubelet.pod import PodWorker
-from trainmaster.local.kubelet.runtime import Runtime
-from trainmaster.local.kubelet.status import timestamp
-from trainmaster.local.network import AddressPool, HostsFiles
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.writing import Options
+from trainmaster_local.config import NodeConfig, NodeTimings
+from trainmaster_local.events import EventRecorder
+from trainmaster_local.images import ImageTable
+from trainmaster_local.kubelet.environment import PodFacts
+from trainmaster_local.kubelet.fake import ANNOTATION, FakeRuntime
+from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster_local.kubelet.pod import PodWorker
+from trainmaster_local.kubelet.runtime import Runtime
+from trainmaster_local.kubelet.status import timestamp
+from trainmaster_local.network import AddressPool, HostsFiles
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster.local.kubelet.backoff import go_duration
+from trainmaster_local.kubelet.backoff import go_duration
 
 Object = Mapping[str, Any]
 

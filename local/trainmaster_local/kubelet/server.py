@@ -14,10 +14,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from trainmaster.local.apiserver.errors import ApiError, bad_request, not_found
-from trainmaster.local.apiserver.resources import Registry, Subresource, SubresourceCall
-from trainmaster.local.kubelet.logs import LogOptions, read_logs
-from trainmaster.local.kubelet.node import Kubelet
+from trainmaster_local.apiserver.errors import ApiError, bad_request, not_found
+from trainmaster_local.apiserver.resources import Registry, Subresource, SubresourceCall
+from trainmaster_local.kubelet.logs import LogOptions, read_logs
+from trainmaster_local.kubelet.node import Kubelet
 
 Object = Mapping[str, Any]
 

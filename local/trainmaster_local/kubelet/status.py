@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.local.images import image_id, normalize
+from trainmaster_local.images import image_id, normalize
 
 Object = Mapping[str, Any]
 EPOCH = "1970-01-01T00:00:00Z"

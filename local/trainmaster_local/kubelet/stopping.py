@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trainmaster.local.kubelet.container import ContainerRun
-from trainmaster.local.kubelet.runtime import SIGKILL
+from trainmaster_local.kubelet.container import ContainerRun
+from trainmaster_local.kubelet.runtime import SIGKILL
 
 Object = Mapping[str, Any]
 

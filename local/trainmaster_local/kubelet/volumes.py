@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainmaster.local.kubelet.atomic import Content, write_atomically
-from trainmaster.local.kubelet.environment import ConfigError, PodFacts, decode, expand, field_value, resource_value
+from trainmaster_local.kubelet.atomic import Content, write_atomically
+from trainmaster_local.kubelet.environment import ConfigError, PodFacts, decode, expand, field_value, resource_value
 
 Object = Mapping[str, Any]
 

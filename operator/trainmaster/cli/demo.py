@@ -50,7 +50,7 @@ class Demo:
 
     def run(self) -> bool:
         """Run the example; whether it succeeded. Raises DemoError and the client's errors."""
-        from trainmaster.local import cluster
+        from trainmaster_local import cluster
 
         if not self.example.is_file():
             raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")

@@ -32,7 +32,7 @@ def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")] = False,
 ) -> None:
     """Start the cluster and say how to use it."""
-    from trainmaster.local import cluster
+    from trainmaster_local import cluster
 
     try:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground)
@@ -48,7 +48,7 @@ def up(
 @app.command()
 def down(state_dir: StateDir = STATE_DIR) -> None:
     """Stop the cluster and everything that runs in it; its folder stays."""
-    from trainmaster.local import cluster
+    from trainmaster_local import cluster
 
     stopped = cluster.down(state_dir.resolve())
     say("The cluster is down." if stopped else "No cluster was running.")
@@ -57,7 +57,7 @@ def down(state_dir: StateDir = STATE_DIR) -> None:
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
     """Say whether the cluster runs; exit with 1 when it doesn't."""
-    from trainmaster.local import cluster
+    from trainmaster_local import cluster
 
     info = cluster.status(state_dir.resolve())
     if info is None:

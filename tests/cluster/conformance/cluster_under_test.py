@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.conftest import SharedCluster
-from trainmaster.local.config import ClusterConfig
-from trainmaster.local.embedded import LocalCluster
+from trainmaster_local.config import ClusterConfig
+from trainmaster_local.embedded import LocalCluster
 
 RECORDED_MINOR = "36"
 

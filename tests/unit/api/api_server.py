@@ -11,10 +11,10 @@ from typing import Any
 
 from trainmaster.api.crd import crd
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
-from trainmaster.local.apiserver import crd as definitions
-from trainmaster.local.apiserver.api import Api, ApiError, Options
-from trainmaster.local.apiserver.resources import Registry
-from trainmaster.local.kinds import BUILTIN_TYPES
+from trainmaster_local.apiserver import crd as definitions
+from trainmaster_local.apiserver.api import Api, ApiError, Options
+from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.kinds import BUILTIN_TYPES
 
 RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"

@@ -18,8 +18,8 @@ from trainmaster.api.parsing import parse_spec
 from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
 from trainmaster.api.v1alpha1 import FailureReason, JobSpec
 from trainmaster.api.values import SUBDOMAIN_PATTERN
-from trainmaster.local.apiserver.tables import custom_columns
 from trainmaster.reconciling.reasons import REASONS
+from trainmaster_local.apiserver.tables import custom_columns
 
 ROOT = Path(__file__).parents[3]
 

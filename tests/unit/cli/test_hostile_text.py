@@ -325,7 +325,7 @@ def test_what_a_job_becomes_is_escaped_by_its_encoder_and_reads_back(
 
 
 def test_the_local_cluster_s_errors_are_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainmaster.local import cluster
+    from trainmaster_local import cluster
 
     def refuse(*_: object, **__: object) -> None:
         raise cluster.LocalClusterError(HOSTILE)

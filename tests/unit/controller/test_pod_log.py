@@ -10,7 +10,7 @@ from kubernetes.aio.client import Configuration
 from trainmaster.controller.connection import Connection
 from trainmaster.controller.errors import Refused
 from trainmaster.controller.kubernetes_cluster import KubernetesCluster
-from trainmaster.local.kubelet.server import collected
+from trainmaster_local.kubelet.server import collected
 
 # A kubelet 1.36.2's whole answer for a container that it had removed, with status 200.
 GONE = b"unable to retrieve container logs for containerd://b3bc6541703533433266e16a987dbf15c0c8107ceb3c7495048dc98afa4cf5b2"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.local.apiserver import deep
-from trainmaster.local.apiserver.codec import decode
-from trainmaster.local.apiserver.errors import ApiError
+from trainmaster_local.apiserver import deep
+from trainmaster_local.apiserver.codec import decode
+from trainmaster_local.apiserver.errors import ApiError
 
 
 def lists(depth: int) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.unit.local_api.widgets import WIDGET_SCHEMA, WIDGETS, definition, new_api, widget
-from trainmaster.local.apiserver import crd, discovery
-from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.apiserver.openapi import OpenApi
-from trainmaster.local.apiserver.resources import Registry
-from trainmaster.local.apiserver.tables import table
+from trainmaster_local.apiserver import crd, discovery
+from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.openapi import OpenApi
+from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.apiserver.tables import table
 
 
 async def refused(body: dict[str, Any]) -> str:

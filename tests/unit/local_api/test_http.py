@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 
 from tests.unit.local_api.widgets import WIDGETS, definition, new_api, widget
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.auth import Attributes, Decision
-from trainmaster.local.apiserver.faults import Fault, Faults
-from trainmaster.local.apiserver.http import ApiServer
-from trainmaster.local.apiserver.resources import User
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.auth import Attributes, Decision
+from trainmaster_local.apiserver.faults import Fault, Faults
+from trainmaster_local.apiserver.http import ApiServer
+from trainmaster_local.apiserver.resources import User
 
 PATH = "/apis/example.dev/v1/namespaces/default/widgets"
 MERGE = "application/merge-patch+json"

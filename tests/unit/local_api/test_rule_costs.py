@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from trainmaster.api.crd import crd_yaml
-from trainmaster.local.apiserver.cel import Rules
-from trainmaster.local.apiserver.cel_costs import RULE_LIMIT, estimate
+from trainmaster_local.apiserver.cel import Rules
+from trainmaster_local.apiserver.cel_costs import RULE_LIMIT, estimate
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "cel-costs.json").read_text())
 TEXT = {"type": "string"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.selectors import from_object, parse_fields, parse_labels
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.selectors import from_object, parse_fields, parse_labels
 
 
 @pytest.mark.parametrize(

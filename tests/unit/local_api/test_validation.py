@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from trainmaster.local.apiserver.cel import RuleError, Rules
-from trainmaster.local.apiserver.errors import ApiError
-from trainmaster.local.apiserver.schema.defaulting import prune_nulls, set_defaults
-from trainmaster.local.apiserver.schema.pruning import Decoder
-from trainmaster.local.apiserver.schema.structural import structural_errors
-from trainmaster.local.apiserver.schema.structure import with_object_meta
-from trainmaster.local.apiserver.schema.validation import validate
+from trainmaster_local.apiserver.cel import RuleError, Rules
+from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.schema.defaulting import prune_nulls, set_defaults
+from trainmaster_local.apiserver.schema.pruning import Decoder
+from trainmaster_local.apiserver.schema.structural import structural_errors
+from trainmaster_local.apiserver.schema.structure import with_object_meta
+from trainmaster_local.apiserver.schema.validation import validate
 
 
 def object_of(**properties: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.local_api.widgets import WIDGETS, new_api, widget
-from trainmaster.local.apiserver.api import Api, ApiError, DeleteOptions, Options, Watch
-from trainmaster.local.apiserver.storage import Storage
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions, Options, Watch
+from trainmaster_local.apiserver.storage import Storage
 
 
 def seen(watch: Watch) -> list[tuple[str, str]]:

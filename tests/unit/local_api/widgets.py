@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from trainmaster.local.apiserver import crd
-from trainmaster.local.apiserver.api import Api
-from trainmaster.local.apiserver.resources import Registry, ResourceType
-from trainmaster.local.apiserver.storage import Storage
+from trainmaster_local.apiserver import crd
+from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.resources import Registry, ResourceType
+from trainmaster_local.apiserver.storage import Storage
 
 WIDGETS = "widgets.example.dev"
 _STRING = {"type": "string"}

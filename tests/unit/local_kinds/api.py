@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.apiserver.resources import Registry
-from trainmaster.local.auth import Tokens
-from trainmaster.local.kinds import BUILTIN_TYPES
-from trainmaster.local.kinds.bootstrap import bootstrap
-from trainmaster.local.kinds.reviews import serve_tokens
+from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.auth import Tokens
+from trainmaster_local.kinds import BUILTIN_TYPES
+from trainmaster_local.kinds.bootstrap import bootstrap
+from trainmaster_local.kinds.reviews import serve_tokens
 
 NOW = 1_700_000_000.0
 

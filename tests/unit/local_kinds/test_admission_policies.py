@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.local_kinds.api import refusal, started
-from trainmaster.local.apiserver.api import JSON, Api, ApiError, DeleteOptions, Options
-from trainmaster.local.apiserver.resources import User
+from trainmaster_local.apiserver.api import JSON, Api, ApiError, DeleteOptions, Options
+from trainmaster_local.apiserver.resources import User
 
 POLICIES = "validatingadmissionpolicies.admissionregistration.k8s.io"
 BINDINGS = "validatingadmissionpolicybindings.admissionregistration.k8s.io"

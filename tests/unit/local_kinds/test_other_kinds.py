@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.unit.local_kinds.api import NOW, refusal, started
-from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.apiserver.resources import ResourceType
-from trainmaster.local.kinds import BUILTIN_TYPES
-from trainmaster.local.kinds.schemas import DEFINITION
+from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.resources import ResourceType
+from trainmaster_local.kinds import BUILTIN_TYPES
+from trainmaster_local.kinds.schemas import DEFINITION
 
 Object = dict[str, Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.local_kinds.api import pod, refusal, started
-from trainmaster.local.apiserver.api import ApiError
-from trainmaster.local.kinds.qos import qos_class
+from trainmaster_local.apiserver.api import ApiError
+from trainmaster_local.kinds.qos import qos_class
 
 
 def container(**fields: Any) -> dict[str, Any]:

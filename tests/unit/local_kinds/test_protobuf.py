@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.local.kinds.protobuf import ProtobufError, decode
+from trainmaster_local.kinds.protobuf import ProtobufError, decode
 
 
 def field(number: int, content: bytes | int) -> bytes:

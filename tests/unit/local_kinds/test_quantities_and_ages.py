@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster.local.kinds.ages import age, human_duration
-from trainmaster.local.quantities import Quantity, QuantityError, canonical, parse
+from trainmaster_local.kinds.ages import age, human_duration
+from trainmaster_local.quantities import Quantity, QuantityError, canonical, parse
 
 
 @pytest.mark.parametrize(

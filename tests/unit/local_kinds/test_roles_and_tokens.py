@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tests.unit.local_kinds.api import NOW, pod, started
-from trainmaster.local.apiserver.api import Api, ApiError
-from trainmaster.local.apiserver.auth import Attributes
-from trainmaster.local.apiserver.resources import User
-from trainmaster.local.auth import MASTERS, Authorizer, Tokens, service_account_user
+from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.auth import Attributes
+from trainmaster_local.apiserver.resources import User
+from trainmaster_local.auth import MASTERS, Authorizer, Tokens, service_account_user
 
 ROBOT = service_account_user("default", "robot")
 GROUP = "rbac.authorization.k8s.io"

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.unit.controller.polling import until
 from tests.unit.local_api.widgets import WIDGETS, definition, new_api, widget
-from trainmaster.local.apiserver import crd
-from trainmaster.local.controllers.garbage import GarbageCollector
+from trainmaster_local.apiserver import crd
+from trainmaster_local.controllers.garbage import GarbageCollector
 
 
 async def test_dependents_go_with_their_owner_also_after_its_definition_was_made_anew() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster.local.images import ImageNotFound, ImageTable, InvalidImageName, default_images, normalize
-from trainmaster.local.kubelet.atomic import Content, write_atomically
-from trainmaster.local.kubelet.backoff import Backoff, go_duration
-from trainmaster.local.kubelet.environment import ConfigError, PodFacts, environment, expand
-from trainmaster.local.kubelet.paths import PathMap
-from trainmaster.local.network import AddressPool, hosts_text
+from trainmaster_local.images import ImageNotFound, ImageTable, InvalidImageName, default_images, normalize
+from trainmaster_local.kubelet.atomic import Content, write_atomically
+from trainmaster_local.kubelet.backoff import Backoff, go_duration
+from trainmaster_local.kubelet.environment import ConfigError, PodFacts, environment, expand
+from trainmaster_local.kubelet.paths import PathMap
+from trainmaster_local.network import AddressPool, hosts_text
 
 Object = dict[str, Any]
 

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from tests.unit.local_kinds.api import started
-from trainmaster.local.config import NodeTimings
-from trainmaster.local.controllers.nodes import LEASES, NodeController
-from trainmaster.local.events import EventRecorder
+from trainmaster_local.config import NodeTimings
+from trainmaster_local.controllers.nodes import LEASES, NodeController
+from trainmaster_local.events import EventRecorder
 
 TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25)
 

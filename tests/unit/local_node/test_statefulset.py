@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster.local.controllers.revisions import revision_hash
-from trainmaster.local.controllers.statefulset import Plan, build_pod, ordinal, plan, status
+from trainmaster_local.controllers.revisions import revision_hash
+from trainmaster_local.controllers.statefulset import Plan, build_pod, ordinal, plan, status
 
 Object = dict[str, Any]
 

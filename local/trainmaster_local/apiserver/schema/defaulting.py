@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from trainmaster.local.apiserver.schema.structure import Schema
+from trainmaster_local.apiserver.schema.structure import Schema
 
 
 def has_defaults(schema: Any) -> bool:

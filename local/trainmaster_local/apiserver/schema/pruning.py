@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.local.apiserver.errors import ApiError, bad_request
-from trainmaster.local.apiserver.schema.structure import ANY, OBJECT_META, Schema, item_schema, keeps_unknown
+from trainmaster_local.apiserver.errors import ApiError, bad_request
+from trainmaster_local.apiserver.schema.structure import ANY, OBJECT_META, Schema, item_schema, keeps_unknown
 
 _SCALARS = {"string": str, "boolean": bool, "integer": int, "number": float}
 # What Go makes of a null in a list.

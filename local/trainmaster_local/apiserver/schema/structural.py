@@ -6,9 +6,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.local.apiserver.errors import FieldError, bad_request
-from trainmaster.local.apiserver.schema.defaulting import set_defaults
-from trainmaster.local.apiserver.schema.validation import type_name, validate
+from trainmaster_local.apiserver.errors import FieldError, bad_request
+from trainmaster_local.apiserver.schema.defaulting import set_defaults
+from trainmaster_local.apiserver.schema.validation import type_name, validate
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LOGICAL = ("allOf", "anyOf", "oneOf", "not")

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainmaster.local.apiserver.errors import FieldError
-from trainmaster.local.apiserver.schema.structure import Schema, list_keys, list_type
+from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.schema.structure import Schema, list_keys, list_type
 
 _UNSET = object()
 
