@@ -66,14 +66,14 @@ format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff format .
 
 types: $(VENV)/.dev ## mypy --strict
-	$(BIN)/mypy --strict operator local images/trainer/trainloop
+	$(BIN)/mypy --strict operator local images/trainer/trainloop tools
 
 .PHONY: generated
 generated: $(VENV)/.dev ## Fail when a generated file isn't what its source makes
-	$(BIN)/python -m tests.generated --check
+	$(BIN)/python -m tools.generate --check
 
 crds manifests charts: $(VENV)/.dev ## Make the generated files: CRD, manifests, chart's copies, reference pages
-	$(BIN)/python -m tests.generated
+	$(BIN)/python -m tools.generate
 
 lock: $(VENV)/.dev ## Resolve the images' requirements anew into lock files with hashes
 	$(PIP) 'uv>=0.9'

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 
 from tests.signer import JOB, JOB_UID, KEYS, NAMESPACE, environment
-
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import read_settings
 from trainmaster.api.protocol import MASTER_PORTS, Assignment

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.generated import training_reference
 from tests.trainer.toy import Toy
+from tools.training_reference import training_reference
 from trainloop.__main__ import main
 from trainloop.config import dump_config, load_config, parse_config
 from trainloop.distributed import DistributedSettings, choose_backend, choose_device, environment

@@ -119,23 +119,3 @@ REASON_BY_EXIT_CODE: Mapping[int, str] = {
 def known_reason(name: str) -> Reason:
     """The reason of that name; what a pod says is user input, so anything unknown is an Error."""
     return REASONS.get(name, REASONS["Error"])
-
-
-_PAGE = """# Reasons
-
-Made from `operator/trainmaster/reconciling/reasons.py` by `make crds`. A reason stands in the job's conditions, in
-`status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says, except for
-disruptions, which never count. A worker's exit code is its program's own (128 + signal for a signal) unless the agent
-has one of its own for the reason.
-
-| reason | exit code | by default | what it means |
-|---|---|---|---|
-"""
-
-
-def markdown() -> str:
-    """The page of reasons."""
-    texts = {"Restart": "restart, counted", "Free": "restart, not counted", "Fail": "the job fails"}
-    return _PAGE + "".join(
-        f"| `{item.name}` | {item.exit_code or ''} | {texts[item.answer]} | {item.meaning} |\n" for item in _ALL
-    )

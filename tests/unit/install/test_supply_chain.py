@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, requires
@@ -14,6 +13,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+from tools.name_digest import VALUES, with_digest
 
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "images"
@@ -132,15 +133,10 @@ def test_a_release_is_signed_with_sbom_and_provenance_and_only_then_named() -> N
 
 
 def test_the_released_chart_names_both_images_by_digest() -> None:
-    path = IMAGES / "name_digest.py"
-    found = importlib.util.spec_from_file_location("name_digest", path)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    text = module.VALUES.read_text()
+    text = VALUES.read_text()
     digests = {"operator": f"sha256:{'a' * 64}", "trainer": f"sha256:{'b' * 64}"}
     for image, digest in digests.items():
-        text = module.with_digest(text, f"ghcr.io/trainmaster/{image}", digest)
+        text = with_digest(text, f"ghcr.io/trainmaster/{image}", digest)
     values = yaml.safe_load(text)
     assert values["image"]["digest"] == digests["operator"]
     assert values["agentImage"]["digest"] == digests["trainer"]
@@ -149,4 +145,4 @@ def test_the_released_chart_names_both_images_by_digest() -> None:
         ("ghcr.io/other/operator", digests["trainer"]),
     ):
         with pytest.raises(ValueError, match=r"is no digest|is named 0 times"):
-            module.with_digest(module.VALUES.read_text(), repository, digest)
+            with_digest(VALUES.read_text(), repository, digest)

@@ -1,4 +1,4 @@
-"""Writes an image's digest into the chart's values: `python3 images/name_digest.py REPOSITORY sha256:...`."""
+"""Writes an image's digest into the chart's values: `python3 tools/name_digest.py REPOSITORY sha256:...`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,14 @@
+"""What makes files of this repository from their sources. No distribution contains these modules.
+
+| module | what it makes | how it is called |
+|---|---|---|
+| `generate` | all generated files, and the check that they are up to date | `make crds`, `make generated` |
+| `chart` | `manifests/*.yaml` and the chart's copy of the CRD | by `generate` |
+| `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
+| `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
+| `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
+| `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
+
+The CRD itself is made by `trainmaster.api.crd`, because `trainmaster crd` prints it too. Golden files of the tests are
+written by the tests that compare them (`tests/unit/rendering/goldens.py`).
+"""

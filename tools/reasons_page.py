@@ -1,0 +1,30 @@
+"""docs/reasons.md, made from the table of reasons: what each one means, its exit code, and what follows by default."""
+
+from __future__ import annotations
+
+from trainmaster.reconciling.reasons import REASONS
+
+_INTRODUCTION = """\
+# Reasons
+
+Made from `operator/trainmaster/reconciling/reasons.py` by `make crds`. A reason stands in the job's conditions, in
+`status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says, except for
+disruptions, which never count. A worker's exit code is its program's own (128 + signal for a signal) unless the agent
+has one of its own for the reason.
+
+"""
+_ANSWERS = {"Restart": "restart, counted", "Free": "restart, not counted", "Fail": "the job fails"}
+
+
+def reasons_table() -> str:
+    """Returns the table of all reasons."""
+    rows = [
+        f"| `{reason.name}` | {reason.exit_code or ''} | {_ANSWERS[reason.answer]} | {reason.meaning} |"
+        for reason in REASONS.values()
+    ]
+    return "\n".join(["| reason | exit code | by default | what it means |", "|---|---|---|---|", *rows, ""])
+
+
+def reasons_page() -> str:
+    """Returns the whole page."""
+    return _INTRODUCTION + reasons_table()
