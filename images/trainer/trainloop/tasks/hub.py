@@ -184,7 +184,7 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(f"this task needs the package {name}: pip install 'trainmaster[hub]'") from error
+        raise ConfigError(f"this task needs the package {name}: pip install {name}") from error
 
 
 def _loaded(load: Callable[[str], Any], name: str, what: str) -> Any:
