@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from tests.cluster.scenarios import Scenario, Stage, train
-from trainmaster.agent import hang
+from trainmaster.agent.hang.kernel_view import process_state
 
 QUICK = {"nodes": {"lostAfterSeconds": 2}}
 
@@ -51,7 +51,7 @@ def test_the_masters_node_cannot_be_reached_but_its_ranks_live_on_without_a_part
         assert before[0].pid not in {start.pid for start in after.values()}
         os.kill(before[0].parent, 0)  # The old agent lives.
         cluster.call(cluster.cluster.recover_node(lost))
-        scenario.until(lambda: hang.state_of(before[0].parent) in "XZ", "the old agent is ended")
+        scenario.until(lambda: process_state(before[0].parent) in "XZ", "the old agent is ended")
         assert scenario.accounts == (2, 0, 1), "nothing else happened"
         assert scenario.status["phase"] == "Running"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.scenarios import Scenario, train
-from trainmaster.agent import hang
+from trainmaster.agent.hang.kernel_view import process_state
 
 # Asks for more memory than any limit here gives, and touches it.
 EAT = """
@@ -128,7 +128,7 @@ def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(sce
     scenario.until(lambda: not scenario.pods(), "pods gone")
     (kept,) = scenario.client.evidence(scenario.name)
     assert kept.ranks.keys() == {0, 2}, "how those stood that answered"
-    scenario.until(lambda: hang.state_of(started[1].pid) in "XZ", "its rank is gone")
+    scenario.until(lambda: process_state(started[1].pid) in "XZ", "its rank is gone")
 
 
 def test_a_container_over_its_memory_limit_is_oom_killed_by_its_status(scenario: Scenario) -> None:

@@ -6,6 +6,7 @@ which saves that Python the compilation. Built twice from the same sources by th
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import io
 import marshal
@@ -24,10 +25,11 @@ def zipapp_bytes() -> bytes:
     """The zipapp's content."""
     folder = os.path.dirname(os.path.abspath(__file__))
     sources = {"__main__.py": _MAIN, "trainmaster/__init__.py": ""}
-    for name in sorted(os.listdir(folder)):
+    for path in sorted(glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)):
+        name = os.path.relpath(path, folder)
         # `build` itself stays outside: an installed agent copies its own file.
-        if name.endswith(".py") and name not in ("build.py", "__main__.py"):
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
+        if name not in ("build.py", "__main__.py"):
+            with open(path, encoding="utf-8") as file:
                 sources[f"trainmaster/agent/{name}"] = file.read()
     archive = io.BytesIO()
     archive.write(b"#!/usr/bin/env python3\n")

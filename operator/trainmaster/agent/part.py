@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import EXIT_BY_REASON, LaunchError
+from trainmaster.agent.hang.observation import Observation
+from trainmaster.agent.hang.stall import StallWatch
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.observation import Observation
+from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.output import Printer
 from trainmaster.agent.preparation import MasterContact, Preparation, SetupEnvironment
-from trainmaster.agent.resolve import lookup_hosts
 from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.stall import StallWatch
 from trainmaster.agent.verdict import Outcome, stopped
 
 

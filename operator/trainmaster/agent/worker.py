@@ -16,17 +16,17 @@ from trainmaster.agent import children, environment, marks
 from trainmaster.agent.assignment import Assignment, AssignmentFile, newer
 from trainmaster.agent.authority import Authority, job_token
 from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
-from trainmaster.agent.inquest import evidence_line
-from trainmaster.agent.lead import Lead
+from trainmaster.agent.hang.diagnosis import evidence_line
 from trainmaster.agent.leaving import Leaving, Standing
-from trainmaster.agent.link import Link
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.metrics import render_metrics
+from trainmaster.agent.network.leader import Lead
+from trainmaster.agent.network.metrics import render_metrics
+from trainmaster.agent.network.server import Handlers, Server
+from trainmaster.agent.network.succession import Link
 from trainmaster.agent.output import Printer
 from trainmaster.agent.part import Listeners, Part, launch_error
 from trainmaster.agent.report import Report, text, whole
 from trainmaster.agent.report import from_wire as report_from_wire
-from trainmaster.agent.server import Handlers, Server
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.verdict import Outcome
 

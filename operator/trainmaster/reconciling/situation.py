@@ -198,8 +198,8 @@ class Situation:
 
     @cached_property
     def silent(self) -> frozenset[str]:
-        """Uids of members whose agents don't answer: by the word of those who asked them (agent/inquest.py), while
-        their containers are the same as before and nobody has heard them again."""
+        """Uids of members whose agents don't answer: by the word of those who asked them
+        (agent/hang/diagnosis.py), while their containers are the same as before and nobody has heard them again."""
         failure = self.last_failure
         lost = {worker for worker, report in self.reports.items() if is_silence(report.reason, report.exit_code)}
         if failure is not None and failure.worker is not None and failure.attempt == self.status.attempt:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.signer import JOB_UID, TOKEN, environment, signed
-from trainmaster.agent import hang
 from trainmaster.agent.assignment import MASTER_PORTS
+from trainmaster.agent.hang.kernel_view import process_state
 
 AGENT = [sys.executable, "-m", "trainmaster.agent"]
 T = TypeVar("T")
@@ -37,7 +37,7 @@ def until(condition: Callable[[], T | None], seconds: float = 20.0, what: str = 
 
 def is_gone(pid: int) -> bool:
     """Whether a process has ended; who its parent is now may never reap it."""
-    return hang.state_of(pid) in "XZ"
+    return process_state(pid) in "XZ"
 
 
 def free_port(address: str) -> int:

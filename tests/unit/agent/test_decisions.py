@@ -27,9 +27,9 @@ from trainmaster.agent import (
 from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.report import Report
-from trainmaster.agent.resolve import lookup_hosts
 from trainmaster.agent.settings import Settings, read_settings
 
 from .test_parsers import GOOD

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from tests.unit.agent.test_parsers import GOOD
 from tests.unit.hostile_json import JSON, damaged, nested
-from trainmaster.agent import assignment, hang, http, lead, marks, progress, report, verdict
-from trainmaster.agent.connection import BrokenLines, Lines
+from trainmaster.agent import assignment, marks, progress, report, verdict
 from trainmaster.agent.errors import InvalidAssignment
-from trainmaster.agent.inquest import clean_evidence
+from trainmaster.agent.hang import classification
+from trainmaster.agent.hang.diagnosis import clean_evidence
+from trainmaster.agent.network import http, leader
+from trainmaster.agent.network.connection import BrokenLines, Lines
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
@@ -68,12 +70,12 @@ def test_progress_is_bounded(data: Any) -> None:
 def test_evidence_is_bounded(data: Any) -> None:
     json.dumps(clean_evidence(data), allow_nan=False).encode()
     if isinstance(data, dict):
-        hang.standing_from_wire(0, data)
+        classification.standing_from_wire(0, data)
 
 
 @given(JSON)
 def test_an_environment_is_bounded(value: Any) -> None:
-    found = lead.clean_environment(value if isinstance(value, dict) else {"a": value, "\ud800": value})
+    found = leader.clean_environment(value if isinstance(value, dict) else {"a": value, "\ud800": value})
     assert all(len(said.encode()) <= 4 * 256 for said in found.values())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster.agent.inquest import Inquest
+from trainmaster.agent.hang.diagnosis import Inquest
 
 
 class Later:

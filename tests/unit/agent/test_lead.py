@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, environment
-from trainmaster.agent import lead, members
 from trainmaster.agent.assignment import from_wire
-from trainmaster.agent.connection import MAX_LINE_BYTES, Connection, Pace, json_line
-from trainmaster.agent.kept_lines import KeptLines
-from trainmaster.agent.lead import MAX_MEMBER_PENDING_BYTES, Lead
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.members import MAX_ARRIVING, MAX_OTHERS
+from trainmaster.agent.network import leader, workers
+from trainmaster.agent.network.connection import MAX_LINE_BYTES, Connection, Pace, json_line
+from trainmaster.agent.network.kept_lines import KeptLines
+from trainmaster.agent.network.leader import MAX_MEMBER_PENDING_BYTES, Lead
+from trainmaster.agent.network.workers import MAX_ARRIVING, MAX_OTHERS
 from trainmaster.agent.settings import read_settings
 
 from .test_parsers import GOOD
@@ -102,7 +102,7 @@ def test_what_members_never_read_is_kept_once_and_to_a_bound(alone: Alone) -> No
 
 
 def test_a_member_that_sends_without_end_is_read_at_its_pace(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead, "MEMBER_BYTES_PER_SECOND", 1e-6)
+    monkeypatch.setattr(leader, "MEMBER_BYTES_PER_SECOND", 1e-6)
     taken: list[int] = []
     monkeypatch.setattr(alone.lead, "take_progress", lambda worker, line: taken.append(worker))
     alone.lead.assignment_changed(from_wire(GOOD))
@@ -112,7 +112,7 @@ def test_a_member_that_sends_without_end_is_read_at_its_pace(alone: Alone, monke
         with contextlib.suppress(BlockingIOError):
             theirs.send(line * 100)
         alone.loop.run_once(0.0)
-    assert 0 < len(taken) < lead.MEMBER_BURST_BYTES / Pace.LINE_BYTES + 65_536 / len(line)
+    assert 0 < len(taken) < leader.MEMBER_BURST_BYTES / Pace.LINE_BYTES + 65_536 / len(line)
     assert not connection.closed, "the rest waits with the sender"
 
 
@@ -120,7 +120,7 @@ def test_who_joins_says_soon_who_it_is(alone: Alone, monkeypatch: pytest.MonkeyP
     silent = [alone.member(None)[0] for _ in range(MAX_ARRIVING + 5)]
     assert [connection.closed for connection in silent] == [True] * 5 + [False] * MAX_ARRIVING
     known, _ = alone.member(1)
-    monkeypatch.setattr(members, "HELLO_SECONDS", -1.0)
+    monkeypatch.setattr(workers, "HELLO_SECONDS", -1.0)
     alone.lead._ping()
     assert all(connection.closed for connection in silent) and not known.closed
 

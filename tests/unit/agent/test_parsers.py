@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
-from trainmaster.agent import http, progress, report
+from trainmaster.agent import progress, report
 from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer, parse
-from trainmaster.agent.connection import BrokenLines, Lines
 from trainmaster.agent.errors import InvalidAssignment
+from trainmaster.agent.network import http
+from trainmaster.agent.network.connection import BrokenLines, Lines
 
 GOOD: dict[str, Any] = {
     "job": JOB_UID,

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.signer import TOKEN, environment
-from trainmaster.agent import http, server, strangers
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.loop import READ, Loop
-from trainmaster.agent.server import Handlers, Server
+from trainmaster.agent.network import http, server, unauthenticated
+from trainmaster.agent.network.server import Handlers, Server
+from trainmaster.agent.network.unauthenticated import Strangers, group_of
 from trainmaster.agent.settings import read_settings
-from trainmaster.agent.strangers import Strangers, group_of
 
 from .agents import AGENT, Agent, Job, free_port, until
 
@@ -52,7 +52,7 @@ def addresses(count: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("sources", "held"),
-    [(["127.77.0.1"] * 400, strangers.MAX_OF_ADDRESS), (addresses(400), strangers.MAX_STRANGERS)],
+    [(["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS), (addresses(400), unauthenticated.MAX_STRANGERS)],
     ids=["one-address", "many-addresses"],
 )
 def test_who_holds_connections_keeps_nobody_out(job: Job, sources: list[str], held: int) -> None:
@@ -192,7 +192,7 @@ def test_what_strangers_send_is_kept_to_a_bound(port: Port) -> None:
     for _ in range(100):
         port.loop.run_once(0.0)
     kept = [len(exchange._requests) for exchange in port.server._strangers.all()]
-    assert len(kept) == strangers.MAX_OF_ADDRESS
+    assert len(kept) == unauthenticated.MAX_OF_ADDRESS
     assert max(kept) <= http.MAX_HEAD_BYTES + server.STRANGERS_READ_BYTES
 
 

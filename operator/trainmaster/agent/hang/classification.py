@@ -1,22 +1,20 @@
 """Hangs: ranks that live but make no progress, and which of them all the others wait for.
 
-A rank that is over its limit makes its agent ask all workers of the job (agent/inquiry.py, agent/inquest.py); `judge`
+A rank that is over its limit makes its agent ask all workers of the job (`collection`, `diagnosis`); `judge`
 then names one rank of all, or finds that there is a good reason to wait. Only ranks that have written progress are
 watched: of a script that never does, nobody knows how long its step takes.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
-from trainmaster.agent import children
+from trainmaster.agent.hang.stacks import threads_of
 from trainmaster.agent.progress import SECTIONS, Heartbeats
 from trainmaster.agent.report import text, whole
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.stacks import threads_of
 
 # Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
 _WAITS = re.compile(
@@ -165,25 +163,6 @@ def waits_in_collective(stacks: str) -> bool:
     return bool(threads and _WAITS.search("\n".join(threads[0].splitlines()[1 : MAX_FRAMES + 1])))
 
 
-def look_at(pid: int) -> str:
-    """What the kernel says of a process and its threads, without its help (proc(5))."""
-    status = children.status_of(pid)
-    lines = [f"pid {pid} {status.get('Name', '')}: {status.get('State', 'gone')}"]
-    try:
-        threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)[:32]
-    except OSError:
-        threads = []
-    for thread in threads:
-        name = _read(f"/proc/{pid}/task/{thread}/comm").strip()
-        lines.append(f"  thread {thread} {name}: waits in {_read(f'/proc/{pid}/task/{thread}/wchan') or '?'}")
-    return "\n".join(lines)
-
-
-def state_of(pid: int) -> str:
-    """The kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X where it is gone."""
-    return children.status_of(pid).get("State", "X")[:1]
-
-
 def _limit(settings: Settings, progress: Mapping[str, Any]) -> tuple[float, str, bool]:
     if progress.get("sectionSeconds"):
         return float(progress["sectionSeconds"]), "sectionSeconds", True
@@ -219,11 +198,3 @@ def _seconds(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         return None
     return float(value)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65_536)
-    except OSError:
-        return ""

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from trainmaster.agent import children, hang
+from trainmaster.agent import children
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.inquest import MAX_RANKS, text_share
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.recorder import Recorded, Recorder
-from trainmaster.agent.stacks import (
+from trainmaster.agent.hang import classification
+from trainmaster.agent.hang.diagnosis import MAX_RANKS, text_share
+from trainmaster.agent.hang.flight_recorder import Recorded, Recorder
+from trainmaster.agent.hang.kernel_view import describe_process, process_state
+from trainmaster.agent.hang.stacks import (
     MAX_STACKS_BYTES,
     ask_for_stacks,
     has_stacks,
@@ -25,6 +26,7 @@ from trainmaster.agent.stacks import (
     shortened,
     tail_of,
 )
+from trainmaster.agent.loop import Loop
 
 STACKS_SECONDS = 1.5
 POLL_SECONDS = 0.1
@@ -46,7 +48,7 @@ class Inquiry:
         self,
         loop: Loop,
         folder: str,
-        standings: Callable[[], list[hang.Standing]],
+        standings: Callable[[], list[classification.Standing]],
         ranks: list[Rank],
         on_done: Callable[[Inquiry], None],
     ) -> None:
@@ -64,13 +66,13 @@ class Inquiry:
         self._awaited: set[int] = set()
         self._recorded: dict[int, Recorded] = {}
         self.done = False
-        self.standings: list[hang.Standing] = []
+        self.standings: list[classification.Standing] = []
 
     def begin(self) -> None:
         """Ask; what comes is collected in the background."""
         for rank in self._ranks:
-            self._states[rank.rank] = hang.state_of(rank.pid)
-            self._views[rank.rank] = hang.look_at(rank.pid)
+            self._states[rank.rank] = process_state(rank.pid)
+            self._views[rank.rank] = describe_process(rank.pid)
             for path in rank.files:
                 self._sizes[path] = _size(path)
             if self._states[rank.rank] in ("T", "t", "X", "Z"):
@@ -131,12 +133,12 @@ class Inquiry:
         self.done = True
         self._on_done(self)
 
-    def _complete(self, standing: hang.Standing) -> hang.Standing:
+    def _complete(self, standing: classification.Standing) -> classification.Standing:
         recorded = self._recorded.get(standing.rank)
         return standing._replace(
             state=self._states.get(standing.rank, ""),
             collective=recorded.collective if recorded else None,
-            waits=hang.waits_in_collective(self.stacks(standing.rank)),
+            waits=classification.waits_in_collective(self.stacks(standing.rank)),
         )
 
     def _spy(self, rank: Rank) -> bool:

@@ -1,6 +1,6 @@
 """What a worker does about a stall: asks its ranks, tells the lead, and reports Hung when its rank is the one.
 
-The verdict is the lead's, over all workers (agent/inquest.py). A lead that doesn't answer is left, and the next one
+The verdict is the lead's, over all workers (`diagnosis`). A lead that doesn't answer is left, and the next one
 asked. Without a verdict in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the wrong
 rank than one that nobody reports.
 """
@@ -10,22 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster.agent import hang
 from trainmaster.agent.errors import EXIT_BY_REASON
-from trainmaster.agent.inquest import ANSWER_SECONDS, MAX_WORKER_BYTES, evidence_line
-from trainmaster.agent.inquiry import Inquiry
+from trainmaster.agent.hang import classification
+from trainmaster.agent.hang.collection import Inquiry
+from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS, MAX_WORKER_BYTES, evidence_line
+from trainmaster.agent.hang.kernel_view import process_state
+from trainmaster.agent.hang.observation import Observation
+from trainmaster.agent.hang.stacks import main_thread_first
 from trainmaster.agent.launcher import attempt_dir
 from trainmaster.agent.loop import Loop, Timer
-from trainmaster.agent.observation import Observation
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS, text
 from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.stacks import main_thread_first
 from trainmaster.agent.verdict import Outcome
 
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0
-"""Until all have found the next lead: a host that doesn't answer is tried for a second (agent/joining.py)."""
+"""Until all have found the next lead: a host that doesn't answer is tried for a second (network/joining.py)."""
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
 
 
@@ -110,7 +111,7 @@ class StallWatch:
             self._asked_again = True
             self._timer = self._loop.call_later(REJOIN_SECONDS, self.begin)
             return
-        verdict = hang.judge(self._inquiry.standings)
+        verdict = classification.judge(self._inquiry.standings)
         if verdict is not None and verdict.patience:
             self._wait(verdict.patience)
         elif verdict is not None:
@@ -125,7 +126,7 @@ class StallWatch:
         inquiry, local_rank = self._inquiry, rank - self._run.first_rank()
         if inquiry is None or not 0 <= local_rank < self._settings.processes:
             return
-        silent = not inquiry.stacks(rank) and hang.state_of(self._run.pid_of(local_rank)) not in "TtXZ"
+        silent = not inquiry.stacks(rank) and process_state(self._run.pid_of(local_rank)) not in "TtXZ"
 
         def outcome() -> Outcome:
             if silent and inquiry.read(rank):

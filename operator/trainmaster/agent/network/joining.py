@@ -8,10 +8,10 @@ import socket
 from collections.abc import Callable
 from typing import NamedTuple, Optional
 
-from trainmaster.agent.connection import Connection
-from trainmaster.agent.http import UPGRADE_PROTOCOL
 from trainmaster.agent.loop import WRITE, Loop
-from trainmaster.agent.resolve import Resolved, resolve
+from trainmaster.agent.network.connection import Connection
+from trainmaster.agent.network.http import UPGRADE_PROTOCOL
+from trainmaster.agent.network.resolve import Resolved, resolve
 
 LIMIT_SECONDS = 1.0
 MAX_ANSWER_BYTES = 4_096

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.connection import READ_BYTES, Connection
 from trainmaster.agent.errors import InvalidAssignment, LaunchError
-from trainmaster.agent.http import (
+from trainmaster.agent.loop import READ, Loop
+from trainmaster.agent.network.connection import READ_BYTES, Connection
+from trainmaster.agent.network.http import (
     STREAM_HEAD,
     UPGRADE_PROTOCOL,
     UPGRADED,
@@ -21,10 +22,9 @@ from trainmaster.agent.http import (
     Requests,
     response,
 )
-from trainmaster.agent.loop import READ, Loop
+from trainmaster.agent.network.unauthenticated import Strangers, group_of, room_for_strangers
 from trainmaster.agent.report import whole
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.strangers import Strangers, group_of, room_for_strangers
 
 REQUEST_SECONDS = 10.0
 """A request that isn't complete by then is given up, and so is a connection that stays idle between two."""

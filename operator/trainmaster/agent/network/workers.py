@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Optional
 
-from trainmaster.agent.connection import Connection
+from trainmaster.agent.network.connection import Connection
 
 MAX_OTHERS = 256
 """Members that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
