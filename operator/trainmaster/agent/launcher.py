@@ -15,7 +15,7 @@ from typing import NamedTuple, Optional
 
 from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.flight_recorder import recorder_environment
+from trainmaster.agent.hang.recorder import recorder_environment
 from trainmaster.agent.settings import Settings
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")

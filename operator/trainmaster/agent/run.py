@@ -17,7 +17,7 @@ from trainmaster.agent import children, launcher
 from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.collection import Rank
+from trainmaster.agent.hang.evidence import Rank
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.loop import READ, Loop, Timer
 from trainmaster.agent.output import KeptLog, Printer, Pump

@@ -19,10 +19,10 @@ from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
 from trainmaster.agent.hang.diagnosis import evidence_line
 from trainmaster.agent.leaving import Leaving, Standing
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.network.follower import Link
 from trainmaster.agent.network.leader import Lead
 from trainmaster.agent.network.metrics import render_metrics
 from trainmaster.agent.network.server import Handlers, Server
-from trainmaster.agent.network.succession import Link
 from trainmaster.agent.output import Printer
 from trainmaster.agent.part import Listeners, Part, launch_error
 from trainmaster.agent.report import Report, text, whole

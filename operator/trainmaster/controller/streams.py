@@ -53,7 +53,7 @@ PATIENT_TRIES, PATIENT_RETRY = 60, 15.0
 # Tries at one agent before the next one is asked: 0.01 + 0.02 + ... is a third of a second, longer than an agent needs
 # to start.
 TRIES = 5
-# Seconds between two tries whether an earlier agent is back; agents do the same (agent/network/succession.py).
+# Seconds between two tries whether an earlier agent is back; agents do the same (agent/network/follower.py).
 PREFERENCE_SECONDS = 1.0
 # Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
 POST_SECONDS = 2.0

@@ -14,7 +14,7 @@ from tests.unit.agent.test_parsers import GOOD
 from tests.unit.hostile_json import JSON, damaged, nested
 from trainmaster.agent import assignment, marks, progress, report, verdict
 from trainmaster.agent.errors import InvalidAssignment
-from trainmaster.agent.hang import classification
+from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import clean_evidence
 from trainmaster.agent.network import http, leader
 from trainmaster.agent.network.connection import BrokenLines, Lines
@@ -70,7 +70,7 @@ def test_progress_is_bounded(data: Any) -> None:
 def test_evidence_is_bounded(data: Any) -> None:
     json.dumps(clean_evidence(data), allow_nan=False).encode()
     if isinstance(data, dict):
-        classification.standing_from_wire(0, data)
+        rank_states.standing_from_wire(0, data)
 
 
 @given(JSON)

@@ -14,7 +14,7 @@ import pytest
 from tests.signer import TOKEN, environment
 from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.network import succession
+from trainmaster.agent.network import follower
 from trainmaster.agent.network.http import UPGRADED
 from trainmaster.agent.settings import read_settings
 
@@ -47,10 +47,10 @@ def listener() -> Iterator[Listener]:
         yield made
 
 
-def make_link(listener: Listener, received: list[dict[str, Any]]) -> tuple[Loop, succession.Link]:
+def make_link(listener: Listener, received: list[dict[str, Any]]) -> tuple[Loop, follower.Link]:
     environ = {**environment(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_AGENT_PORT": str(listener.port)}
     loop = Loop()
-    made = succession.Link(loop, read_settings(environ), lambda: [{"type": "hello"}], received.append, lambda: None)
+    made = follower.Link(loop, read_settings(environ), lambda: [{"type": "hello"}], received.append, lambda: None)
     made.assignment_changed(from_wire({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"], "master": "127.0.0.1"}))
     return loop, made
 
@@ -63,8 +63,8 @@ def turn(loop: Loop, condition: Callable[[], bool], seconds: float = 5.0) -> Non
 
 
 def test_a_lead_that_falls_silent_is_left(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "PING_SECONDS", 0.05)
-    monkeypatch.setattr(succession, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(follower, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(follower, "SILENCE_SECONDS", 0.3)
     loop, made = make_link(listener, [])
     loop.run_once(0.1)
     peer = listener.accept(UPGRADED + b'{"type":"followed","value":true}\n')

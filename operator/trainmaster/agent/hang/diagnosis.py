@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
-from trainmaster.agent.hang import classification
+from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.stacks import shortened
 from trainmaster.agent.loop import Loop, Timer
 
@@ -48,7 +48,7 @@ class Inquest:
         self._question: dict[str, Any] = {}
         self._asked_at = 0.0
         self._attempt = 0
-        self._answers: dict[int, list[classification.Standing]] = {}
+        self._answers: dict[int, list[rank_states.Standing]] = {}
         self._timer: Timer | None = None
 
     def stalled(self, attempt: int, workers: int) -> None:
@@ -74,7 +74,7 @@ class Inquest:
         if self._timer is None or line["attempt"] != self._attempt:
             return
         self._answers[worker] = [
-            classification.standing_from_wire(int(rank), data) for rank, data in line["ranks"].items()
+            rank_states.standing_from_wire(int(rank), data) for rank, data in line["ranks"].items()
         ]
         if self._awaited() <= self._answers.keys():
             self._decide()
@@ -88,7 +88,7 @@ class Inquest:
     def _decide(self) -> None:
         self.close()
         ranks = [standing for standings in self._answers.values() for standing in standings]
-        verdict = classification.judge(ranks)
+        verdict = rank_states.judge(ranks)
         if verdict is None:
             return
         if verdict.patience:
@@ -98,10 +98,10 @@ class Inquest:
         sentence = verdict.sentence
         if silent:
             sentence = f"no answer from worker {', '.join(map(str, silent[:8]))}\n{sentence}"
-            reached = next(classification.steps_of(standing) for standing in ranks if standing.rank == verdict.rank)
+            reached = next(rank_states.steps_of(standing) for standing in ranks if standing.rank == verdict.rank)
             known = {worker: self._steps(worker, self._asked_at) for worker in silent}
             first = [worker for worker, steps in known.items() if steps is not None and steps <= reached]
-            if first and not any(classification.is_stopped(standing) for standing in ranks):
+            if first and not any(rank_states.is_stopped(standing) for standing in ranks):
                 self._lose(self._attempt, first, sentence)
                 return
         self._tell({"type": "hung", "attempt": self._attempt, "rank": verdict.rank, "sentence": sentence})
@@ -133,7 +133,7 @@ def clean_evidence(value: Any, limit: int = MAX_WORKER_BYTES) -> dict[str, dict[
     for rank, data in items:
         if isinstance(data, dict) and rank.isascii() and rank.isdigit() and len(rank) < 8:
             text = data.get("text")
-            standing = classification.standing_from_wire(int(rank), data)
+            standing = rank_states.standing_from_wire(int(rank), data)
             shown = shortened(text, share) if isinstance(text, str) else ""
             ranks[rank] = {**standing.to_wire(), "text": shown}
     return ranks

@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any, Callable
 
-from trainmaster.agent.hang import classification
+from trainmaster.agent.hang import rank_states
 from trainmaster.agent.launcher import attempt_dir
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.progress import Heartbeats
@@ -70,7 +70,7 @@ class Observation:
         if self._unsent and now - self._sent_at >= LINE_SECONDS:
             self._send_line()
         quiet = self._stalled or run.stopping or now < self._quiet_until
-        if not quiet and any(classification.is_over(standing) for standing in self.standings()):
+        if not quiet and any(rank_states.is_over(standing) for standing in self.standings()):
             self._stalled = True
             self._on_stall()
 
@@ -94,10 +94,10 @@ class Observation:
         self._sent_at = time.monotonic()
         self._send(self.line())
 
-    def standings(self) -> list[classification.Standing]:
+    def standings(self) -> list[rank_states.Standing]:
         """How this worker's ranks stand now, by their progress files."""
         ranks = range(self._first, self._first + self._settings.processes)
-        return classification.standings(self._settings, self._heartbeats, ranks, self._run.started_at, time.monotonic())
+        return rank_states.standings(self._settings, self._heartbeats, ranks, self._run.started_at, time.monotonic())
 
     def be_patient(self, seconds: float) -> None:
         """Somebody is at something long: don't ask again before its time is over."""

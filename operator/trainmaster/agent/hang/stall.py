@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trainmaster.agent.errors import EXIT_BY_REASON
-from trainmaster.agent.hang import classification
-from trainmaster.agent.hang.collection import Inquiry
+from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS, MAX_WORKER_BYTES, evidence_line
+from trainmaster.agent.hang.evidence import Inquiry
 from trainmaster.agent.hang.kernel_view import process_state
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stacks import main_thread_first
@@ -111,7 +111,7 @@ class StallWatch:
             self._asked_again = True
             self._timer = self._loop.call_later(REJOIN_SECONDS, self.begin)
             return
-        verdict = classification.judge(self._inquiry.standings)
+        verdict = rank_states.judge(self._inquiry.standings)
         if verdict is not None and verdict.patience:
             self._wait(verdict.patience)
         elif verdict is not None:

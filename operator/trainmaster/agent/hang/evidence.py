@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from trainmaster.agent import children
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang import classification
+from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import MAX_RANKS, text_share
-from trainmaster.agent.hang.flight_recorder import Recorded, Recorder
 from trainmaster.agent.hang.kernel_view import describe_process, process_state
+from trainmaster.agent.hang.recorder import Recorded, Recorder
 from trainmaster.agent.hang.stacks import (
     MAX_STACKS_BYTES,
     ask_for_stacks,
@@ -48,7 +48,7 @@ class Inquiry:
         self,
         loop: Loop,
         folder: str,
-        standings: Callable[[], list[classification.Standing]],
+        standings: Callable[[], list[rank_states.Standing]],
         ranks: list[Rank],
         on_done: Callable[[Inquiry], None],
     ) -> None:
@@ -66,7 +66,7 @@ class Inquiry:
         self._awaited: set[int] = set()
         self._recorded: dict[int, Recorded] = {}
         self.done = False
-        self.standings: list[classification.Standing] = []
+        self.standings: list[rank_states.Standing] = []
 
     def begin(self) -> None:
         """Ask; what comes is collected in the background."""
@@ -133,12 +133,12 @@ class Inquiry:
         self.done = True
         self._on_done(self)
 
-    def _complete(self, standing: classification.Standing) -> classification.Standing:
+    def _complete(self, standing: rank_states.Standing) -> rank_states.Standing:
         recorded = self._recorded.get(standing.rank)
         return standing._replace(
             state=self._states.get(standing.rank, ""),
             collective=recorded.collective if recorded else None,
-            waits=classification.waits_in_collective(self.stacks(standing.rank)),
+            waits=rank_states.waits_in_collective(self.stacks(standing.rank)),
         )
 
     def _spy(self, rank: Rank) -> bool:

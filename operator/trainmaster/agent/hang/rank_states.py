@@ -1,6 +1,6 @@
 """Hangs: ranks that live but make no progress, and which of them all the others wait for.
 
-A rank that is over its limit makes its agent ask all workers of the job (`collection`, `diagnosis`); `judge`
+A rank that is over its limit makes its agent ask all workers of the job (`evidence`, `diagnosis`); `judge`
 then names one rank of all, or finds that there is a good reason to wait. Only ranks that have written progress are
 watched: of a script that never does, nobody knows how long its step takes.
 """
