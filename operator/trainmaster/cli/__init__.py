@@ -1,0 +1,12 @@
+"""The programs `trainmaster` and `kubectl-dtj`. Commands import what they need when they run, so `--help` is quick.
+
+| module | what is in it |
+|---|---|
+| `main` | `trainmaster`: its commands; read it first |
+| `operator`, `keys` | `trainmaster operator run` and `… keys`; the operator itself is in `controller/` |
+| `local`, `demo` | `trainmaster local` and `trainmaster demo`, on the embedded cluster of `trainmaster-local` |
+| `manifests`, `documents` | `trainmaster validate` and `… render`: jobs in files; YAML with the place of every field |
+| `dtj`, `show`, `evidence` | `kubectl dtj status`, `logs`, `evidence`, `wait` …; how a job and its evidence are shown |
+| `completion` | tab completion of `kubectl dtj` |
+| `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
+"""

@@ -16,7 +16,7 @@ NO_FILES = 4
 
 
 def main() -> None:
-    """The program. Typer's completion for fish prints the very lines that Cobra's does."""
+    """Prints the completions. Typer's completion for fish prints the very lines that Cobra's does."""
     from trainmaster.cli.dtj import app
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _word(word: str) -> str:
-    """Quoted where it has to be; the empty word stays empty: what is typed next starts there."""
+    """Returns the word, quoted where it has to be. The empty word stays empty: what is typed next starts there."""
     return shlex.quote(word) if word else ""
 
 

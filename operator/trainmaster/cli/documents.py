@@ -1,4 +1,4 @@
-"""Manifests read from files, with the place of every field, as kubectl reads them.
+"""Manifests are read from files as kubectl reads them, with the place of every field.
 
 kubectl's YAML differs from PyYAML's in what people write: 1e-4 is a number there, and a date is text.
 """
@@ -20,7 +20,7 @@ _STDIN = "-"
 
 
 class UnreadableFile(Exception):
-    """A file that can't be read, or isn't YAML; the text begins with its name and the place."""
+    """A file can't be read, or isn't YAML; the text begins with its name and the place."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Document:
     repeated: tuple[tuple[str, yaml.Node], ...]
 
     def place(self, field: str) -> str:
-        """`file:line:column` of a field, or of the nearest parent that is there."""
+        """Returns `file:line:column` of a field, or of the nearest parent that is there."""
         return place(self.source, _find(self.node, re.findall(r"[^.\[\]]+", field)))
 
 
 class _Loader(yaml.SafeLoader):
-    """Scalars as go-yaml reads them for kubectl."""
+    """The loader reads scalars as go-yaml does for kubectl."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -56,7 +56,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_documents(source: str) -> list[Document]:
-    """The documents of a file or of stdin (`-`), without empty ones. Raises UnreadableFile."""
+    """Returns the documents of a file or of stdin (`-`), without empty ones. Raises UnreadableFile."""
     try:
         text = sys.stdin.read() if source == _STDIN else Path(source).read_text(encoding="utf-8")
     except OSError as error:
@@ -88,7 +88,7 @@ def _documents(source: str, text: str) -> Iterator[Document]:
 
 
 def place(source: str, node: yaml.Node) -> str:
-    """`file:line:column` of a node."""
+    """Returns `file:line:column` of a node."""
     return f"{source}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 

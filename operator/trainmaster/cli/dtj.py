@@ -35,7 +35,7 @@ Kubeconfig = Annotated[str | None, typer.Option("--kubeconfig", help="Path of th
 
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of jobs, for tab completion; nothing when no cluster answers."""
+    """Returns the names of jobs for tab completion; none when no cluster answers."""
     from trainmaster.api.printable import printable
     from trainmaster.client import ClientError, JobClient
 
@@ -47,8 +47,8 @@ def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-def waited_for() -> list[str]:
-    """What `wait --for` takes."""
+def wait_targets() -> list[str]:
+    """Returns all values of `wait --for`."""
     from typing import get_args
 
     from trainmaster.api.v1alpha1 import Phase
@@ -57,12 +57,12 @@ def waited_for() -> list[str]:
 
 
 def complete_phase(incomplete: str) -> list[str]:
-    """The same, for tab completion."""
-    return [each for each in waited_for() if each.startswith(incomplete.lower())]
+    """Returns the values of `wait --for` that begin so, for tab completion."""
+    return [each for each in wait_targets() if each.startswith(incomplete.lower())]
 
 
 def plain_name(value: str | None) -> str | None:
-    """A job's name, also where it is given as kubectl prints and takes it: dtj/NAME."""
+    """Returns a job's name, also where it is given as kubectl prints and reads it: dtj/NAME."""
     from trainmaster.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
 
     kind, slash, name = (value or "").rpartition("/")
@@ -71,10 +71,10 @@ def plain_name(value: str | None) -> str | None:
 
 
 def seconds(value: str) -> float:
-    """30, or as kubectl takes times: 30s, 5m, 1h30m."""
+    """Parses a duration as kubectl does: 30, 30s, 5m, 1h30m. Raises BadParameter."""
     parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", value)
     if not value or parts is None:
-        raise typer.BadParameter(f"{value!r} is no time; use seconds, or 30s, 5m, 1h30m")
+        raise typer.BadParameter(f"{value!r} is no duration; use seconds, or 30s, 5m, 1h30m")
     hours, minutes, rest = (float(part or 0) for part in parts.groups())
     return hours * 3600 + minutes * 60 + rest
 
@@ -85,8 +85,8 @@ JobName = Annotated[
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """Turn the client's errors into one line on stderr and an exit code."""
+def errors_reported() -> Iterator[None]:
+    """Turns the client's errors into one line on stderr and an exit code."""
     from trainmaster.client import ClientError, WaitTimeout
 
     try:
@@ -134,7 +134,7 @@ def status(
     if name is not None and everywhere:
         raise typer.BadParameter("a job is in one namespace; name that with --namespace", param_hint="--all-namespaces")
     console = SafeConsole()
-    with told():
+    with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
         if name is None:
             found = jobs.list(all_namespaces=everywhere)
@@ -171,7 +171,7 @@ def logs(
     tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each worker.", min=0)] = None,
 ) -> None:
     """Print the output of a job's workers, also after the pods are gone."""
-    with told():
+    with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
         jobs.get(name)
         workers = [worker] if worker is not None else _workers(jobs, name)
@@ -208,7 +208,7 @@ def evidence(
 
     if output not in (None, "json"):
         raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
-    with told():
+    with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
         jobs.get(name)
         found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
@@ -241,9 +241,9 @@ def wait(
 
     Exits with 0 when it succeeded or is in that phase, 1 when it ended otherwise, 3 when the time is over.
     """
-    if phase.lower() not in waited_for():
-        raise typer.BadParameter(f"{phase!r} is no phase; use one of {', '.join(waited_for())}", param_hint="--for")
-    with told():
+    if phase.lower() not in wait_targets():
+        raise typer.BadParameter(f"{phase!r} is no phase; use one of {', '.join(wait_targets())}", param_hint="--for")
+    with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
         wanted = phase.capitalize()
         job = jobs.wait(
@@ -251,7 +251,7 @@ def wait(
             until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
             timeout=timeout,
         )
-        say(f"{name}: {job.phase}" + (f" ({_why(job)})" if _why(job) else ""))
+        say(f"{name}: {job.phase}" + (f" ({_failure_summary(job)})" if _failure_summary(job) else ""))
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             raise typer.Exit(1)
 
@@ -259,7 +259,7 @@ def wait(
 @app.command()
 def suspend(name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Stop a job with a checkpoint and free what it holds, until it is resumed."""
-    with told():
+    with errors_reported():
         job = _client(namespace, kubeconfig, context).suspend(name)
         say(f"{name}: {job.phase} already" if job.finished else f"{name}: to be suspended")
 
@@ -267,13 +267,13 @@ def suspend(name: JobName, namespace: Namespace = None, context: Context = None,
 @app.command()
 def resume(name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Let a suspended job go on from its checkpoint."""
-    with told():
+    with errors_reported():
         job = _client(namespace, kubeconfig, context).resume(name)
         say(f"{name}: {job.phase} already" if job.finished else f"{name}: to go on")
 
 
 def _view(jobs: JobClient, job: TrainingJob) -> RenderableType:
-    """The job with its pods, as far as one may see them."""
+    """Returns the view of a job, with its pods where the user may read them."""
     from rich.console import Group
 
     from trainmaster.cli.show import job_view
@@ -295,7 +295,7 @@ def _workers(jobs: JobClient, name: str) -> list[int]:
 
 
 def _not_started(jobs: JobClient, name: str) -> dict[int, str]:
-    """Of each worker whose pod has no container yet, what it waits in."""
+    """Returns, by worker, the state of each pod that has no container yet."""
     from trainmaster.cli.show import pod_state
     from trainmaster.client import worker_index
 
@@ -308,7 +308,7 @@ def _label(worker: int, workers: int) -> str:
 
 
 def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None) -> None:
-    """Follow several workers at once: a thread reads each, this one prints, until all have ended."""
+    """Follows the logs of several workers at once: a thread reads each, this one prints, until all have ended."""
     from trainmaster.client import ClientError
 
     lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
@@ -333,7 +333,8 @@ def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None
             log_line(line, _label(worker, len(workers)))
 
 
-def _why(job: TrainingJob) -> str:
+def _failure_summary(job: TrainingJob) -> str:
+    """Returns which failure ended a failed job; empty for other jobs."""
     if job.phase != "Failed":
         return ""
     reason = next((each.reason for each in job.status.conditions if each.type == "Failed"), "")

@@ -1,4 +1,4 @@
-"""What `kubectl dtj evidence` prints: for each attempt who ended it, what every worker said, stacks, and logs."""
+"""`kubectl dtj evidence` prints for each failed attempt its failure, every worker's report, stacks and ends of logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BRIEF_LINES = 12
 
 
 def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterator[str]:
-    """The page, line by line. Without a rank, the stacks of others than the culprit are cut short."""
+    """Yields the page line by line. Without a rank, only the culprit's stacks are shown whole."""
     for index, attempt in enumerate(attempts):
         if index:
             yield ""
@@ -21,13 +21,13 @@ def evidence_lines(attempts: list[AttemptEvidence], rank: int | None) -> Iterato
 
 
 def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str, Any]]:
-    """The same for a program."""
+    """Returns the same evidence for a program."""
     return [
         {
             "attempt": one.attempt,
             "failure": one.failure,
             "workers": one.workers,
-            "ranks": {number: stood for number, stood in one.ranks.items() if rank in (None, number)},
+            "ranks": {number: state for number, state in one.ranks.items() if rank in (None, number)},
             "logs": one.logs,
         }
         for one in attempts
@@ -42,52 +42,52 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
     at = f" at {failure['at']}" if failure.get("at") else ""
     yield _line(f"Attempt {one.attempt}: {failure.get('reason', 'unknown')}{culprit}{code}{at}")
     yield from _text(failure.get("message"), "  ")
-    for number, stood in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):
+    for number, state in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):
         if rank in (None, number):
-            yield from _rank(number, stood, whole=rank is not None or number == failure.get("rank"))
+            yield from _rank(number, state, whole=rank is not None or number == failure.get("rank"))
     if rank is not None and rank not in one.ranks and rank != failure.get("rank"):
-        yield f"  Nothing was kept of rank {rank}: stacks are taken where ranks make no progress."
+        yield f"  Nothing was kept of rank {rank}: stacks are collected where ranks make no progress."
     if rank is None or rank == failure.get("rank"):
         culprit_worker = failure.get("worker")
-        for worker, told in sorted(one.workers.items(), key=lambda item: (item[0] != culprit_worker, item[0])):
-            yield from _worker(worker, told)
+        for worker, report in sorted(one.workers.items(), key=lambda item: (item[0] != culprit_worker, item[0])):
+            yield from _worker(worker, report)
         for worker, log in sorted(one.logs.items()):
             yield f"  The log of worker {worker} ends:"
             yield from _text(log, "    ")
 
 
-def _rank(rank: int, stood: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
+def _rank(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
     facts = []
-    if "step" in stood:
-        facts.append(f"step {stood['step']}")
-    if "section" in stood:
-        facts.append(f"section {stood['section']}")
-    if isinstance(stood.get("silentSeconds"), int | float):
-        facts.append(f"no progress for {stood['silentSeconds']:.0f} s")
-    if stood.get("state") in ("T", "t"):
+    if "step" in state:
+        facts.append(f"step {state['step']}")
+    if "section" in state:
+        facts.append(f"section {state['section']}")
+    if isinstance(state.get("silentSeconds"), int | float):
+        facts.append(f"no progress for {state['silentSeconds']:.0f} s")
+    if state.get("state") in ("T", "t"):
         facts.append("stopped by a signal (state T)")
-    if "collective" in stood:
-        facts.append(f"last entered collective {stood['collective']}")
-    if stood.get("waits"):
+    if "collective" in state:
+        facts.append(f"last entered collective {state['collective']}")
+    if state.get("waits"):
         facts.append("waits in a collective")
     yield _line(f"  Rank {rank}: {', '.join(facts) or 'nothing is known of its progress'}")
-    lines = list(_text(stood.get("text"), "    "))
+    lines = list(_text(state.get("text"), "    "))
     yield from lines if whole else lines[:BRIEF_LINES]
     if not whole and len(lines) > BRIEF_LINES:
         yield f"    ... {len(lines) - BRIEF_LINES} more lines: --rank {rank}"
 
 
-def _worker(worker: int, told: Mapping[str, Any]) -> Iterator[str]:
-    facts = [str(told.get("state", "unknown"))]
-    if told.get("reason"):
-        facts.append(str(told["reason"]))
-    facts += [f"{name} {told[name]}" for name in ("rank", "pod", "node") if told.get(name) is not None]
-    if told.get("exitCode") is not None:
-        facts.append(f"exit code {told['exitCode']}")
-    if told.get("culprit") is False and told.get("state") == "Failed":
+def _worker(worker: int, report: Mapping[str, Any]) -> Iterator[str]:
+    facts = [str(report.get("state", "unknown"))]
+    if report.get("reason"):
+        facts.append(str(report["reason"]))
+    facts += [f"{name} {report[name]}" for name in ("rank", "pod", "node") if report.get(name) is not None]
+    if report.get("exitCode") is not None:
+        facts.append(f"exit code {report['exitCode']}")
+    if report.get("culprit") is False and report.get("state") == "Failed":
         facts.append("only lost its peers")
     yield _line(f"  Worker {worker}: {', '.join(facts)}")
-    yield from _text(told.get("error"), "    ")
+    yield from _text(report.get("error"), "    ")
 
 
 def _text(text: object, indent: str) -> Iterator[str]:

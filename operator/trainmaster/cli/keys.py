@@ -1,4 +1,4 @@
-"""`trainmaster operator keys`: the rotation of the operator's keys, in two steps with a restart after each."""
+"""`trainmaster operator keys` rotates the operator's keys, in two steps with a restart after each."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def prune(
     context: Context = None,
     force: Annotated[bool, typer.Option("--force", help="Also while pods don't know the newest key.")] = False,
 ) -> None:
-    """Remove all keys but the newest, unless pods still run that don't know it: these would take no assignment more."""
+    """Remove all keys but the newest, unless pods still run that don't know it: these would refuse every assignment."""
     from trainmaster.api.protocol import JOB_UID_LABEL
     from trainmaster.controller.cluster import PODS
     from trainmaster.controller.signing_keys import knows_newest, pruned, read_keys
 
     async def remove(cluster: KubernetesCluster) -> str:
-        standing = (await read_keys(cluster, namespace))[0]
+        current = (await read_keys(cluster, namespace))[0]
         old = []
         async for page in cluster.pages(PODS, label_selector=JOB_UID_LABEL):
-            old += [pod["metadata"] for pod in page if not knows_newest(pod, standing)]
+            old += [pod["metadata"] for pod in page if not knows_newest(pod, current)]
         if old and not force:
             first = f"{old[0]['namespace']}/{old[0]['name']}"
             raise _Refused(
-                f"{len(old)} pod(s) don't know the newest key ({first}, ...) and would take no assignment any more; "
+                f"{len(old)} pod(s) don't know the newest key ({first}, ...) and would refuse every assignment; "
                 "wait for their jobs' end, delete them, or give --force"
             )
         await _change(cluster, namespace, pruned)
@@ -75,18 +75,18 @@ def prune(
 
 
 class _Refused(Exception):
-    """It would do harm; one sentence says which."""
+    """The change would do harm; one sentence says which."""
 
 
 async def _change(
     cluster: KubernetesCluster, namespace: str, change: Callable[[SigningKeys], SigningKeys]
 ) -> SigningKeys:
-    """Write what a change makes of the keys, unless somebody else wrote meanwhile (Conflict)."""
+    """Writes the changed keys, and returns them. Raises Conflict where somebody else wrote meanwhile."""
     from trainmaster.controller.cluster import SECRETS
     from trainmaster.controller.signing_keys import SECRET_NAME, keys_secret, read_keys
 
-    standing, secret = await read_keys(cluster, namespace)
-    made = change(standing)
+    current, secret = await read_keys(cluster, namespace)
+    made = change(current)
     body = {**secret, "data": keys_secret(namespace, made)["data"]}
     await cluster.replace(SECRETS, namespace, SECRET_NAME, body)
     return made

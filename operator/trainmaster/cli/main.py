@@ -1,4 +1,4 @@
-"""`trainmaster`: the operator, the local cluster, and what can be done with a job's file without any cluster.
+"""`trainmaster` runs the operator and the local cluster, and checks and renders jobs' files without any cluster.
 
 What a command needs is imported when it runs, so that `--help` and completion answer at once.
 """

@@ -1,4 +1,4 @@
-"""`trainmaster validate` and `trainmaster render`: jobs in files, without a cluster."""
+"""`trainmaster validate` and `trainmaster render` check and render jobs in files, without a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
 def validate_files(files: Sequence[str]) -> int:
-    """Check every job and say what is wrong; the exit code, 1 when anything is."""
+    """Checks every job, prints what is wrong, and returns the exit code: 1 when anything is."""
     wrong = False
     for source in files:
         for document, job in _jobs(source):
@@ -34,7 +34,7 @@ def validate_files(files: Sequence[str]) -> int:
 def render_files(
     files: Sequence[str], output: str, directory: Path | None, namespace: str, agent_image: str | None
 ) -> int:
-    """Render every job's children to stdout or into a folder; the exit code."""
+    """Renders every job's children to stdout or into a folder, and returns the exit code."""
     settings = Settings() if agent_image is None else Settings(agent_image=agent_image)
     manifests: list[Manifest] = []
     wrong = False
@@ -65,8 +65,10 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str) -> None:
 
 
 def _jobs(source: str) -> Iterator[tuple[Document | None, ParsedJob | None]]:
-    """The jobs of a file. What is wrong is told on stderr, and None stands for it; other documents are named and
-    skipped."""
+    """Yields the jobs of a file, and None for each one that is wrong and reported on stderr.
+
+    Documents of other kinds are named and skipped.
+    """
     try:
         documents = read_documents(source)
     except UnreadableFile as error:
@@ -89,7 +91,7 @@ def _jobs(source: str) -> Iterator[tuple[Document | None, ParsedJob | None]]:
 
 
 def _is_ours(value: Mapping[str, Any]) -> bool:
-    """Either half is enough, so that a misspelt one is told and not skipped."""
+    """Either half is enough, so that a misspelt one is reported and not skipped."""
     return value.get("kind") == KIND or str(value.get("apiVersion", "")).startswith(f"{GROUP}/")
 
 
@@ -106,7 +108,7 @@ def _parse(document: Document, value: Mapping[str, Any]) -> ParsedJob | None:
 
 
 def _position(document: Document, line: str) -> tuple[int, int]:
-    """Where in the file a line is about."""
+    """Returns the line and the column that a reported problem names."""
     number, column, _ = line.removeprefix(f"{document.source}:").split(":", 2)
     return int(number), int(column)
 
@@ -119,7 +121,7 @@ def _text(objects: list[Mapping[str, Any]], output: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Strings that hold control characters are double-quoted, where YAML knows escapes."""
+    """The dumper double-quotes strings that hold control characters, because YAML knows escapes only there."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

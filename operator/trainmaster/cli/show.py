@@ -1,4 +1,4 @@
-"""How a job looks in a terminal: the same view for `kubectl dtj status` and for the demo's live picture."""
+"""The view of a job in a terminal is the same for `kubectl dtj status` and for the demo's live picture."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PHASE_STYLES = {
 MAX_FAILURES = 5
 # Of the bar that shows where the time went; suspended time isn't the job's.
 TIME_WIDTH = 40
-# Progress moves the books every few seconds.
-UNBOOKED_SECONDS = 20.0
+# Progress moves the account of the time every few seconds; less than this isn't worth a line.
+UNACCOUNTED_SECONDS = 20.0
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow", "suspended": "dim"}
 
 
 def duration(seconds: float) -> str:
-    """Seconds as kubectl words them: 42s, 3m5s, 2h7m, 4d3h."""
+    """Returns seconds as kubectl writes them: 42s, 3m5s, 2h7m, 4d3h."""
     whole = max(0, round(seconds))
     if whole < 120:
         return f"{whole}s"
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A time of the API (RFC 3339) as an aware datetime; None for a text that is none."""
+    """Returns a time of the API (RFC 3339) as an aware datetime; None for a text that is no time."""
     try:
         time = datetime.fromisoformat(text or "")
     except ValueError:
@@ -54,7 +54,7 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
-    """Everything about one job: phase, attempt, workers, progress, failures."""
+    """Returns everything about one job: phase, attempt, workers, progress, failures."""
     now = now or datetime.now(UTC)
     parts: list[RenderableType] = [_headline(job, now)]
     if job.status.progress is not None:
@@ -67,19 +67,19 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         parts.append(_failures(job.status.failures))
         parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
     if job.status.avoided_nodes and not job.finished:
-        blamed = (f"{node} ({job.status.node_blames.get(node, 0)} failures)" for node in job.status.avoided_nodes)
-        parts.append(Text(f"avoids nodes: {', '.join(blamed)}", style="yellow"))
+        avoided = (f"{node} ({job.status.node_blames.get(node, 0)} failures)" for node in job.status.avoided_nodes)
+        parts.append(Text(f"avoids nodes: {', '.join(avoided)}", style="yellow"))
     if job.status.phase is None:
-        unseen = "no operator has taken this job up yet; if that lasts: is one running that serves its namespace?"
+        unseen = "no operator has accepted this job yet; if that lasts: is one running that serves its namespace?"
         parts.append(Text(unseen, style="yellow"))
-    message = _standing(job)
+    message = _blocking_message(job)
     if message:
         parts.append(Text(message, style="yellow" if not job.finished else ""))
     return Group(*parts)
 
 
 def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False) -> Table:
-    """One line a job, with its namespace where they are of several."""
+    """Returns a table with one line a job, and their namespaces where there are several."""
     now = now or datetime.now(UTC)
     table = Table(box=None, pad_edge=False)
     for name in (
@@ -112,7 +112,7 @@ def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None, *, names
 
 
 def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
-    """One line a worker's pod."""
+    """Returns a table with one line a worker's pod."""
     table = Table(box=None, pad_edge=False)
     for name in ("WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"):
         table.add_column(name)
@@ -132,7 +132,7 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
 
 
 def pod_state(pod: Mapping[str, Any]) -> str:
-    """A pod's state in one word, as kubectl's STATUS column has it for the plain cases."""
+    """Returns a pod's state in one word, as kubectl's STATUS column has it for the plain cases."""
     if pod["metadata"].get("deletionTimestamp"):
         return "Terminating"
     status = pod.get("status") or {}
@@ -187,9 +187,10 @@ def _progress(progress: Progress) -> RenderableType:
 
 
 def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
-    """Where the time went: a bar, and its legend with the largest share first. Nothing where none was booked yet.
+    """Returns a bar of where the time went, and its legend with the largest share first; empty without entries.
 
-    `now`, while the job goes on: of a script that reports no progress nothing is booked for long, and that is said.
+    `now` is given while the job goes on: a script that reports no progress leaves the end of its time unaccounted, and
+    the last line says how much.
     """
     amounts = {name: seconds for name in CATEGORIES if (seconds := getattr(spent, name))}
     whole = sum(amounts.values())
@@ -211,10 +212,10 @@ def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
     for start in range(0, len(cells), 4):
         legend.add_row(*cells[start : start + 4])
     until = parse_time(spent.until)
-    unbooked = (now - until).total_seconds() if now is not None and until is not None else 0.0
-    if unbooked < UNBOOKED_SECONDS:
+    unaccounted = (now - until).total_seconds() if now is not None and until is not None else 0.0
+    if unaccounted < UNACCOUNTED_SECONDS:
         return [bar, legend]
-    return [bar, legend, Text(f"and {duration(unbooked)} since, without progress reports", "dim")]
+    return [bar, legend, Text(f"and {duration(unaccounted)} since, without progress reports", "dim")]
 
 
 def _steps(progress: Progress) -> str:
@@ -240,14 +241,14 @@ def _failures(failures: Sequence[Failure]) -> RenderableType:
     return Group(*parts)
 
 
-def _standing(job: TrainingJob) -> str:
-    """What stands in the way, in the operator's words: the message of the newest condition that has one."""
+def _blocking_message(job: TrainingJob) -> str:
+    """Returns what keeps the job from running: the message of the newest condition that has one."""
     # That the spec can be run is no news; that it can't be is.
-    spoken = [
+    with_message = [
         condition
         for condition in job.status.conditions
         if condition.message and not (condition.type == "Accepted" and condition.status == "True")
     ]
-    if not spoken or job.phase == "Running":
+    if not with_message or job.phase == "Running":
         return ""
-    return max(spoken, key=lambda condition: condition.last_transition_time).message
+    return max(with_message, key=lambda condition: condition.last_transition_time).message

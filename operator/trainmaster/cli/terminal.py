@@ -1,4 +1,4 @@
-"""The way out of every command: what it prints goes through `say`, `write`, `log_line` or the console of `console.py`.
+"""Every command prints through `say`, `write`, `log_line` or the console of `console.py`.
 
 What others wrote (names, messages, figures, logs) can't command the terminal that it is shown on: see
 `api/printable.py`. Results for a program (`-o json`, `render`) are made safe by their encoders.
@@ -21,30 +21,30 @@ _PLAIN_AGAIN = "\x1b[0m"
 
 
 class Program(typer.Typer):
-    """An application whose faults are told as everything else is: an exception quotes what it stumbled over."""
+    """The application reports its own faults as it prints everything else: an exception quotes texts of others."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command of the process's arguments."""
+        """Runs the command of the process's arguments."""
         try:
             return super().__call__(*args, **kwargs)
         except Exception as error:
-            # Nobody above can do anything with it, and Python's own traceback would print it as it is.
+            # No caller could handle the error, and Python's own traceback would print it as it is.
             say("".join(traceback.format_exception(error)), error=True)
             sys.exit(1)
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """Print a message for a person. Its further lines are indented, so that none passes for a message of its own."""
+    """Prints a message for a person. Its further lines are indented, so that none passes for a message of its own."""
     typer.echo(printable(text.rstrip("\n")).replace("\n", "\n  "), err=error)
 
 
 def write(text: str) -> None:
-    """Print what an encoder has made, as it is."""
+    """Prints an encoder's text as it is."""
     typer.echo(text, nl=False)
 
 
 def log_line(line: str, label: str = "") -> None:
-    """Print a line of a worker's log behind its label.
+    """Prints a line of a worker's log behind its label.
 
     Into a file or a pipe it goes as it is. On a terminal only colours are left of its controls, and what would be
     written over (a progress bar's carriage returns) stands in lines of its own.

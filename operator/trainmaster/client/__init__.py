@@ -1,4 +1,8 @@
-"""Python SDK: submit, wait for, read and steer training jobs (see `JobClient`)."""
+"""The Python SDK submits, waits for, reads and steers training jobs.
+
+`jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises; `transport` sends the
+requests over the official client's connection, and is what tests replace.
+"""
 
 from trainmaster.client.errors import (
     ClientError,

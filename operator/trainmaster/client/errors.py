@@ -1,4 +1,4 @@
-"""What can go wrong when a person's program talks to the cluster.
+"""The errors that a person's program gets from this package.
 
     ClientError
     ├── NoCluster          no kubeconfig, or nothing answers at its address
@@ -6,7 +6,7 @@
     ├── JobExists          a job of that name is there already
     ├── InvalidRequest     the API server refused it; the text is its own sentence
     ├── NotAllowed         the user lacks a permission; the text names it
-    └── WaitTimeout        the job wasn't there in time; `.phase` says where it stood
+    └── WaitTimeout        the job wasn't there in time; `.phase` is the phase it was in
 
 Every message is one sentence for a person.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 
 class ClientError(Exception):
-    """Base of everything that this package raises on purpose."""
+    """ClientError is the base of everything that this package raises on purpose."""
 
 
 class NoCluster(ClientError):

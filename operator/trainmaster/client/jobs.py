@@ -1,4 +1,4 @@
-"""`JobClient`: submit, follow and steer DistributedTrainingJobs from Python.
+"""`JobClient` submits, watches and steers DistributedTrainingJobs from Python.
 
 from trainmaster.client import JobClient
 
@@ -33,14 +33,14 @@ WATCH_SECONDS = 60
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A job as the API server holds it: the raw object and its parsed status."""
+    """TrainingJob is a job as the API server holds it: the raw object and its parsed status."""
 
     raw: Mapping[str, Any]
     status: JobStatus
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
-        """Parse the status of an object from the API server. Raises ClientError for one of another release."""
+        """Parses the status of an object from the API server. Raises ClientError for one of another release."""
         try:
             return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
         except ValidationError as error:
@@ -52,32 +52,35 @@ class TrainingJob:
 
     @property
     def name(self) -> str:
-        """metadata.name."""
+        """Returns metadata.name."""
         return str(self.raw["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        """metadata.namespace."""
+        """Returns metadata.namespace."""
         return str(self.raw["metadata"].get("namespace") or "")
 
     @property
     def uid(self) -> str:
-        """metadata.uid."""
+        """Returns metadata.uid."""
         return str(self.raw["metadata"]["uid"])
 
     @property
     def phase(self) -> str:
-        """The phase; Pending until the operator has seen the job."""
+        """Returns the phase; Pending until the operator has seen the job."""
         return self.status.phase or "Pending"
 
     @property
     def finished(self) -> bool:
-        """Whether the phase is terminal."""
+        """Returns whether the phase is terminal."""
         return self.phase in TERMINAL_PHASES
 
 
 class JobClient:
-    """Jobs of one namespace. Not thread-safe; every method raises a ClientError with one sentence."""
+    """JobClient reads and changes the jobs of one namespace.
+
+    It isn't thread-safe. Every method raises a ClientError with one sentence.
+    """
 
     def __init__(
         self,
@@ -94,11 +97,11 @@ class JobClient:
         self.transport = transport
 
     def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
-        """Create a job; with `replace`, apply over one that exists (server-side). Raises JobExists, InvalidRequest."""
+        """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
         body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
         problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
         if problem is not None:
-            # The API server would take it, and the operator refuse it in its status.
+            # The API server would accept the job, and the operator refuse it in its status.
             raise InvalidRequest(str(problem))
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if replace:
@@ -115,33 +118,33 @@ class JobClient:
         return TrainingJob.of(self.transport.request("POST", self._path(), query=query, body=body))
 
     def get(self, name: str) -> TrainingJob:
-        """One job. Raises JobNotFound."""
+        """Returns one job. Raises JobNotFound."""
         return TrainingJob.of(self.transport.request("GET", self._path(name)))
 
     def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
-        """All jobs of the namespace, or of all, by name."""
+        """Returns all jobs of the namespace, or of all namespaces, by name."""
         path = f"/apis/{GROUP}/{VERSION}/{PLURAL}" if all_namespaces else self._path()
         jobs = [TrainingJob.of(item) for item in self.transport.request("GET", path)["items"]]
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     def delete(self, name: str) -> None:
-        """Delete a job and, through the garbage collector, all that belongs to it."""
+        """Deletes a job and, through the garbage collector, all that belongs to it."""
         self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
 
     def suspend(self, name: str) -> TrainingJob:
-        """Stop a job with a checkpoint and free its resources."""
+        """Stops a job with a checkpoint and frees its resources."""
         return self._merge(name, {"spec": {"runPolicy": {"suspend": True}}})
 
     def resume(self, name: str) -> TrainingJob:
-        """Let a suspended job go on."""
+        """Lets a suspended job go on."""
         return self._merge(name, {"spec": {"runPolicy": {"suspend": False}}})
 
     def scale(self, name: str, workers: int) -> TrainingJob:
-        """Ask for another number of workers."""
+        """Asks for another number of workers."""
         return self._merge(name, {"spec": {"workers": workers}})
 
     def watch(self, name: str) -> Iterator[TrainingJob]:
-        """The job now and at every change, until it is deleted (then the iterator ends). Survives broken watches."""
+        """Yields the job now and at every change, until it is deleted. A watch that breaks is opened again."""
         while True:
             try:
                 job = self.get(name)
@@ -164,7 +167,7 @@ class JobClient:
         until: Callable[[TrainingJob], bool] = lambda job: job.finished,
         timeout: float | None = None,
     ) -> TrainingJob:
-        """Wait until a job has ended, or `until` holds; the job.
+        """Waits until a job has ended, or `until` holds, and returns the job.
 
         Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
         """
@@ -188,7 +191,7 @@ class JobClient:
         return job
 
     def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
-        """The job's pods as raw objects, by worker. Others with the job's label have no index, and are left out."""
+        """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
         answer = self.transport.request(
             "GET",
             f"/api/v1/namespaces/{self.namespace}/pods",
@@ -197,7 +200,7 @@ class JobClient:
         return sorted(filter(_has_index, answer["items"]), key=worker_index)
 
     def logs(self, name: str, worker: int, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """A worker's output, line by line; from what the operator kept when the pod is gone. Raises JobNotFound."""
+        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
         pod = next((pod for pod in self.pods(name) if worker_index(pod) == worker), None)
         if pod is None:
             yield from self._kept(name, worker, tail)
@@ -216,12 +219,12 @@ class JobClient:
             yield from self._kept(name, worker, tail)
 
     def kept_workers(self, name: str) -> builtins.list[int]:
-        """Workers whose output the operator kept when the job ended."""
+        """Returns the workers whose output the operator kept when the job ended."""
         names = (key.removeprefix("worker-").removesuffix(".log") for key in self._kept_data(name))
         return sorted(int(text) for text in names if text.isascii() and text.isdigit())
 
     def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
-        """What was kept of the attempts that ended badly, oldest first; also after the pods are gone."""
+        """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
         data = self._config_map(evidence_name(name))
         parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
@@ -274,7 +277,7 @@ class JobClient:
 
 
 def worker_index(pod: Mapping[str, Any]) -> int:
-    """The global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
+    """Returns the global index of a raw pod's worker. Raises ClientError for a pod that no StatefulSet of ours made."""
     if not _has_index(pod):
         raise ClientError(f"Pod {pod['metadata']['name']} has no {POD_INDEX_LABEL} label; is it ours?")
     return int(pod["metadata"]["labels"][POD_INDEX_LABEL])

@@ -25,7 +25,7 @@ READ_SECONDS = 60.0
 
 
 class Transport(Protocol):
-    """What `JobClient` needs of a connection; tests give it another one."""
+    """Transport is what `JobClient` needs of a connection; tests give it another one."""
 
     def request(
         self,
@@ -36,15 +36,15 @@ class Transport(Protocol):
         body: Any = None,
         content_type: str = "application/json",
     ) -> Any:
-        """One request; the decoded JSON. Raises a ClientError."""
+        """Sends one request and returns the decoded JSON. Raises a ClientError."""
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
-        """The lines of a streaming answer (a watch, a log), until it ends."""
+        """Yields the lines of a streaming answer (a watch, a log), until it ends."""
 
 
 @dataclass(frozen=True)
 class KubernetesTransport:
-    """The real one."""
+    """KubernetesTransport sends requests over the official client's connection."""
 
     api: kubernetes_client.ApiClient
 
@@ -57,13 +57,13 @@ class KubernetesTransport:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Any:
-        """One request; the decoded JSON (None for an empty answer)."""
+        """Sends one request and returns the decoded JSON (None for an empty answer)."""
         response = self._send(method, path, query or {}, body, content_type, READ_SECONDS)
         text = response.read()
         return decode(text) if text else None
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
-        """The lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
+        """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
         response = self._send("GET", path, query, None, "application/json", read_seconds).response
         rest = b""
         try:
@@ -107,7 +107,7 @@ class KubernetesTransport:
 
 
 def connect(kubeconfig: str | None = None, context: str | None = None) -> tuple[KubernetesTransport, str]:
-    """A connection by kubeconfig (or from inside a pod), and the context's namespace. Raises NoCluster."""
+    """Connects by kubeconfig (or from inside a pod); returns also the context's namespace. Raises NoCluster."""
     configuration = kubernetes_client.Configuration()
     named = kubeconfig or os.environ.get("KUBECONFIG", "")
     if named and not any(Path(path).expanduser().exists() for path in named.split(os.pathsep)):
@@ -143,7 +143,7 @@ def _reason(error: Exception) -> str:
 
 
 def _translate(status: int, body: bytes | None, path: str) -> ClientError:
-    """The API server's Status as one of our errors, with its own message."""
+    """Returns the API server's Status as one of our errors, with its own message."""
     if status == 404 and body and not body.startswith(b"{") and path.startswith(f"/apis/{GROUP}/"):
         # No Status, but what answers where no type of the group is served.
         return JobNotFound(

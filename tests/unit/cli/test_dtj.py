@@ -126,7 +126,7 @@ def test_status_says_what_stands_in_the_way_and_not_that_nothing_did(transport: 
 
 def test_status_says_that_no_operator_has_seen_the_job(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(), f"GET {PODS}": {"items": []}}
-    assert "no operator has taken this job up yet" in run("status", "reviews").output
+    assert "no operator has accepted this job yet" in run("status", "reviews").output
 
 
 def test_status_says_which_nodes_the_job_avoids(transport: FakeTransport) -> None:
