@@ -26,7 +26,7 @@ TRIES = 50
 LIMIT_MILLISECONDS = 15.0
 FIRST = """
 import json, sys, time
-from trainmaster.agent import settings, worker
+from trainmaster.agent import executor, settings
 environ, data = json.loads(sys.stdin.read())
 before = time.process_time()
 from trainmaster.agent.authority import Authority

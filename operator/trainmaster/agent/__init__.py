@@ -5,7 +5,7 @@ trains an attempt twice. Standard library only, Python 3.9 and later, because it
 
 How the pieces work together, from the outside in:
 
-- `main` reads the command line and the environment (`settings`), and builds a `worker.Worker`.
+- `main` reads the command line and the environment (`settings`), and builds an `executor.Worker`.
 - `worker` is the state machine: highest assignment + mark (`marks`) -> start, stop, report, exit.
 - `run` is one attempt on this worker: `launcher` says what to execute, `children` executes and reaps it, `output`
   passes its lines on, `verdict` says why it ended, `observation` watches it.

@@ -64,7 +64,7 @@ def _run(words: list[str]) -> int:
         settings = read_settings(os.environ)
     except UsageError as error:
         return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
-    from trainmaster.agent.worker import Worker
+    from trainmaster.agent.executor import Worker
 
     # With it ranks could speak for any job of the namespace.
     environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET}
@@ -139,7 +139,7 @@ def _state() -> int:
     """Ask the agent of this container; what it left on disk where it doesn't answer."""
     from trainmaster.agent.authority import job_token
     from trainmaster.agent.errors import EXIT_USAGE, AgentError
-    from trainmaster.agent.marks import read_mark
+    from trainmaster.agent.process.saved_report import read_mark
     from trainmaster.agent.settings import read_settings
 
     try:

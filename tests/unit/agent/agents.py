@@ -283,7 +283,7 @@ class Job:
 
     def end(self) -> None:
         """Kill what is left: the agents by pid, their ranks by the state folder in their environment."""
-        from trainmaster.agent import children
+        from trainmaster.agent.process import children
 
         for process in self.processes:
             if process.poll() is None:

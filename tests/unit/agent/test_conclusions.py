@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent import verdict
-from trainmaster.agent.children import Ending
+from trainmaster.agent.process import classification
+from trainmaster.agent.process.children import Ending
 
 # A communication hook of DDP that lost its peer: pybind11 adds the Python frames.
 LOST = (
@@ -39,15 +39,19 @@ def test_a_broken_connection_is_seen_above_the_frames_of_torchs_own_parts(text: 
     printed = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
     file = tmp_path / "error.json"
     file.write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": f"Traceback\n{text}"}}}))
-    for error in (verdict.conclusion(text), verdict.conclusion(printed), verdict.read_error_file(str(file))):
+    for error in (
+        classification.conclusion(text),
+        classification.conclusion(printed),
+        classification.read_error_file(str(file)),
+    ):
         assert error.splitlines()[-1].endswith(said)
-        assert not verdict.judge_failure(Ending(1), 1, error, 0).culprit
+        assert not classification.judge_failure(Ending(1), 1, error, 0).culprit
 
 
 def test_an_error_that_only_looks_like_such_frames_stays_whole() -> None:
     for text in ("At:\nnoon", "ValueError: At:\n  train.py(3): x", "Exception raised from main", "  f.py(1): x"):
-        assert verdict.conclusion(text) == text
+        assert classification.conclusion(text) == text
 
 
 def test_what_follows_the_frames_is_kept() -> None:
-    assert verdict.conclusion(CXX + "ValueError: another") == STORE + "\nValueError: another"
+    assert classification.conclusion(CXX + "ValueError: another") == STORE + "\nValueError: another"

@@ -13,21 +13,12 @@ from typing import Any
 import pytest
 
 from tests.signer import environment as trusted
-from trainmaster.agent import (
-    connection,
-    environment,
-    hang,
-    inquest,
-    launcher,
-    metrics,
-    recorder,
-    stacks,
-    verdict,
-)
+from trainmaster.agent import connection, hang, inquest, metrics, recorder, stacks
 from trainmaster.agent.assignment import from_wire
-from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.network.resolve import lookup_hosts
+from trainmaster.agent.process import classification, environment, launcher
+from trainmaster.agent.process.children import Ending
 from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.report import Report
 from trainmaster.agent.settings import Settings, read_settings
@@ -144,28 +135,28 @@ def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
     ],
 )
 def test_a_failure_is_judged_by_its_end(ending: Ending, error: str, oom_kills: int, reason: str, culprit: bool) -> None:
-    outcome = verdict.judge_failure(ending, 5, error, oom_kills)
+    outcome = classification.judge_failure(ending, 5, error, oom_kills)
     assert (outcome.state, outcome.reason, outcome.culprit, outcome.rank) == ("Failed", reason, culprit, 5)
     assert outcome.error
 
 
 def test_of_two_ranks_the_more_telling_end_is_kept() -> None:
-    broken = verdict.judge_failure(Ending(1), 0, "Broken pipe", 0)
-    error = verdict.judge_failure(Ending(1), 1, "ValueError", 0)
-    killed = verdict.judge_failure(Ending(137, 9), 2, "", 0)
-    assert verdict.more_telling(broken, error)
-    assert verdict.more_telling(error, killed)
-    assert not verdict.more_telling(killed, error)
-    assert not verdict.more_telling(broken, broken), "the first one stays"
+    broken = classification.judge_failure(Ending(1), 0, "Broken pipe", 0)
+    error = classification.judge_failure(Ending(1), 1, "ValueError", 0)
+    killed = classification.judge_failure(Ending(137, 9), 2, "", 0)
+    assert classification.more_telling(broken, error)
+    assert classification.more_telling(error, killed)
+    assert not classification.more_telling(killed, error)
+    assert not classification.more_telling(broken, broken), "the first one stays"
 
 
 def test_both_versions_of_cgroups_tell_their_kills(tmp_path: Path) -> None:
-    assert verdict.oom_kill_count(str(tmp_path)) == 0
+    assert classification.oom_kill_count(str(tmp_path)) == 0
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
-    assert verdict.oom_kill_count(str(tmp_path)) == 4
+    assert classification.oom_kill_count(str(tmp_path)) == 4
     (tmp_path / "memory.events").write_text("oom 1\noom_kill 2\noom_group_kill 0\n")
-    assert verdict.oom_kill_count(str(tmp_path)) == 2
+    assert classification.oom_kill_count(str(tmp_path)) == 2
 
 
 def test_versions_are_read_without_starting_python(tmp_path: Path) -> None:

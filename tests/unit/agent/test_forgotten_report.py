@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainmaster.agent.assignment import Assignment, from_wire
-from trainmaster.agent.leaving import FORGOTTEN_SECONDS, PATIENCE_SECONDS, Leaving, Standing
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.planner.leaving import FORGOTTEN_SECONDS, PATIENCE_SECONDS, Leaving, Standing
 from trainmaster.agent.report import Report
 
 from .test_parsers import GOOD

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainmaster.agent import children
+from trainmaster.agent.process import children
 
 from .agents import Agent, Job, Stream, until
 

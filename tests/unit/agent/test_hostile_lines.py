@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from tests.unit.agent.test_parsers import GOOD
 from tests.unit.hostile_json import JSON, damaged, nested
-from trainmaster.agent import assignment, marks, progress, report, verdict
+from trainmaster.agent import assignment, progress, report
 from trainmaster.agent.errors import InvalidAssignment
 from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import clean_evidence
 from trainmaster.agent.network import http, leader
 from trainmaster.agent.network.connection import BrokenLines, Lines
+from trainmaster.agent.process import classification, saved_report
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
@@ -101,8 +102,8 @@ def test_a_request_is_read_or_refused(data: bytes) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary() | damaged({**REPORT, "exited": True}).map(text_of) | damaged({"message": {}}).map(text_of))
 def test_files_of_ranks_and_of_earlier_lives_are_read_or_passed_over(tmp_path: Path, data: bytes) -> None:
-    path = Path(marks.mark_path(str(tmp_path)))
+    path = Path(saved_report.mark_path(str(tmp_path)))
     path.write_bytes(data)
-    marks.read_mark(str(tmp_path))
-    assert isinstance(verdict.read_error_file(str(path)), str)
+    saved_report.read_mark(str(tmp_path))
+    assert isinstance(classification.read_error_file(str(path)), str)
     progress.parse_progress(data)

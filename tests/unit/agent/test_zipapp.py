@@ -87,7 +87,7 @@ def test_other_words_are_answered_with_the_usage(zipapp: Path, arguments: list[s
 def test_it_imports_only_light_modules(zipapp: Path) -> None:
     # Each costs 3 to 40 ms of a start that is part of every recovery.
     heavy = {"asyncio", "dataclasses", "subprocess", "hashlib", "ctypes", "shutil", "inspect", "logging", "http.client"}
-    code = "import sys, trainmaster.agent.worker; print(*sys.modules)"
+    code = "import sys, trainmaster.agent.executor; print(*sys.modules)"
     environ = {"PYTHONPATH": str(zipapp), "PATH": os.environ["PATH"]}
     printed = subprocess.run(
         [sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, timeout=30, check=True

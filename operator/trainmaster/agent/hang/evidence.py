@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from trainmaster.agent import children
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import MAX_RANKS, text_share
@@ -27,6 +26,7 @@ from trainmaster.agent.hang.stacks import (
     tail_of,
 )
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.process import children
 
 STACKS_SECONDS = 1.5
 POLL_SECONDS = 0.1

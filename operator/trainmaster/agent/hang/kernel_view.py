@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from trainmaster.agent import children
+from trainmaster.agent.process import children
 
 
 def describe_process(pid: int) -> str:

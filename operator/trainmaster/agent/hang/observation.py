@@ -7,10 +7,10 @@ import time
 from typing import Any, Callable
 
 from trainmaster.agent.hang import rank_states
-from trainmaster.agent.launcher import attempt_dir
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.process.launcher import attempt_dir
+from trainmaster.agent.process.run import Run
 from trainmaster.agent.progress import Heartbeats
-from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
 
 LINE_SECONDS = 1.0

@@ -17,12 +17,12 @@ from trainmaster.agent.hang.evidence import Inquiry
 from trainmaster.agent.hang.kernel_view import process_state
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stacks import main_thread_first
-from trainmaster.agent.launcher import attempt_dir
 from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.process.classification import Outcome
+from trainmaster.agent.process.launcher import attempt_dir
+from trainmaster.agent.process.run import Run
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS, text
-from trainmaster.agent.run import Run
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.verdict import Outcome
 
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0

@@ -17,7 +17,7 @@ from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.network.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines, Pace
 from trainmaster.agent.network.joining import Joined, Joining
 from trainmaster.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster.agent.preparation import MasterContact
+from trainmaster.agent.process.preparation import MasterContact
 from trainmaster.agent.report import text
 from trainmaster.agent.settings import Settings
 

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.environment import mismatches
 from trainmaster.agent.hang.diagnosis import MAX_EVIDENCE_BYTES, Inquest, evidence_line
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.connection import BrokenLines, Connection, Lines, Pace, json_line
 from trainmaster.agent.network.http import chunk
 from trainmaster.agent.network.kept_lines import KeptLines
 from trainmaster.agent.network.workers import Member, Members
+from trainmaster.agent.process.environment import mismatches
+from trainmaster.agent.process.run import FAILURE_GRACE
 from trainmaster.agent.progress import clean_ranks
 from trainmaster.agent.report import Report, from_wire, text, whole
-from trainmaster.agent.run import FAILURE_GRACE
 from trainmaster.agent.settings import Settings
 
 PING_SECONDS = 5.0

@@ -10,17 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import EXIT_BY_REASON, LaunchError
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stall import StallWatch
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.resolve import lookup_hosts
-from trainmaster.agent.output import Printer
-from trainmaster.agent.preparation import MasterContact, Preparation, SetupEnvironment
-from trainmaster.agent.run import Run
+from trainmaster.agent.process.children import Ending
+from trainmaster.agent.process.classification import Outcome, stopped
+from trainmaster.agent.process.output import Printer
+from trainmaster.agent.process.preparation import MasterContact, Preparation, SetupEnvironment
+from trainmaster.agent.process.run import Run
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.verdict import Outcome, stopped
 
 
 class Listeners(NamedTuple):

@@ -12,23 +12,23 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.agent import children, environment, marks
 from trainmaster.agent.assignment import Assignment, AssignmentFile, newer
 from trainmaster.agent.authority import Authority, job_token
 from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
 from trainmaster.agent.hang.diagnosis import evidence_line
-from trainmaster.agent.leaving import Leaving, Standing
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.follower import Link
 from trainmaster.agent.network.leader import Lead
 from trainmaster.agent.network.metrics import render_metrics
 from trainmaster.agent.network.server import Handlers, Server
-from trainmaster.agent.output import Printer
-from trainmaster.agent.part import Listeners, Part, launch_error
+from trainmaster.agent.planner.leaving import Leaving, Standing
+from trainmaster.agent.process import children, environment, saved_report
+from trainmaster.agent.process.classification import Outcome
+from trainmaster.agent.process.output import Printer
+from trainmaster.agent.process.part import Listeners, Part, launch_error
 from trainmaster.agent.report import Report, text, whole
 from trainmaster.agent.report import from_wire as report_from_wire
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.verdict import Outcome
 
 FILE_SECONDS = 0.05
 KEPT_ATTEMPTS = 5
@@ -157,8 +157,8 @@ class Worker:
         self._started_attempt = assignment.attempt
         starting = self._new_report(assignment.attempt, "Starting")
         try:
-            marks.write_mark(self._settings.state_dir, starting)
-            marks.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
+            saved_report.write_mark(self._settings.state_dir, starting)
+            saved_report.prune_attempts(self._settings.state_dir, KEPT_ATTEMPTS)
         except OSError as error:
             # Without a mark this attempt could be trained twice.
             self._take_outcome(launch_error(f"cannot write {error.filename}: {error.strerror}"))
@@ -219,12 +219,12 @@ class Worker:
 
     def _save_mark(self, report: Report, *, exited: bool) -> None:
         try:
-            marks.write_mark(self._settings.state_dir, report, exited=exited)
+            saved_report.write_mark(self._settings.state_dir, report, exited=exited)
         except OSError as error:
             self._complain(f"cannot write the mark: {error.strerror}")
 
     def _read_mark(self) -> None:
-        mark = marks.read_mark(self._settings.state_dir)
+        mark = saved_report.read_mark(self._settings.state_dir)
         if mark is None:
             return
         self._started_attempt = mark.report.attempt

@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from trainmaster.agent import children
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.process import children
 
 PACKAGES = ("torch", "numpy", "transformers", "deepspeed", "torch-npu")
 MAX_HASHED_BYTES = 16_777_216

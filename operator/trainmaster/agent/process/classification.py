@@ -12,7 +12,7 @@ import re
 import signal
 from typing import NamedTuple, Optional
 
-from trainmaster.agent.children import Ending
+from trainmaster.agent.process.children import Ending
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 
 MAX_ERROR_FILE_BYTES = 262_144

@@ -13,16 +13,14 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from trainmaster.agent import children, launcher
 from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.evidence import Rank
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.loop import READ, Loop, Timer
-from trainmaster.agent.output import KeptLog, Printer, Pump
-from trainmaster.agent.settings import Settings
-from trainmaster.agent.verdict import (
+from trainmaster.agent.process import children, launcher
+from trainmaster.agent.process.children import Ending
+from trainmaster.agent.process.classification import (
     FINISHED,
     Outcome,
     broken_connection,
@@ -33,6 +31,8 @@ from trainmaster.agent.verdict import (
     read_error_file,
     stopped,
 )
+from trainmaster.agent.process.output import KeptLog, Printer, Pump
+from trainmaster.agent.settings import Settings
 
 FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Optional
 
-from trainmaster.agent import children
-from trainmaster.agent.children import Ending
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop, Timer
-from trainmaster.agent.output import Printer, Pump
+from trainmaster.agent.process import children
+from trainmaster.agent.process.children import Ending
+from trainmaster.agent.process.classification import Outcome
+from trainmaster.agent.process.output import Printer, Pump
 from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.verdict import Outcome
 
 POLL_SECONDS = 0.02
 RESOLVED_SECONDS = 2.0
