@@ -1,0 +1,17 @@
+"""Each benchmark prints a table, and none is a test. `python -m bench NAME` runs one; `RESULTS.md` keeps the tables.
+
+| question | benchmark |
+|---|---|
+| How long from a fault to all ranks joined again, through the whole operator? | `restart_by_fault` |
+| How long with real agents and no cluster? | `agent_restart` |
+| How long from apply to the first rank, and how many writes does the operator send? | `operator_start` |
+| What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
+| What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
+| What does the signature of an assignment cost? | `signing` |
+| Is the reported goodput what theory predicts? | `goodput` |
+| What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
+| What do checkpoints, slow data and a resumed run cost, and how much memory is used? | the other `trainloop_*` |
+| How many requests a second does the embedded cluster answer? | `local_api` |
+
+`clusters/` has what the operator's benchmarks share: a cluster and an operator in processes of their own.
+"""

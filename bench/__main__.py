@@ -1,7 +1,7 @@
-"""`python -m bench [NAME ...]`: run the benchmarks one after the other; each prints a table.
+"""`python -m bench [NAME ...]` runs the benchmarks one after the other; each prints a table.
 
-A benchmark is a module of this folder that can be run by itself (`python -m bench.local_api`). They run one at a time
-and in processes of their own, because the figures of two that run together would be worth nothing.
+A benchmark is a module of this folder that can be run by itself (`python -m bench.local_api`). Benchmarks run one
+at a time and in processes of their own, because the figures of two that run together would be worth nothing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# Parts that benchmarks share, not benchmarks.
-SHARED = {"__init__", "__main__", "table", "trainloop_tower"}
+# Modules that are no benchmarks.
+SHARED = {"__init__", "__main__", "trainloop_tower"}
 
 
 def names() -> list[str]:
-    """The benchmarks there are."""
+    """Returns the names of all benchmarks."""
     return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run them; 1 when one of them ended with an error."""
+    """Runs the benchmarks, and returns 1 when one of them ended with an error."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run; default: all of {', '.join(names())}")
     chosen = parser.parse_args(arguments).names or names()

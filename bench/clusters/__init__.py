@@ -1,6 +1,6 @@
-"""What the operator's benchmarks share: a cluster and an operator as processes of their own, and jobs to give them.
+"""The operator's benchmarks share a cluster and an operator in processes of their own, and jobs to give them.
 
-With TRAINMASTER_TEST_KUBECONFIG they run on that cluster instead (an operator must not run there already).
+With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainmaster.controller.kubernetes_cluster import KubernetesCluster
 NAMESPACE = "bench"
 
 # The program of the peers' figures: ranks join rank 0 over TCP and exit when a peer's connection breaks. Rank 0 lets
-# them go on when all are there; each then says when that was and which process it is.
+# them go on when all are there; each then prints the time and its process id.
 RING = """
 import os, socket, sys, time
 rank, world, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["TRAINMASTER_ATTEMPT"]
@@ -51,9 +51,9 @@ else:
     if peers[0].recv(1) != b"g": sys.exit(1)
 print("joined", attempt, rank, os.getpid(), time.time(), flush=True)
 import json, select
-step, told = 0, float(os.environ.get("PROGRESS_SECONDS", "inf"))
+step, pause = 0, float(os.environ.get("PROGRESS_SECONDS", "inf"))
 while True:
-    ready, _, _ = select.select(peers, [], [], None if told == float("inf") else told)
+    ready, _, _ = select.select(peers, [], [], None if pause == float("inf") else pause)
     if not ready:
         step += 1
         with open(os.environ["TRAINMASTER_PROGRESS_FILE"], "w") as file: file.write(json.dumps({"step": step}))
@@ -63,7 +63,7 @@ while True:
 
 
 def job(name: str, workers: int, **spec: Any) -> RawObject:
-    """A job of ranks that join and wait."""
+    """Returns a job whose ranks join and wait."""
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
@@ -73,7 +73,7 @@ def job(name: str, workers: int, **spec: Any) -> RawObject:
 
 
 class World:
-    """A cluster with the custom resource and a client."""
+    """World is a cluster with the custom resource, and a client of it."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class World:
         self.agent_port = agent_port
 
     async def order(self, *words: str) -> None:
-        """Have the embedded cluster lose or recover a node."""
+        """Makes the embedded cluster lose or recover a node."""
         process = self.process
         assert process is not None and process.stdin is not None and process.stdout is not None
         process.stdin.write(" ".join(words) + "\n")
@@ -122,7 +122,7 @@ class World:
     async def joined(
         self, name: str, workers: int, attempt: int, seconds: float = 60.0
     ) -> dict[int, tuple[int, float]]:
-        """By rank: process and time of joining, once all ranks of an attempt have joined."""
+        """Returns, by rank, process and time of joining, once all ranks of an attempt have joined."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found: dict[int, tuple[int, float]] = {}
@@ -147,9 +147,9 @@ class World:
 
 @asynccontextmanager
 async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> AsyncIterator[World]:
-    """A cluster for the benchmark; `fake`: with faked pods and faked agents, for thousands of them.
+    """Starts a cluster for the benchmark; with `fake` its pods and agents are faked, for thousands of them.
 
-    `mixed`: the last node's pods are faked, and the benchmark plays their agents.
+    With `mixed` the last node's pods are faked, and the benchmark plays their agents.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         given = os.environ.get("TRAINMASTER_TEST_KUBECONFIG")
@@ -161,8 +161,8 @@ async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> A
             command = [sys.executable, "-m", "bench.clusters.serve", folder, str(nodes), *pods]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             assert process.stdout is not None
-            said = (await asyncio.to_thread(process.stdout.readline)).split()
-            kubeconfig, agent_port = Path(said[0]), int(said[1])
+            answer = (await asyncio.to_thread(process.stdout.readline)).split()
+            kubeconfig, agent_port = Path(answer[0]), int(answer[1])
         cluster = KubernetesCluster(await connect(str(kubeconfig), None))
         try:
             await _prepare(cluster, kubeconfig)
@@ -195,7 +195,7 @@ async def _prepare(cluster: KubernetesCluster, kubeconfig: Path) -> None:
 
 
 class Operator:
-    """The operator's process; `metrics` reads its counters."""
+    """Operator is the operator's process; `metrics` reads its counters."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, started: float) -> None:
         self.process = process
@@ -212,22 +212,22 @@ class Operator:
             if self.process.poll() is not None:
                 break
             time.sleep(0.01)
-        raise RuntimeError(f"the operator never said {pattern!r}:\n{self.log.read_text()[-2000:]}")
+        raise RuntimeError(f"the operator never logged {pattern!r}:\n{self.log.read_text()[-2000:]}")
 
     def serving(self) -> float:
-        """Seconds from its start until it knew all jobs."""
+        """Returns the seconds from the operator's start until it knew all jobs."""
         self._wait(r"Serving [^:]*: (\d+) jobs")
         return time.monotonic() - self.started
 
     def metrics(self) -> dict[str, float]:
-        """Every sample by its name and labels."""
+        """Returns every sample by its name and labels."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         pairs = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
     def writes(self) -> dict[str, float]:
-        """Successful writes by verb and kind."""
+        """Returns the successful writes by verb and kind."""
         found = {}
         for name, value in self.metrics().items():
             match = re.match(r'trainmaster_api_writes_total\{kind="([^"]+)",verb="([^"]+)"\}', name)
@@ -238,7 +238,7 @@ class Operator:
 
 @contextmanager
 def operator(world: World, *arguments: str) -> Iterator[Operator]:
-    """An operator for the benchmark's namespace."""
+    """Starts an operator for the benchmark's namespace."""
     log = world.folder / f"operator-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run", "--namespace", NAMESPACE]
     command += ["--kubeconfig", str(world.kubeconfig), "--no-leader-elect", "--metrics-port", "0", *arguments]
@@ -253,7 +253,7 @@ def operator(world: World, *arguments: str) -> Iterator[Operator]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table."""
+    """Prints a table."""
     made = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         made.add_column(column, justify="left" if number == 0 else "right")
@@ -263,13 +263,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
 
 def spread(values: Sequence[float], limit: float | None = None) -> list[object]:
-    """Median, least, most, and the median's ratio to a limit."""
+    """Returns median, least, most, and the median's ratio to a limit."""
     middle = statistics.median(values)
     return [middle, min(values), max(values), "" if limit is None else f"{middle / limit:.2f} of {limit:g} s"]
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> float:
-    """Wait for a condition; returns how long it took."""
+    """Waits for a condition, and returns how long that took (seconds)."""
     started = time.monotonic()
     async with asyncio.timeout(seconds):
         while not condition():

@@ -1,7 +1,8 @@
-"""Agents that answer as no agent does: `python -m bench.clusters.hostile_agents PORT`, told what to be on its input.
+"""`python -m bench.clusters.hostile_agents PORT` plays agents that answer as no agent does.
 
-`listen ADDRESS` makes one more, `be ATTACK [ATTACK ...]` has them be that from now on, one after the other where there
-are several, and drops what was open. They take what the operator sends and answer with bytes that it didn't ask for.
+It reads commands: `listen ADDRESS` adds an agent; `be ATTACK [ATTACK ...]` makes all agents that from now on, one after
+the other where there are several, and closes their connections. They accept what the operator sends and answer with
+bytes that it didn't ask for.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ def line(value: object) -> bytes:
 
 
 def bomb() -> bytes:
-    """1 GiB of newlines in 1 MB."""
+    """Returns 1 GiB of newlines, compressed into 1 MB."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     piece = b"\n" * 2**20
     return b"".join([*(packer.compress(piece) for _ in range(1_024)), packer.flush()])
 
 
 async def well() -> AsyncIterator[bytes]:
-    """As an agent does."""
+    """Answers as an agent does."""
     yield CHUNKED + chunk(line(HELLO))
     while True:
         await asyncio.sleep(5)
@@ -66,7 +67,7 @@ async def hello_and_close() -> AsyncIterator[bytes]:
 
 
 async def changes() -> AsyncIterator[bytes]:
-    """Reports that are news, each of them, and a member that comes and goes."""
+    """Sends reports that each change something, and a worker that comes and goes."""
     yield CHUNKED + chunk(line(HELLO))
     for number in itertools.count(1):
         state = "Running" if number % 2 else "Starting"
@@ -82,7 +83,7 @@ async def nested() -> AsyncIterator[bytes]:
 
 
 async def numbers() -> AsyncIterator[bytes]:
-    """What ends a reader with an exception that nobody expects."""
+    """Sends what ends a reader with an exception that nobody expects."""
     yield CHUNKED + chunk(line(HELLO))
     progress = {"type": "progress", "attempt": 1, "worker": 0, "ranks": {"0": {"loss": 10**400}}}
     yield chunk(line(progress))
@@ -99,7 +100,7 @@ async def error_body() -> AsyncIterator[bytes]:
 
 
 async def slow() -> AsyncIterator[bytes]:
-    """A byte a second; what is sent to it isn't answered."""
+    """Sends a byte a second, and answers nothing."""
     yield CHUNKED + chunk(line(HELLO))
     while True:
         await asyncio.sleep(1)
@@ -147,7 +148,7 @@ BOMB = b""
 
 
 class Agents:
-    """All of them, on one port."""
+    """The agents listen on one port."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -188,7 +189,7 @@ class Agents:
 
 
 async def main(port: int) -> None:
-    """Obey until the input ends."""
+    """Obeys until the input ends."""
     agents = Agents(port)
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()

@@ -1,7 +1,7 @@
-"""An operator's process that measures itself: `python -m bench.clusters.probed_operator KUBECONFIG REACH LOG`.
+"""An operator's process measures itself: `python -m bench.clusters.probed_operator KUBECONFIG REACH LOG`.
 
 On standard input: `begin` starts a measurement, `end` prints it as JSON: how late the event loop came to what was due
-(ms), how the resident memory grew (MB), and how often a second the store told of a change. A thread answers, so it does
+(ms), how the resident memory grew (MB), and how often a second the store reported a change. A thread answers, also
 while the loop stands still. The operator's memory is bounded to 3 GiB: an attack must not take the whole machine.
 """
 
@@ -33,7 +33,7 @@ MOST_MEMORY = 3 * 1024**3
 
 
 class Probe:
-    """The measurement that runs."""
+    """Probe is the measurement that runs."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()

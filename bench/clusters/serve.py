@@ -1,8 +1,8 @@
-"""The cluster of a benchmark as a process: `python -m bench.clusters.serve FOLDER NODES [fake|mixed]` says where.
+"""`python -m bench.clusters.serve FOLDER NODES [fake|mixed]` is a benchmark's cluster, and prints its kubeconfig.
 
-With `fake` its pods are timers without processes, and one server on every pod's address plays all their agents: it says
-that the ranks run, and pings. So an operator can be measured with thousands of pods and a stream open for every job.
-With `mixed` the last node's pods are timers, and nobody plays their agents.
+With `fake` its pods are timers without processes, and one server on every pod's address plays all their agents: it
+reports that the ranks run, and pings. So an operator can be measured with thousands of pods and a stream open for every
+job. With `mixed` the last node's pods are timers, and nobody plays their agents.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NODE_TIMINGS = NodeTimings(lease_seconds=0.5, monitor_grace_seconds=2.0, monitor
 
 
 class FakeAgents:
-    """All agents of the cluster on one port: loopback addresses all lead here."""
+    """All agents of the cluster listen on one port: loopback addresses all lead here."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -100,7 +100,7 @@ class FakeAgents:
 
 
 async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
-    """Carry out what is asked on standard input, a line each: `lose NODE`, `recover NODE`."""
+    """Carries out the commands of standard input, one a line: `lose NODE`, `recover NODE`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -117,7 +117,7 @@ async def obey(cluster: LocalCluster, stop: asyncio.Event) -> None:
 
 
 async def main(folder: Path, pods: str, nodes: int) -> None:
-    """Serve until SIGTERM."""
+    """Serves until SIGTERM."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     size: Any = {"cpu": "100000", "memory": "100000Gi", "pods": 100_000, "resources": {"nvidia.com/gpu": 100_000}}

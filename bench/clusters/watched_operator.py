@@ -1,4 +1,4 @@
-"""An operator that says how it fares: `python -m bench.clusters.watched_operator FILE ARGUMENTS ...`.
+"""An operator measures itself all the time: `python -m bench.clusters.watched_operator FILE ARGUMENTS ...`.
 
 It is `trainmaster ARGUMENTS`, and every quarter of a second appends a line of JSON to FILE: `at` (seconds since the
 epoch), and of that time the event loop's longest lag, the longest time that the store took for one object, and the
