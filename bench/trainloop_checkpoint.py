@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from trainloop import storage
-from trainloop.saving import Saver
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.saving import Saver
 
 MIB = 384
 ROUNDS = 4

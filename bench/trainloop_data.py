@@ -19,7 +19,7 @@ from torch import nn
 
 from trainloop.config import parse_config
 from trainloop.data import Batch
-from trainloop.distributed import joined
+from trainloop.distributed.world import joined
 from trainloop.trainer import Trainer
 
 STEPS, BATCH = 150, 16

@@ -74,7 +74,7 @@ def rank_main(changes: dict[str, Any], folder: str) -> None:
 
     from bench.trainloop_tower import Tower
     from trainloop.config import parse_config
-    from trainloop.distributed import joined
+    from trainloop.distributed.world import joined
     from trainloop.trainer import Trainer
 
     torch.set_num_threads(1)

@@ -28,7 +28,7 @@ def _step_time(variables: dict[str, str], folder: str, out: Path) -> None:
     import torch
 
     from trainloop.config import parse_config
-    from trainloop.distributed import joined
+    from trainloop.distributed.world import joined
     from trainloop.trainer import Trainer
 
     # The server that this is forked from has read OMP_NUM_THREADS already.

@@ -24,7 +24,7 @@ import json, os, sys, time
 marks = [("start", float(os.environ["BENCH_STARTED"]))]
 mark = lambda name: marks.append((name, time.time()))
 from trainloop.config import parse_config
-from trainloop.distributed import joined
+from trainloop.distributed.world import joined
 from trainloop.tasks import build_task
 from trainloop.trainer import Trainer
 import torch._dynamo  # what the first optimizer would import

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from trainloop.config import parse_config
 from trainloop.data import permutation
-from trainloop.distributed import joined
+from trainloop.distributed.world import joined
 from trainloop.tasks import build_task
 from trainloop.trainer import Trainer
 

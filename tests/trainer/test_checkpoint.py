@@ -18,12 +18,13 @@ import torch
 
 from tests.trainer.ranks import RankFailed, free_port, run_ranks, start_rank
 from tests.trainer.toy import config, train
-from trainloop import run, storage
-from trainloop.checkpoint import Checkpointer, CheckpointSettings
+from trainloop import run
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
+from trainloop.checkpoints.saving import Saver
 from trainloop.config import Config
-from trainloop.distributed import World, joined
+from trainloop.distributed.world import World, joined
 from trainloop.errors import ConfigError, TrainingError
-from trainloop.saving import Saver
 from trainloop.trainer import Trainer
 
 #: Single precision, dropout and Adam: a resume is only bit-exact when weights, moments, generators and buckets all are.

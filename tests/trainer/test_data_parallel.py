@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, largest_difference, train
-from trainloop.distributed import joined
-from trainloop.optimizer import clip_gradients
-from trainloop.schedule import Schedule
+from trainloop.distributed.world import joined
+from trainloop.optimization.optimizer import clip_gradients
+from trainloop.optimization.schedule import Schedule
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch

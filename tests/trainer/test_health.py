@@ -20,12 +20,13 @@ from torch import nn
 
 from tests.trainer.ranks import RankFailed, environment, free_port, run_ranks
 from tests.trainer.toy import config, largest_difference, train
-from trainloop import resources, storage
-from trainloop.anomaly import AnomalyDetector, AnomalySettings, z_score
-from trainloop.distributed import joined
+from trainloop import resources
+from trainloop.checkpoints import storage
+from trainloop.distributed.preflight import PreflightSettings, check, differences
+from trainloop.distributed.world import joined
 from trainloop.errors import OutOfMemory, PreflightMismatch, TrainingError
-from trainloop.gradients import checksums, compare_parameters, ghosts, recording
-from trainloop.preflight import PreflightSettings, check, differences
+from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, z_score
+from trainloop.optimization.gradients import checksums, compare_parameters, ghosts, recording
 from trainloop.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]

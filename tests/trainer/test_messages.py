@@ -22,11 +22,14 @@ from hypothesis import strategies as st
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, train
-from trainloop import distributed, messages, run, storage
+from trainloop import run
+from trainloop.checkpoints import storage
 from trainloop.config import Config
-from trainloop.distributed import joined
+from trainloop.distributed import serialization as messages
+from trainloop.distributed import world as distributed
+from trainloop.distributed.serialization import decode, encode
+from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError, TrainingError
-from trainloop.messages import decode, encode
 from trainloop.trainer import Trainer
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text()
@@ -241,7 +244,7 @@ def test_a_sharded_checkpoint_is_read_only_where_the_configuration_says_sharded(
     ],
 )
 def test_a_damaged_piece_is_a_sentence(tmp_path: Path, piece: Any, sentence: str) -> None:
-    from trainloop.shards import Shards
+    from trainloop.checkpoints.shards import Shards
 
     torch.save([piece], tmp_path / "rank-00000.pt")
     with pytest.raises(storage.CheckpointError, match=sentence):

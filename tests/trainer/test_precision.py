@@ -12,9 +12,9 @@ from torch import nn
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config
-from trainloop.distributed import joined
-from trainloop.optimizer import clip_gradients
-from trainloop.precision import Precision, PrecisionSettings
+from trainloop.distributed.world import joined
+from trainloop.optimization.optimizer import clip_gradients
+from trainloop.optimization.precision import Precision, PrecisionSettings
 from trainloop.trainer import Trainer
 
 CPU = torch.device("cpu")

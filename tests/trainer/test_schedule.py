@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainloop.schedule import Schedule, ScheduleSettings
+from trainloop.optimization.schedule import Schedule, ScheduleSettings
 
 
 def rates(total: int, batch: int = 32, **settings: Any) -> list[float]:

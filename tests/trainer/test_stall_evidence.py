@@ -19,8 +19,8 @@ SCRIPT = """
 import json, os, pathlib, time
 import torch
 import torch.distributed as dist
-from trainloop.distributed import DistributedSettings, joined
-from trainloop.inquiries import answer_inquiries
+from trainloop.distributed.world import DistributedSettings, joined
+from trainloop.distributed.diagnostics import answer_inquiries
 
 rank = int(os.environ["RANK"])
 answer_inquiries(rank)

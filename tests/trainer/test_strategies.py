@@ -14,13 +14,13 @@ from torch import nn
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import Toy, config, largest_difference, train
-from trainloop import storage
-from trainloop.compression import Compressor, OneBit, PowerSGD, carried_over, compressor_for
+from trainloop.checkpoints import storage
 from trainloop.config import Config, parse_config
-from trainloop.delayed import DelayedGroup, DelayedSettings
-from trainloop.distributed import joined
+from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
 from trainloop.metrics import read_metrics
+from trainloop.parallel.compression import Compressor, OneBit, PowerSGD, carried_over, compressor_for
+from trainloop.parallel.delayed import DelayedGroup, DelayedSettings
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -181,7 +181,7 @@ def test_what_compression_leaves_out_comes_with_later_steps(
 
 
 def _theory(method: str, numbers: int, size: int) -> float:
-    """Bytes a rank sends, from the table in trainloop.compression."""
+    """Bytes a rank sends, from the table in trainloop.parallel.compression."""
     ring = 2 * (size - 1) / size
     return {
         "none": ring * 4 * numbers,

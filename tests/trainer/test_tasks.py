@@ -15,7 +15,7 @@ from tests.trainer.local_models import DEEPSEEK, save_bert, save_pairs
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config
 from trainloop.config import Config, parse_config
-from trainloop.distributed import joined
+from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
 from trainloop.metrics import read_metrics
 from trainloop.plots import restarts

@@ -19,12 +19,12 @@ from tests.trainer.ranks import environment, free_port, run_ranks
 from tests.trainer.test_health import python_m_trainloop
 from tests.trainer.toy import Toy, config, train
 from trainloop.config import Config
-from trainloop.distributed import joined
+from trainloop.distributed.watchdog import blame
+from trainloop.distributed.world import joined
 from trainloop.metrics import MetricsLog, read_metrics, write_prometheus
 from trainloop.progress import Progress, heartbeat
 from trainloop.run import dry_run
 from trainloop.trainer import Trainer
-from trainloop.watchdog import blame
 
 
 def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from trainloop.config import Config, parse_config
 from trainloop.data import Batch
-from trainloop.distributed import joined
+from trainloop.distributed.world import joined
 from trainloop.trainer import Trainer
 
 FEATURES, CLASSES = 6, 3

@@ -21,7 +21,7 @@ import torch
 from trainloop import seeding
 from trainloop.config import Config, load_config
 from trainloop.data import Sampler
-from trainloop.distributed import choose_backend, choose_device, environment
+from trainloop.distributed.world import choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
 from trainloop.progress import Progress
 from trainloop.tasks import build_task

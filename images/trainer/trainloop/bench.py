@@ -1,7 +1,7 @@
 """`python -m trainloop.bench compression`: what each way of sending gradients costs and gives, as a table.
 
 Every method trains the same small classifier on the same data with the same seeds, at 2 and 4 ranks over gloo on this
-machine. Bytes are counted at the collective; theory is the formula in `trainloop.compression`. Step time on a
+machine. Bytes are counted at the collective; theory is the formula in `trainloop.parallel.compression`. Step time on a
 loopback interface says what a method *computes*, not what it saves on a slow network: for that, divide the bytes by
 the bandwidth.
 """
@@ -20,7 +20,7 @@ import torch
 from torch.multiprocessing.spawn import start_processes
 
 from trainloop.config import parse_config
-from trainloop.distributed import joined, ring_bytes
+from trainloop.distributed.world import joined, ring_bytes
 from trainloop.metrics import read_metrics
 from trainloop.tasks.reviews import ReviewModel, ReviewOptions
 from trainloop.trainer import Trainer

@@ -16,26 +16,26 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from trainloop.anomaly import AnomalySettings
-from trainloop.balance import BalanceSettings
-from trainloop.checkpoint import CheckpointSettings
-from trainloop.communication import CommunicationSettings
+from trainloop.checkpoints.checkpointer import CheckpointSettings
 from trainloop.data import BatchSettings, DataSettings
-from trainloop.delayed import DelayedSettings
-from trainloop.distributed import DistributedSettings
+from trainloop.distributed.preflight import PreflightSettings
+from trainloop.distributed.watchdog import WatchdogSettings
+from trainloop.distributed.world import DistributedSettings
 from trainloop.errors import ConfigError
 from trainloop.evaluation import EvaluationSettings
-from trainloop.gradients import GradientSettings
 from trainloop.metrics import MetricsSettings
-from trainloop.optimizer import OptimizerSettings
-from trainloop.parallel import ParallelSettings
-from trainloop.precision import PrecisionSettings
-from trainloop.preflight import PreflightSettings
-from trainloop.schedule import ScheduleSettings
+from trainloop.optimization.anomaly import AnomalySettings
+from trainloop.optimization.gradients import GradientSettings
+from trainloop.optimization.optimizer import OptimizerSettings
+from trainloop.optimization.precision import PrecisionSettings
+from trainloop.optimization.schedule import ScheduleSettings
+from trainloop.parallel.balance import BalanceSettings
+from trainloop.parallel.communication import CommunicationSettings
+from trainloop.parallel.delayed import DelayedSettings
+from trainloop.parallel.strategies import ParallelSettings
 from trainloop.seeding import SeedSettings
 from trainloop.settings import Settings, section, sentences
 from trainloop.tasks import TaskSettings
-from trainloop.watchdog import WatchdogSettings
 
 
 class Config(Settings):

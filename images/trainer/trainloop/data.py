@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch.utils.data import DataLoader, Dataset
 
-from trainloop.distributed import World
+from trainloop.distributed.world import World
 from trainloop.settings import Settings
 
 #: A micro-batch: tensors by name, the first dimension being the sample.

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from trainloop.distributed import World
-from trainloop.precision import Precision
+from trainloop.distributed.world import World
+from trainloop.optimization.precision import Precision
 from trainloop.settings import Settings
 from trainloop.tasks import Task
 

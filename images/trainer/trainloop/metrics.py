@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from trainloop.communication import StepTimes
+from trainloop.checkpoints.snapshots import TrainState
 from trainloop.data import RankStep
-from trainloop.distributed import World
+from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
+from trainloop.parallel.communication import StepTimes
 from trainloop.progress import has_a_value
 from trainloop.settings import Settings
-from trainloop.snapshots import TrainState
 
 
 class MetricsSettings(Settings):

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from trainloop.config import Config, dump_config
-from trainloop.distributed import environment, joined
-from trainloop.inquiries import answer_inquiries
-from trainloop.preflight import check, fingerprint
+from trainloop.distributed.diagnostics import answer_inquiries
+from trainloop.distributed.preflight import check, fingerprint
+from trainloop.distributed.world import environment, joined
 from trainloop.report import closing_line
 from trainloop.resources import memory, memory_limit
 from trainloop.tasks import task_module

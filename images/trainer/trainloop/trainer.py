@@ -17,28 +17,29 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from trainloop import seeding, snapshots, storage
-from trainloop.anomaly import AnomalyDetector, Verdict
-from trainloop.balance import Balancer
-from trainloop.checkpoint import Checkpointer
-from trainloop.communication import GradientExchange
+from trainloop import seeding
+from trainloop.checkpoints import snapshots, storage
+from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
 from trainloop.data import Fetched, Loader, Sampler
-from trainloop.delayed import DelayedGroup
-from trainloop.distributed import World
+from trainloop.distributed.watchdog import Watchdog
+from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
 from trainloop.evaluation import Evaluator
-from trainloop.gradients import compare_parameters, ghosts, recording
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
-from trainloop.optimizer import clip_gradients, set_rate
-from trainloop.parallel import build_replica
-from trainloop.precision import Precision
+from trainloop.optimization.anomaly import AnomalyDetector, Verdict
+from trainloop.optimization.gradients import compare_parameters, ghosts, recording
+from trainloop.optimization.optimizer import clip_gradients, set_rate
+from trainloop.optimization.precision import Precision
+from trainloop.optimization.schedule import Schedule
+from trainloop.parallel.balance import Balancer
+from trainloop.parallel.communication import GradientExchange
+from trainloop.parallel.delayed import DelayedGroup
+from trainloop.parallel.strategies import build_replica
 from trainloop.progress import Progress, Section
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
-from trainloop.schedule import Schedule
-from trainloop.snapshots import TrainState
 from trainloop.tasks import Task, build_task, imported
-from trainloop.watchdog import Watchdog
 
 
 class Trainer:

@@ -16,7 +16,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from trainloop.distributed import World
+from trainloop.distributed.world import World
 from trainloop.errors import Diverged, listed
 from trainloop.settings import Settings
 

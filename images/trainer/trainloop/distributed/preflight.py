@@ -54,7 +54,7 @@ def fingerprint(config: str, modules: list[str]) -> dict[str, str]:
 
 def _code_hash(modules: list[str]) -> str:
     digest = hashlib.sha256()
-    files = sorted(Path(__file__).parent.rglob("*.py"))
+    files = sorted(Path(__file__).parents[1].rglob("*.py"))
     for file in [*files, *filter(None, map(_source, modules))]:
         digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()[:12]

@@ -16,8 +16,8 @@ from typing import Any, Literal
 import torch
 import torch.multiprocessing as multiprocessing
 
-from trainloop import storage
-from trainloop.storage import Checkpoint, CheckpointError
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError
 
 
 class Saver:

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from pydantic import Field
 from torch.distributed import Store, rendezvous
 
+from trainloop.distributed.diagnostics import serve_recorder
+from trainloop.distributed.serialization import decode, encode
 from trainloop.errors import ConfigError, TrainingError
-from trainloop.inquiries import serve_recorder
-from trainloop.messages import decode, encode
 from trainloop.settings import Settings
 
 T = TypeVar("T")

@@ -21,9 +21,9 @@ from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.communication import GradientExchange
-from trainloop.distributed import World, average
-from trainloop.optimizer import OptimizerSettings, optimizer_parts
+from trainloop.distributed.world import World, average
+from trainloop.optimization.optimizer import OptimizerSettings, optimizer_parts
+from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
 #: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
@@ -143,7 +143,7 @@ def build_replica(settings: ParallelSettings, model: nn.Module, world: World, ex
     """`model`, on the rank's device, spread as `settings` say. One rank alone needs no strategy."""
     if world.size > 1 and settings.strategy != "ddp":
         # Imported when used: it costs a second, and the time to start is part of every recovery.
-        from trainloop.sharded import FullySharded, ZeroRedundancy
+        from trainloop.parallel.sharded import FullySharded, ZeroRedundancy
 
         if settings.strategy == "fsdp":
             return FullySharded(model, world)

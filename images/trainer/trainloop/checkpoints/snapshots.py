@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainloop import seeding, storage
-from trainloop.compression import carried_over
+from trainloop import seeding
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.storage import Checkpoint, CheckpointError
 from trainloop.errors import ConfigError
-from trainloop.storage import Checkpoint, CheckpointError
+from trainloop.parallel.compression import carried_over
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -141,7 +142,7 @@ def resume(trainer: Trainer) -> bool:
 def _save_shards(trainer: Trainer, directory: Path) -> Path:
     """Save weights and optimizer by shards; where they are. Raises CheckpointError on every rank alike."""
     # Imported when used, with DTensor: the time to start is part of every recovery.
-    from trainloop.shards import SHARDS, write_own
+    from trainloop.checkpoints.shards import SHARDS, write_own
 
     step, problem = trainer.state.step, None
     partial = storage.inside(directory, trainer.world.from_rank(0, storage.partial_name(directory, step).name))
@@ -158,7 +159,7 @@ def _save_shards(trainer: Trainer, directory: Path) -> Path:
 
 def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
-    from trainloop.shards import SHARDS, Shards
+    from trainloop.checkpoints.shards import SHARDS, Shards
 
     if trainer.config.checkpoint.format != "sharded":
         # The configuration decides what is read, not who can write to the directory.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from trainloop.distributed import World
+from trainloop.distributed.world import World
 from trainloop.errors import listed
 from trainloop.settings import Settings
 

@@ -12,9 +12,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from trainloop.distributed import World
-from trainloop.optimizer import OptimizerSettings, optimizer_parts
-from trainloop.parallel import NamedState, Replica
+from trainloop.distributed.world import World
+from trainloop.optimization.optimizer import OptimizerSettings, optimizer_parts
+from trainloop.parallel.strategies import NamedState, Replica
 
 
 class ZeroRedundancy(Replica):

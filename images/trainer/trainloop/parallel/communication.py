@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from trainloop.compression import Compressor, Method, compressor_for
+from trainloop.parallel.compression import Compressor, Method, compressor_for
 from trainloop.settings import Settings
 
 

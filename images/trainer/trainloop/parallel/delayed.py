@@ -17,9 +17,9 @@ from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.distributed import average
+from trainloop.distributed.world import average
 from trainloop.errors import ConfigError, listed
-from trainloop.optimizer import clip_gradients
+from trainloop.optimization.optimizer import clip_gradients
 from trainloop.settings import Settings
 
 

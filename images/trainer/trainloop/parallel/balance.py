@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from trainloop.distributed import World
+from trainloop.distributed.world import World
 from trainloop.settings import Settings
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 
-from trainloop.distributed import average, ring_bytes
+from trainloop.distributed.world import average, ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
 #: What a compressor remembers, by bucket: plain tensors, so that they can be saved.

@@ -21,12 +21,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainloop import storage
-from trainloop.distributed import World
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.saving import Saver
+from trainloop.checkpoints.storage import Checkpoint
+from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
-from trainloop.saving import Saver
 from trainloop.settings import Settings
-from trainloop.storage import Checkpoint
 
 #: Bytes of a file that travel in one broadcast when a directory lacks a checkpoint.
 CHUNK = 64 << 20

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Shard
 
-from trainloop import storage
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.storage import CheckpointError
 from trainloop.errors import ConfigError
-from trainloop.parallel import NamedState, Replica
-from trainloop.storage import CheckpointError
+from trainloop.parallel.strategies import NamedState, Replica
 
 #: The part of a sharded checkpoint's directory that all ranks write.
 SHARDS = "shards"
