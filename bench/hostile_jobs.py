@@ -26,12 +26,12 @@ from typing import Any, cast
 import psutil
 
 from bench.clusters import NAMESPACE, Operator, World, job, table, world
-from trainmaster.controller.cluster import JOBS, Cluster, RawObject, Resource
-from trainmaster.controller.errors import ClusterError, NotFound
-from trainmaster.controller.large_jobs import Apart, LargeJobs
-from trainmaster.controller.records import JobKey
-from trainmaster.controller.signing_keys import new_keys
-from trainmaster.controller.store import Store
+from trainmaster.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
+from trainmaster.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster.controller.cache.large_jobs import Apart, LargeJobs
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keys.signing_keys import new_keys
 from trainmaster.reconciling import decide
 from trainmaster.rendering import Settings
 

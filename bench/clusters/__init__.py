@@ -24,10 +24,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trainmaster.controller.cluster import JOBS, PODS, RawObject
-from trainmaster.controller.connection import connect
-from trainmaster.controller.errors import AlreadyExists, Invalid, NotFound
-from trainmaster.controller.kubernetes_cluster import KubernetesCluster
+from trainmaster.controller.apiserver.client import KubernetesCluster
+from trainmaster.controller.apiserver.cluster import JOBS, PODS, RawObject
+from trainmaster.controller.apiserver.connection import connect
+from trainmaster.controller.apiserver.errors import AlreadyExists, Invalid, NotFound
 
 NAMESPACE = "bench"
 
@@ -176,7 +176,7 @@ async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> A
 
 async def _prepare(cluster: KubernetesCluster, kubeconfig: Path) -> None:
     from trainmaster.api.crd import crd_yaml
-    from trainmaster.controller.cluster import Resource
+    from trainmaster.controller.apiserver.cluster import Resource
 
     kubectl = Path(sys.executable).with_name("kubectl")
     for arguments in (["apply", "--server-side", "-f", "-"], ["wait", "--for=condition=Established", "crd", "--all"]):

@@ -22,10 +22,10 @@ import psutil
 from bench.clusters import NAMESPACE
 from trainmaster.controller import app
 from trainmaster.controller.app import Operator
-from trainmaster.controller.json_logs import set_up
-from trainmaster.controller.records import JobKey
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.observability.log_formats import set_up
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.store import Store
 from trainmaster.reconciling import decide
 
 TICK_SECONDS, MEMORY_SECONDS = 0.005, 0.02

@@ -24,7 +24,7 @@ import psutil
 
 from trainmaster.cli.main import app
 from trainmaster.controller.app import Operator
-from trainmaster.controller.store import Store
+from trainmaster.controller.cache.store import Store
 
 TICK, LINE_SECONDS = 0.005, 0.25
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from trainmaster.controller import app
 from trainmaster.controller.app import Operator
-from trainmaster.controller.json_logs import set_up
+from trainmaster.controller.observability.log_formats import set_up
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.watching import Event, Watcher
+from trainmaster.controller.watching.watcher import Event, Watcher
 from trainmaster.reconciling import decide
 
 _context = multiprocessing.get_context("forkserver")

@@ -17,13 +17,13 @@ from tests.cluster.faked_cluster import JOBS as JOBS_NAME
 from tests.cluster.faked_cluster import WRITES, faked_cluster
 from tests.cluster.operator_under_test import install_crd, training_job
 from tests.signer import KEYS
-from trainmaster.controller.child_writing import ChildWriter
-from trainmaster.controller.cluster import JOBS, STATEFUL_SETS
-from trainmaster.controller.connection import connect
-from trainmaster.controller.errors import Conflict, Refused
-from trainmaster.controller.kubernetes_cluster import KubernetesCluster
-from trainmaster.controller.records import JobKey, Snapshot
-from trainmaster.controller.store import Store
+from trainmaster.controller.apiserver.client import KubernetesCluster
+from trainmaster.controller.apiserver.cluster import JOBS, STATEFUL_SETS
+from trainmaster.controller.apiserver.connection import connect
+from trainmaster.controller.apiserver.errors import Conflict, Refused
+from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.rendering import JobIdentity, Manifest, Placement, first_assignment, render
 
 

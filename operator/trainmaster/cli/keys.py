@@ -12,7 +12,7 @@ from trainmaster.cli.terminal import say
 
 if TYPE_CHECKING:
     from trainmaster.api.signing import SigningKeys
-    from trainmaster.controller.kubernetes_cluster import KubernetesCluster
+    from trainmaster.controller.apiserver.client import KubernetesCluster
 
 app = typer.Typer(help="Rotate the keys that the operator signs assignments with.", no_args_is_help=True)
 
@@ -36,7 +36,7 @@ def keys() -> None:
 @app.command()
 def rotate(namespace: Namespace = HOME, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Add a new key in front of the others. After the operator's restart all of them sign, and new pods know all."""
-    from trainmaster.controller.signing_keys import rotated
+    from trainmaster.controller.keys.signing_keys import rotated
 
     async def add(cluster: KubernetesCluster) -> str:
         made = await _change(cluster, namespace, rotated)
@@ -54,8 +54,8 @@ def prune(
 ) -> None:
     """Remove all keys but the newest, unless pods still run that don't know it: these would refuse every assignment."""
     from trainmaster.api.protocol import JOB_UID_LABEL
-    from trainmaster.controller.cluster import PODS
-    from trainmaster.controller.signing_keys import knows_newest, pruned, read_keys
+    from trainmaster.controller.apiserver.cluster import PODS
+    from trainmaster.controller.keys.signing_keys import knows_newest, pruned, read_keys
 
     async def remove(cluster: KubernetesCluster) -> str:
         current = (await read_keys(cluster, namespace))[0]
@@ -82,8 +82,8 @@ async def _change(
     cluster: KubernetesCluster, namespace: str, change: Callable[[SigningKeys], SigningKeys]
 ) -> SigningKeys:
     """Writes the changed keys, and returns them. Raises Conflict where somebody else wrote meanwhile."""
-    from trainmaster.controller.cluster import SECRETS
-    from trainmaster.controller.signing_keys import SECRET_NAME, keys_secret, read_keys
+    from trainmaster.controller.apiserver.cluster import SECRETS
+    from trainmaster.controller.keys.signing_keys import SECRET_NAME, keys_secret, read_keys
 
     current, secret = await read_keys(cluster, namespace)
     made = change(current)
@@ -97,9 +97,9 @@ def _run(
 ) -> None:
     import asyncio
 
-    from trainmaster.controller.connection import ConnectionSettingsError
-    from trainmaster.controller.errors import ClusterError
-    from trainmaster.controller.signing_keys import DamagedKeys, TooManyKeys
+    from trainmaster.controller.apiserver.connection import ConnectionSettingsError
+    from trainmaster.controller.apiserver.errors import ClusterError
+    from trainmaster.controller.keys.signing_keys import DamagedKeys, TooManyKeys
 
     async def main() -> str:
         async with _connected(kubeconfig, context) as cluster:
@@ -114,8 +114,8 @@ def _run(
 
 @asynccontextmanager
 async def _connected(kubeconfig: str | None, context: str | None) -> AsyncIterator[KubernetesCluster]:
-    from trainmaster.controller.connection import connect
-    from trainmaster.controller.kubernetes_cluster import KubernetesCluster
+    from trainmaster.controller.apiserver.client import KubernetesCluster
+    from trainmaster.controller.apiserver.connection import connect
 
     cluster = KubernetesCluster(await connect(kubeconfig, context))
     try:

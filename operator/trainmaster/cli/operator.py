@@ -182,9 +182,9 @@ def _run(settings: OperatorSettings) -> int:
     import gc
     import signal
 
+    from trainmaster.controller.apiserver.connection import ConnectionSettingsError
     from trainmaster.controller.app import Operator, OperatorError
-    from trainmaster.controller.connection import ConnectionSettingsError
-    from trainmaster.controller.json_logs import set_up
+    from trainmaster.controller.observability.log_formats import set_up
     from trainmaster.reconciling import decide
 
     set_up(settings.log_format, settings.log_level)

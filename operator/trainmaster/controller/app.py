@@ -14,33 +14,33 @@ from typing import Any
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import INSTALL_CRD
-from trainmaster.controller.cluster import JOBS, LEASES, NETWORK_POLICIES
-from trainmaster.controller.connection import Connection, connect
-from trainmaster.controller.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
-from trainmaster.controller.events import EventRecorder
-from trainmaster.controller.evidence_keeping import EvidenceKeeper
-from trainmaster.controller.executor import Executor
-from trainmaster.controller.gang_watching import GangWatching
-from trainmaster.controller.health import HealthServer
-from trainmaster.controller.killed_containers import KilledContainers
-from trainmaster.controller.kubernetes_cluster import KubernetesCluster
-from trainmaster.controller.kueue_facts import KueueFacts
-from trainmaster.controller.large_jobs import Apart, LargeJobs
+from trainmaster.controller.apiserver.client import KubernetesCluster
+from trainmaster.controller.apiserver.cluster import JOBS, LEASES, NETWORK_POLICIES
+from trainmaster.controller.apiserver.connection import Connection, connect
+from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
+from trainmaster.controller.cache.large_jobs import Apart, LargeJobs
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keeping.evidence import EvidenceKeeper
+from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keys.signing_keys import DamagedKeys, load_keys
+from trainmaster.controller.leaders.reach import DirectReach, ProxyReach, Reach
+from trainmaster.controller.leaders.streams import LeadStreams
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
-from trainmaster.controller.log_keeping import KeptLogs
-from trainmaster.controller.metrics import OperatorMetrics
-from trainmaster.controller.missing_pods import MissingPods
-from trainmaster.controller.node_domains import NodeDomains
-from trainmaster.controller.queue import WorkQueue
-from trainmaster.controller.reach import DirectReach, ProxyReach, Reach
+from trainmaster.controller.lookups.killed_containers import KilledContainers
+from trainmaster.controller.lookups.kueue import KueueFacts
+from trainmaster.controller.lookups.missing_pods import MissingPods
+from trainmaster.controller.lookups.node_domains import NodeDomains
+from trainmaster.controller.observability.health import HealthServer
+from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Decide, Reconciler
-from trainmaster.controller.records import JobKey
-from trainmaster.controller.resync import Resync
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.signing_keys import DamagedKeys, load_keys
-from trainmaster.controller.store import Store
-from trainmaster.controller.streams import LeadStreams
-from trainmaster.controller.watching import WATCHED, Event, Watcher
+from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.controller.watching.resync import Resync
+from trainmaster.controller.watching.watcher import WATCHED, Event, Watcher
+from trainmaster.controller.workqueue import WorkQueue
+from trainmaster.controller.writing.events import EventRecorder
+from trainmaster.controller.writing.executor import Executor
 from trainmaster.rendering import NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
 

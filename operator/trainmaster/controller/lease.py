@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from trainmaster.controller.cluster import LEASES, Cluster, RawObject
-from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster.controller.apiserver.cluster import LEASES, Cluster, RawObject
+from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 logger = logging.getLogger(__name__)
 

@@ -9,21 +9,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
-from trainmaster.controller.cluster import JOBS
-from trainmaster.controller.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
-from trainmaster.controller.executor import Executor
-from trainmaster.controller.following import plan
-from trainmaster.controller.json_logs import current_attempt, current_job
-from trainmaster.controller.killed_containers import KilledContainers
-from trainmaster.controller.kueue_facts import KueueFacts
-from trainmaster.controller.large_jobs import Apart
-from trainmaster.controller.metrics import OperatorMetrics
-from trainmaster.controller.missing_pods import MissingPods
-from trainmaster.controller.node_domains import NodeDomains
-from trainmaster.controller.queue import QueueClosed, WorkQueue
-from trainmaster.controller.records import JobKey
-from trainmaster.controller.store import Store
-from trainmaster.controller.streams import LeadStreams
+from trainmaster.controller.apiserver.cluster import JOBS
+from trainmaster.controller.apiserver.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
+from trainmaster.controller.cache.large_jobs import Apart
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.leaders.streams import LeadStreams
+from trainmaster.controller.leaders.targets import plan
+from trainmaster.controller.lookups.killed_containers import KilledContainers
+from trainmaster.controller.lookups.kueue import KueueFacts
+from trainmaster.controller.lookups.missing_pods import MissingPods
+from trainmaster.controller.lookups.node_domains import NodeDomains
+from trainmaster.controller.observability.log_formats import current_attempt, current_job
+from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster.controller.writing.executor import Executor
 from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.decision import Decision
 from trainmaster.reconciling.snapshot import Job, Observed

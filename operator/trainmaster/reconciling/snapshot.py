@@ -158,7 +158,7 @@ class ChildView:
     rendered_hash: str
     # The controller owner's uid, so that a stranger's object of the same name is never adopted.
     owner_uid: str | None
-    # Fields of it are still the create's, so an apply can't drop them (`controller/child_writing.py`).
+    # Fields of it are still the create's, so an apply can't drop them (`controller/writing/children.py`).
     created: bool = False
     deleting: bool = False
     replicas: int | None = None

@@ -393,7 +393,7 @@ def test_every_command_is_among_those_above() -> None:
         return {function.__name__ for function in functions if function is not None}
 
     assert named(dtj.app) == {command[0] for command in COMMANDS}
-    # crd prints one fixed text; `operator run` logs (tests/unit/controller/test_log_formats.py).
+    # crd prints one fixed text; `operator run` logs (tests/unit/controller/observability/test_log_formats.py).
     assert named(trainmaster.app) == {"validate", "render", "crd", "demo"}
 
 

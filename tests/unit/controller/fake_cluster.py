@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster.controller.cluster import PODS, PodStream, RawObject, Resource
-from trainmaster.controller.errors import AlreadyExists, ClusterError, Conflict, NotFound
+from trainmaster.controller.apiserver.cluster import PODS, PodStream, RawObject, Resource
+from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
 
 NOW = "2026-11-21T04:00:00Z"
 

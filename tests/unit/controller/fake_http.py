@@ -14,7 +14,7 @@ import yaml
 from aiohttp import web
 
 from tests.unit.controller.fake_cluster import FakeCluster, selected
-from trainmaster.controller.cluster import (
+from trainmaster.controller.apiserver.cluster import (
     CONFIG_MAPS,
     EVENTS,
     JOBS,
@@ -25,7 +25,7 @@ from trainmaster.controller.cluster import (
     STATEFUL_SETS,
     Resource,
 )
-from trainmaster.controller.errors import ClusterError
+from trainmaster.controller.apiserver.errors import ClusterError
 
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace")
 CRDS = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition")

@@ -13,7 +13,7 @@ from trainmaster.api.rules import MAX_SET_NAME
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.api.values import MAX_WORKERS
-from trainmaster.controller.signing_keys import MAX_KEYS
+from trainmaster.controller.keys.signing_keys import MAX_KEYS
 from trainmaster.rendering import (
     JobIdentity,
     Manifest,

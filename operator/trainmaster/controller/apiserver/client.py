@@ -1,0 +1,349 @@
+"""`Cluster` over `kubernetes.aio`: its configuration, credentials and connection pool, with raw JSON in and out.
+
+The generated typed API isn't used: it decodes every object into classes (10 times the time of `json.loads`) and drops
+fields that it doesn't know, and server-side apply must not lose any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+
+from trainmaster.api.json_values import decode_shallow, mapping, shown
+from trainmaster.api.protocol import FIELD_MANAGER
+from trainmaster.controller.apiserver.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
+from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.controller.apiserver.errors import Deposed, NotFound, Refused, Unreachable, Unusable, is_unserved
+from trainmaster.controller.apiserver.pod_http import (
+    API_ERROR_BYTES,
+    IDENTITY,
+    PROXIED_HEAD_BYTES,
+    PodHttp,
+    bounded_body,
+    refuse_unasked,
+    unreachable,
+)
+
+METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+# What the kubelet says, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
+_NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
+# Bytes of it, and of whatever else stands where a log was asked for.
+_NO_LOG_BYTES = 1_024
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+
+
+class KubernetesCluster:
+    """The real one. Close it when done. Requests time out after `timeout` seconds; nothing is retried here."""
+
+    def __init__(self, connection: Connection, *, timeout: float = 30.0) -> None:
+        self._client = ApiClient(connection.configuration)
+        self._client.user_agent = f"{FIELD_MANAGER}-operator"
+        self._host = str(connection.configuration.host).rstrip("/")
+        self._timeout = timeout
+        self._session: aiohttp.ClientSession | None = None
+        self._pods: PodHttp | None = None
+        # Of types that differ between API servers: the version asked for, and the one that is served.
+        self._served: dict[str, str] = {}
+        # (verb, kind) of every write, for the metrics; replaced by the application.
+        self.on_write = _ignore
+        # Asked before every request that could change something; replaced by the application.
+        self.may_write: Callable[[], bool] = _always
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+        if self._pods is not None:
+            await self._pods.close()
+        await self._client.close()
+
+    def served(self, resource: Resource) -> Resource:
+        api_version = self._served.get(resource.api_version, resource.api_version)
+        return replace(resource, version=api_version.rpartition("/")[2])
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
+        return await self._json("GET", resource.path(namespace, name))
+
+    async def pages(
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        metadata_only: bool = False,
+    ) -> AsyncIterator[Sequence[RawObject]]:
+        query = {"limit": str(resource.page)}
+        if label_selector:
+            query["labelSelector"] = label_selector
+        if field_selector:
+            query["fieldSelector"] = field_selector
+        accept = METADATA_LIST if metadata_only else "application/json"
+        while True:
+            page = await self._json("GET", resource.path(namespace), query=query, accept=accept)
+            yield [item for item in page.get("items") or () if isinstance(item, dict)]
+            following = mapping(page.get("metadata")).get("continue")
+            if not following:
+                return
+            query["continue"] = str(following)
+
+    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+        query = {"fieldManager": FIELD_MANAGER}
+        answer = await self._json("POST", resource.path(namespace), query=query, body=body)
+        self.on_write("create", resource.kind)
+        return answer
+
+    async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
+        query = {"fieldManager": FIELD_MANAGER}
+        answer = await self._json("PUT", resource.path(namespace, name), query=query, body=body)
+        self.on_write("update", resource.kind)
+        return answer
+
+    async def apply(
+        self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
+    ) -> RawObject:
+        answer = await self._json(
+            "PATCH",
+            resource.path(namespace, name),
+            query={"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"},
+            body=body,
+            content_type="application/apply-patch+yaml",
+        )
+        self.on_write("apply", resource.kind)
+        return answer
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        subresource: Literal["status"] | None = None,
+    ) -> RawObject:
+        answer = await self._json(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query={"fieldManager": FIELD_MANAGER},
+            body=body,
+            content_type="application/merge-patch+json",
+        )
+        self.on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
+        return answer
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: Literal["Background", "Foreground"] = "Background",
+    ) -> None:
+        preconditions = {"uid": uid}
+        if resource_version is not None:
+            preconditions["resourceVersion"] = resource_version
+        body: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": preconditions,
+            "propagationPolicy": propagation,
+        }
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        await self._json("DELETE", resource.path(namespace, name), body=body)
+        self.on_write("delete", resource.kind)
+
+    async def pod_log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str,
+        tail_lines: int,
+        limit_bytes: int,
+        previous: bool = False,
+    ) -> str:
+        query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
+        if previous:
+            query["previous"] = "true"
+        path = PODS.path(namespace, pod, "log")
+        raw = await self._bytes("GET", path, query=query, accept="*/*", limit=max(limit_bytes, _NO_LOG_BYTES))
+        if _NO_LOG.fullmatch(raw):
+            raise Refused(f"GET {path}", raw.decode(), status=400)
+        return raw.decode(errors="replace")
+
+    @asynccontextmanager
+    async def pod_proxy(
+        self,
+        method: Literal["GET", "POST"],
+        namespace: str,
+        pod: str,
+        port: int,
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        connect_timeout: float = 2.0,
+    ) -> AsyncIterator[PodStream]:
+        url = f"{PODS.path(namespace, f'{pod}:{port}', 'proxy')}{path}"
+        config = self._client.configuration
+        if self._pods is None:
+            trust_env = bool((config.client_session_kwargs or {}).get("trust_env"))
+            ssl = self._client.rest_client.ssl_context
+            self._pods = PodHttp(ssl=ssl, trust_env=trust_env, most_of_head=PROXIED_HEAD_BYTES)
+        async with self._pods.open(
+            method,
+            self._host + quote_path(url),
+            f"{method} {url}",
+            headers=await self._authenticated(method, url, headers, None),
+            body=body,
+            connect_seconds=connect_timeout,
+            proxy=config.proxy,
+            proxy_headers=config.proxy_headers,
+            server_hostname=config.tls_server_name,
+        ) as stream:
+            yield stream
+
+    async def _json(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> RawObject:
+        asked, versions = self._versions(path)
+        for version in versions:
+            here = path.replace(asked, version, 1)
+            sent = {**body, "apiVersion": version} if body and asked and body.get("apiVersion") == asked else body
+            try:
+                raw = await self._bytes(method, here, query=query, body=sent, content_type=content_type, accept=accept)
+            except NotFound as error:
+                if not is_unserved(error):
+                    self._served[asked] = version
+                    raise
+                self._served.pop(asked, None)
+                if version == versions[-1]:
+                    raise
+                continue
+            break
+        if asked:
+            self._served[asked] = version
+        try:
+            document = await _decoded(raw)
+        except ValueError as error:
+            raise Unusable(f"{method} {path}", f"{len(raw)} bytes that aren't JSON ({error})") from error
+        if not isinstance(document, dict):
+            raise Unusable(f"{method} {path}", f"{shown(document)} in place of an object")
+        return document
+
+    def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
+        """The group and version in a path, where it is one of several that may be served, and what to try."""
+        for asked, later in LATER_VERSIONS.items():
+            if path.startswith(f"/apis/{asked}/"):
+                known = self._served.get(asked)
+                return asked, (known,) if known is not None else (asked, *later)
+        return "", ("",)
+
+    async def _bytes(
+        self,
+        method: Method,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        limit: int | None = None,
+    ) -> bytes:
+        """A successful answer's body; `limit`: its first bytes, where a pod wrote it."""
+        url = f"{path}?{urlencode(query)}" if query else path
+        response = await self._request(
+            method, url, headers={"Content-Type": content_type, "Accept": accept}, json_body=body
+        )
+        async with response:
+            await refuse_unasked(response, f"{method} {path}", API_ERROR_BYTES)
+            if limit is not None:
+                return await bounded_body(response, f"{method} {path}", limit)
+            try:
+                return await response.read()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise _unreachable(method, url, error) from error
+
+    async def _request(
+        self,
+        method: Method,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        json_body: Mapping[str, Any] | None = None,
+    ) -> aiohttp.ClientResponse:
+        config = self._client.configuration
+        all_headers = await self._authenticated(method, url, {**headers, **IDENTITY}, json_body)
+        if self._session is None:
+            # The client's own factory: TLS, client certificates and the pool as its configuration says.
+            self._session = self._client.rest_client._create_pool_manager()
+        try:
+            return await self._session.request(
+                method,
+                self._host + quote_path(url),
+                headers=all_headers,
+                data=None if json_body is None else json.dumps(json_body, allow_nan=False),
+                timeout=aiohttp.ClientTimeout(total=self._timeout),
+                allow_redirects=False,
+                auto_decompress=False,
+                proxy=config.proxy,
+                proxy_headers=config.proxy_headers,
+                server_hostname=config.tls_server_name,
+            )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise _unreachable(method, url, error) from error
+
+    async def _authenticated(
+        self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
+    ) -> dict[str, str]:
+        if method != "GET" and not self.may_write():
+            raise Deposed(f"{method} {url.partition('?')[0]}", "the lease is over: another operator may lead")
+        all_headers = {**self._client.default_headers, **headers}
+        await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)
+        return all_headers
+
+
+async def _decoded(raw: bytes) -> Any:
+    """Raises json.JSONDecodeError."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        # In a thread, which lets go of the interpreter: megabytes of brackets would hold up all other jobs.
+        return await asyncio.to_thread(decode_shallow, raw)
+
+
+def quote_path(url: str) -> str:
+    """Quote what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
+    path, mark, query = url.partition("?")
+    return quote(path, safe="/:%") + mark + query
+
+
+def _unreachable(method: str, url: str, error: BaseException) -> Unreachable:
+    return unreachable(f"{method} {url.partition('?')[0]}", error)
+
+
+def _ignore(verb: str, kind: str) -> None:
+    del verb, kind
+
+
+def _always() -> bool:
+    return True

@@ -1,0 +1,108 @@
+"""Where the API server is and who we are: in-cluster when there is a service-account token, else a kubeconfig.
+
+The same configuration serves our own client and kopf's watching.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.request import getproxies_environment
+
+import aiohttp
+import kopf
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
+
+from trainmaster.controller.apiserver.errors import from_response
+from trainmaster.controller.watching.decoding import Response
+
+
+class ConnectionSettingsError(Exception):
+    """No way to an API server is configured; the text says what to set."""
+
+
+@dataclass(frozen=True)
+class Connection:
+    """A loaded client configuration and where it comes from."""
+
+    configuration: Configuration
+    in_cluster: bool
+
+    async def for_kopf(self) -> kopf.AiohttpSession:
+        """The same credentials for kopf, fresh: kopf asks again when the API server answers 401, and closes it.
+
+        A session as kopf itself would make it (kopf._cogs.clients.auth), but for how answers are decoded, and that no
+        redirect is followed.
+        """
+        config = self.configuration
+        header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
+        scheme, _, token = (header or "").rpartition(" ")
+        info = kopf.ConnectionInfo(
+            server=config.host,
+            ca_path=config.ssl_ca_cert,
+            insecure=not config.verify_ssl,
+            scheme=scheme or None,
+            token=token or None,
+            certificate_path=config.cert_file,
+            private_key_path=config.key_file,
+            proxy_url=config.proxy,
+        )
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_redirect.append(_refuse_redirect)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+            headers=info.as_http_headers(),
+            proxy=info.proxy_url,
+            trust_env=info.trust_env,
+            response_class=Response,
+            trace_configs=[tracing],
+        )
+        return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
+
+
+async def _refuse_redirect(
+    session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestRedirectParams
+) -> None:
+    del session, context
+    answer = params.response
+    raise from_response(f"{params.method} {params.url.path}", answer.status, answer.headers, b"")
+
+
+async def connect(kubeconfig: str | None, context: str | None) -> Connection:
+    """Load the configuration: `kubeconfig` or `context` when given, else in-cluster, else KUBECONFIG or ~/.kube/config.
+
+    Raises ConnectionSettingsError in one sentence.
+    """
+    config = Configuration()
+    # aiohttp's 0 is "no limit": there is one lead stream for each running job, through this pool when proxied.
+    config.connection_pool_maxsize = 0
+    # With trust_env aiohttp looks for ~/.netrc in a thread at every request: 0.3 ms and more of each write.
+    config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}
+    if kubeconfig is None and context is None and _has_service_account():
+        try:
+            load_incluster_config(client_configuration=config)
+        except ConfigException as error:
+            raise ConnectionSettingsError(f"the pod's service account can't be used: {error}") from error
+        return Connection(config, in_cluster=True)
+    path = _kubeconfig_path(kubeconfig)
+    try:
+        await load_kube_config(config_file=path, context=context, client_configuration=config, persist_config=False)
+    except (ConfigException, OSError, ValueError) as error:
+        raise ConnectionSettingsError(f"kubeconfig {path} can't be used: {error}") from error
+    return Connection(config, in_cluster=False)
+
+
+def _has_service_account() -> bool:
+    return Path(SERVICE_TOKEN_FILENAME).exists() and "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def _kubeconfig_path(given: str | None) -> str:
+    path = given or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
+    if not any(Path(part).expanduser().exists() for part in path.split(os.pathsep) if part):
+        raise ConnectionSettingsError(
+            f"no kubeconfig at {path}: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"
+        )
+    return path

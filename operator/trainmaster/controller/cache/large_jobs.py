@@ -1,0 +1,85 @@
+"""Jobs that are large are read and decided on apart: in one thread, one after the other.
+
+A thread doesn't make Python faster, but it lets go of the interpreter every 5 ms (sys.getswitchinterval), so that the
+event loop, and with it every other job, goes on. What is waited for isn't kept: only the key, and the object is read
+again when its turn comes, so that 200 large jobs that are listed together need the memory of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from trainmaster.api.json_values import mapping
+from trainmaster.controller.apiserver.cluster import JOBS, Cluster
+from trainmaster.controller.apiserver.errors import ClusterError, NotFound
+from trainmaster.controller.cache.records import JobKey, read_spec, spec_version
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.workqueue import QueueClosed, WorkQueue
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class Apart:
+    """One thread for work that would hold up the event loop."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns or raises. It must not touch the store, nor anything else that the loop changes."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def close(self) -> None:
+        """Let go of the thread; work that has begun ends by itself."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+class LargeJobs:
+    """Reads the specs that the store has left unread. `add` is the store's `read_apart`."""
+
+    def __init__(self, cluster: Cluster, apart: Apart) -> None:
+        self._cluster = cluster
+        self._apart = apart
+        self._queue: WorkQueue[JobKey] = WorkQueue()
+
+    def add(self, key: JobKey) -> None:
+        """A job that is to be read."""
+        self._queue.add(key)
+
+    async def run(self, store: Store) -> None:
+        """Read until cancelled. A read that fails is tried again with the job's own back-off."""
+        while True:
+            try:
+                key, _ = await self._queue.get()
+            except QueueClosed:
+                return
+            try:
+                await self._read(store, key)
+            except NotFound:
+                # Deleted meanwhile; the watch or the next sweep tells.
+                self._queue.forget(key)
+            except ClusterError as error:
+                wait = self._queue.add_rate_limited(key)
+                logger.warning("%s: the job can't be read, next try in %.1f s: %s", key, wait, error)
+            except Exception as error:
+                # What no reader has foreseen costs only this job; all large ones wait for this task.
+                self._queue.forget(key)
+                store.note_unreadable(key, error)
+            else:
+                self._queue.forget(key)
+            finally:
+                self._queue.done(key)
+
+    async def _read(self, store: Store, key: JobKey) -> None:
+        if not store.is_unread(key):
+            return
+        raw = await self._cluster.get(JOBS, key.namespace, key.name)
+        store.note_read(
+            key, spec_version(mapping(raw.get("metadata"))), await self._apart.run(lambda: read_spec(raw, key.name))
+        )

@@ -1,0 +1,301 @@
+"""One job's part of the store: all that is known of it, and what follows from a new word alone.
+
+Views are small and frozen; a record is changed by the store only, which knows when something is news.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainmaster.api.json_values import text, whole
+from trainmaster.api.parsing import InvalidJob, parse_spec
+from trainmaster.api.protocol import MAX_INDEX, Assignment, RankProgress, Report
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.controller.apiserver.cluster import JOBS, PODS, Resource
+from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+from trainmaster.rendering import worker_layout
+
+# StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
+FORMER_SETS = 8
+ENDED = frozenset({"Finished", "Failed", "Stopped"})
+# Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. What a pod says
+# names any attempt.
+REPORTED_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, order=True)
+class JobKey:
+    """A job's place in the store and in the queue."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class SpecVersion:
+    """What a job's spec belongs to: it is another one when either changes."""
+
+    uid: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """A spec as it was read, or what is wrong with it."""
+
+    spec: JobSpec | None
+    invalid: str | None
+
+
+@dataclass(frozen=True)
+class Versioned:
+    """An object's identity and version, for staleness and preconditions."""
+
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod that has the job's label, and the uid of its controller: only that tells whose it is (`Record.owns`)."""
+
+    view: PodView
+    version: Versioned
+    controller: str | None
+
+
+@dataclass
+class Blocked:
+    """A write that is refused again and again, and when to try it next (event loop's clock)."""
+
+    problem: Problem
+    retry_at: float
+    failures: int = 1
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`decide`'s input for one job, and what the executor needs to write."""
+
+    job: Job
+    observed: Observed
+    version: Versioned
+    raw_status: Mapping[str, Any]
+
+
+@dataclass
+class Record:
+    """All about one job."""
+
+    job: Job | None = None
+    job_version: Versioned | None = None
+    # The status on the server as it stands on the wire, to write only differences.
+    raw_status: Mapping[str, Any] = field(default_factory=dict)
+    # What `job.spec` was parsed from.
+    parsed: SpecVersion | None = None
+    # The newest of a large job whose spec is being read apart, without the spec.
+    unread: Mapping[str, Any] | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
+    reports: dict[tuple[int, int], Report] = field(default_factory=dict)
+    reported_attempts: set[int] = field(default_factory=set)
+    progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    progress_attempt: int = 0
+    progress_at: float | None = None
+    stream: StreamView = field(default_factory=StreamView)
+    blocked: dict[str, Blocked] = field(default_factory=dict)
+    looked_up: LookedUp = field(default_factory=LookedUp)
+    # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
+    gone: dict[int, Pod] = field(default_factory=dict)
+
+    # The uids and names of the job's StatefulSets that are gone; their pods outlive them for a while.
+    former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
+
+    def is_empty(self) -> bool:
+        return self.job is None and not self.pods and not self.children
+
+    def version(self, resource: Resource, name: str) -> Versioned | None:
+        """The newest version known of an object of the job."""
+        if resource == JOBS:
+            return self.job_version
+        if resource == PODS:
+            pod = self.pods.get(name)
+            return pod.version if pod else None
+        child = self.children.get((resource.child_kind, name))
+        return child[1] if child else None
+
+    def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
+        """The job's spec, or what is wrong with it; read once for each generation."""
+        if self.parsed == of and self.job is not None:
+            return ReadSpec(self.job.spec, self.job.invalid)
+        self.parsed = of
+        return read_spec(raw, name)
+
+    def merge_report(self, report: Report) -> bool:
+        """Keep the last word of each worker and attempt: an end isn't taken back by a report from before it."""
+        known = self.reports.get((report.attempt, report.worker))
+        if known == report:
+            return False
+        if known is not None and known.uid == report.uid:
+            if known.state in ENDED and report.state not in ENDED:
+                return False
+            if known.state in ENDED and report.state in ENDED and report.at < known.at:
+                return False
+        self.reports[report.attempt, report.worker] = report
+        if report.attempt not in self.reported_attempts:
+            self.reported_attempts.add(report.attempt)
+            if len(self.reported_attempts) > REPORTED_ATTEMPTS:
+                self._drop_reports({min(self.reported_attempts)})
+        return True
+
+    def own_sets(self) -> dict[str, tuple[str, range]]:
+        """By uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
+
+        It is controlled by the job and named as one of its groups is: anybody who may create a StatefulSet can write
+        any owner and any label into it, but a name is there once, and ours is created or refused.
+        """
+        if self.job is None or self.job.spec is None:
+            return {}
+        groups = worker_layout(self.job.identity, self.job.spec)
+        ends = [*(group.first_index for group in groups[1:]), MAX_INDEX]
+        indexes = {group.set_name: range(group.first_index, end) for group, end in zip(groups, ends, strict=True)}
+        sets = [*self.former_sets]
+        sets += [(view.uid, name) for (_, name), (view, _) in self.children.items() if self._is_own_set(view)]
+        return {uid: (name, indexes[name]) for uid, name in sets if name in indexes}
+
+    def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
+        """Whether a pod is one of the job's workers: made by one of its StatefulSets, under the name that this gives.
+
+        Labels say nothing: whoever may create a pod writes what he likes there.
+        """
+        name, indexes = sets.get(pod.controller or "", ("", range(0)))
+        view = pod.view
+        return view.worker in indexes and view.name == f"{name}-{view.worker}"
+
+    def leave_set(self, view: ChildView) -> None:
+        """A child is gone, or another object has its name."""
+        if self._is_own_set(view):
+            self.former_sets.append((view.uid, view.name))
+
+    def _is_own_set(self, view: ChildView) -> bool:
+        uid = self.job_version.uid if self.job_version is not None else None
+        return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
+
+    def merge_all_ends(self) -> None:
+        """What the workers' containers told as they ended, where pods were known before their job or set."""
+        sets = self.own_sets()
+        for pod in self.pods.values():
+            if self.owns(pod, sets):
+                self.merge_ends(pod)
+
+    def merge_ends(self, pod: Pod) -> None:
+        """What the container of one of the job's pods told as it ended."""
+        for end in _ends(pod.view):
+            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
+            self.merge_report(replace(end, worker=pod.view.worker, uid=end.uid or pod.view.uid))
+
+    def is_past(self, attempt: int) -> bool:
+        """Whether nothing is decided on an attempt any more."""
+        return self.job is not None and attempt < self.job.status.attempt - 1
+
+    def drop_old_reports(self) -> None:
+        """Of attempts that nothing is decided on any more."""
+        self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
+
+    def _drop_reports(self, attempts: Set[int]) -> None:
+        if attempts:
+            self.reported_attempts -= attempts
+            self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
+
+    def lay_out(self, pod: Pod) -> bool:
+        """The pod is gone; returns whether it was the job's."""
+        owned = self.owns(pod, self.own_sets())
+        if owned:
+            self.gone[pod.view.worker] = pod
+        return owned
+
+    def forget_job(self) -> None:
+        """The job is gone; its objects may still be there."""
+        self.job = self.job_version = self.parsed = self.unread = None
+        self.raw_status = {}
+        self.reports.clear()
+        self.reported_attempts.clear()
+        self.progress.clear()
+        self.progress_attempt, self.progress_at = 0, None
+        self.stream = StreamView()
+        self.blocked.clear()
+        self.gone.clear()
+        self.former_sets.clear()
+        self.looked_up = LookedUp()
+
+    def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
+        """`decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
+        if self.job is None or self.job_version is None:
+            return None
+        job = self.job
+        sets = self.own_sets()
+        owned = (pod.view for pod in self.pods.values() if self.owns(pod, sets))
+        pods = [replace(view, assignment=None) if _is_anothers(view.assignment, job) else view for view in owned]
+        observed = Observed(
+            children=tuple(view for _, (view, _) in sorted(self.children.items())),
+            pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
+            reports=tuple(report for _, report in sorted(self.reports.items())),
+            progress={worker: dict(ranks) for worker, ranks in self.progress.items()},
+            progress_attempt=self.progress_attempt,
+            progress_at=self.progress_at,
+            stream=self.stream,
+            domains=dict(self.looked_up.domains),
+            flavors=dict(self.looked_up.flavors),
+            priorities=dict(self.looked_up.priorities),
+            kills=dict(self.looked_up.kills),
+            listed=listed,
+            problems=tuple(blocked.problem for _, blocked in sorted(self.blocked.items())),
+            gone={pod.view.uid: pod.view for pod in self.gone.values()},
+        )
+        return Snapshot(job, observed, self.job_version, self.raw_status)
+
+
+def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
+    """What the spec of an object with this metadata belongs to."""
+    return SpecVersion(text(metadata.get("uid"), 64), whole(metadata.get("generation")) or 1)
+
+
+def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
+    """The spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
+    try:
+        return ReadSpec(parse_spec(raw.get("spec") or {}, name), None)
+    except InvalidJob as error:
+        return ReadSpec(None, str(error))
+
+
+def is_newer(new: Versioned, known: Versioned) -> bool:
+    """Whether `new` is a later version of what has this name. Versions that aren't numbers are taken as later.
+
+    Also where the uids differ: kopf keeps the order of events of each uid only, so what is told last of an object that
+    was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
+    """
+    if new.resource_version == known.resource_version:
+        return new.uid != known.uid
+    if new.resource_version.isdecimal() and known.resource_version.isdecimal():
+        return int(new.resource_version) > int(known.resource_version)
+    return True
+
+
+def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
+    """Whoever may patch a pod can put there what the operator has signed for another job."""
+    return assignment is not None and assignment.job != job.uid
+
+
+def _ends(view: PodView) -> Iterable[Report]:
+    container = view.worker_container
+    if container is not None:
+        for end in (container.last_end, container.end):
+            if end is not None and end.report is not None:
+                yield end.report

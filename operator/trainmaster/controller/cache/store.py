@@ -1,0 +1,439 @@
+"""What the operator knows, indexed by job: built from watches, lists, its own writes and the agents' streams.
+
+One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
+Everything happens in the event loop's thread, so there are no locks.
+
+**Staleness.** The watch is behind our own writes. Each write's answer is therefore noted here like a watch event, and
+an object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
+1.35 made that official, KEP-5504; etcd's revisions always were). So after `status.attempt = 2` was written, no later
+pass sees 1 again, however late the watch is.
+
+**Deletions.** A uid that was seen deleted never comes back, even if a late event still shows the object. A relist after
+410 loses deletions, so `resync` compares the store with a list now and then (mark and sweep).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from trainmaster.api.json_values import mapping, text, whole
+from trainmaster.api.limits import is_larger
+from trainmaster.api.printable import one_line
+from trainmaster.api.protocol import RankProgress, Report
+from trainmaster.api.signing import SigningKeys
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
+from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.controller.cache.records import (
+    Blocked,
+    JobKey,
+    Pod,
+    ReadSpec,
+    Record,
+    Snapshot,
+    SpecVersion,
+    Versioned,
+    is_newer,
+    spec_version,
+)
+from trainmaster.controller.cache.unreadable import Unreadable
+from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
+from trainmaster.controller.writing.status_patch import first_problem, readable_part
+from trainmaster.reconciling.snapshot import ChildView, Job, Problem, StreamView
+
+logger = logging.getLogger(__name__)
+
+# Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
+TOMBSTONES = 20_000
+
+
+# Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
+# jobs have 1 to 3 KiB, and the way into a thread and back costs each pass 0.1 ms.
+LARGE_SPEC_BYTES = 8 * 1024
+# Bytes of a status that is read. That of 1,024 workers, the largest of ours, has about 100 KiB.
+MAX_STATUS_BYTES = 256 * 1024
+
+
+class Store:
+    """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed;
+    `keys` tell which assignments are the operator's own."""
+
+    def __init__(
+        self,
+        changed: Callable[[JobKey], None],
+        keys: SigningKeys,
+        read_apart: Callable[[JobKey], None] | None = None,
+    ) -> None:
+        self._changed = changed
+        self._keys = keys
+        # Asks for `note_read` of a large job's spec (`large_jobs`); without it, specs are read here.
+        self._read_apart = read_apart
+        self._records: dict[JobKey, Record] = {}
+        self._listed: frozenset[str] = frozenset()
+        self._tombstones: OrderedDict[str, None] = OrderedDict()
+        self.unreadable = Unreadable()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def jobs(self) -> Iterator[Job]:
+        """All jobs that exist."""
+        return (record.job for record in list(self._records.values()) if record.job is not None)
+
+    # Objects of the API server.
+
+    def note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        """An object as a watch, a list or the answer to a write shows it. Never raises."""
+        try:
+            self._note(resource, raw)
+        except Exception as error:
+            # Everything that is taken in comes through here, and whoever brings it (a watch, a list, a sweep, a pass
+            # over another job) must not end because somebody wrote what no reader of ours has foreseen.
+            problem = f"the {'job' if resource == JOBS else 'object'} can't be read ({one_line(repr(error)[:300])})"
+            self.unreadable.tell(resource, raw, problem, error)
+            if resource == JOBS:
+                self._note_unreadable_job(raw, problem)
+
+    def _note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        metadata = mapping(raw.get("metadata"))
+        version = _version(metadata)
+        if version.uid in self._tombstones:
+            return
+        if resource == JOBS:
+            self._note_job(raw, metadata, version)
+        elif resource == PODS:
+            self._note_pod(raw, metadata, version)
+        else:
+            self._note_child(resource, raw, metadata, version)
+
+    def note_deleted(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+        """An object that a watch shows to be gone. `raw` needs its metadata only."""
+        metadata = mapping(mapping(raw).get("metadata"))
+        key = self._key(resource, metadata)
+        if key is not None:
+            if resource == PODS and raw.get("status"):
+                # The last of its changes may come with its deletion only.
+                self.note(resource, raw)
+            self.drop(resource, key, text(metadata.get("name")), _version(metadata).uid)
+
+    def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
+        """An object that is gone, by name and uid."""
+        self._bury(uid)
+        record = self._records.get(key)
+        known = self.version(key, resource, name)
+        if record is None or known is None or known.uid != uid:
+            return
+        news = True
+        if resource == JOBS:
+            record.forget_job()
+        elif resource == PODS:
+            news = record.lay_out(record.pods.pop(name))
+        else:
+            record.leave_set(record.children.pop((resource.child_kind, name))[0])
+        if record.is_empty():
+            del self._records[key]
+        if news:
+            self._changed(key)
+
+    def known(self, resource: Resource) -> Iterator[tuple[JobKey, str, Versioned]]:
+        """The job's key, the name and the version of each object of a type, for the sweep."""
+        for key, record in list(self._records.items()):
+            if resource == JOBS:
+                if record.job_version is not None:
+                    yield key, key.name, record.job_version
+            elif resource == PODS:
+                for name, pod in list(record.pods.items()):
+                    yield key, name, pod.version
+            else:
+                for (kind, name), (_, version) in list(record.children.items()):
+                    if kind == resource.child_kind:
+                        yield key, name, version
+
+    def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
+        """The newest version known of an object of the job."""
+        record = self._records.get(key)
+        return record.version(resource, name) if record is not None else None
+
+    def child(self, key: JobKey, resource: Resource, name: str) -> tuple[ChildView, Versioned] | None:
+        """A child of the job as it was last seen."""
+        record = self._records.get(key)
+        return record.children.get((resource.child_kind, name)) if record is not None else None
+
+    # What agents say.
+
+    def note_report(self, key: JobKey, report: Report) -> bool:
+        """A worker's report, from the stream; whether it is news."""
+        record = self._records.get(key)
+        if record is None or record.is_past(report.attempt) or not record.merge_report(report):
+            return False
+        self._changed(key)
+        return True
+
+    def note_progress(
+        self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float
+    ) -> bool | None:
+        """How far a worker's ranks are, all of them: whether it is the attempt's first news, None when it is too old.
+
+        Doesn't ask for a pass by itself: progress comes every second and status tells it every few.
+        """
+        record = self._records.get(key)
+        if record is None or attempt < record.progress_attempt:
+            return None
+        first = attempt > record.progress_attempt or not record.progress
+        if attempt > record.progress_attempt:
+            record.progress_attempt = attempt
+            record.progress.clear()
+        record.progress[worker] = dict(ranks)
+        record.progress_at = now
+        return first
+
+    def note_stream(self, key: JobKey, stream: StreamView) -> bool:
+        """The state of the lead's stream and its members; whether it is news."""
+        record = self._records.get(key)
+        if record is None or record.stream == stream:
+            return False
+        record.stream = stream
+        self._changed(key)
+        return True
+
+    # Writes that were refused.
+
+    def blocked(self, key: JobKey, action: str) -> Blocked | None:
+        """The refusal that stands for an action of this job."""
+        record = self._records.get(key)
+        return record.blocked.get(action) if record else None
+
+    def note_blocked(self, key: JobKey, problem: Problem, retry_at: float) -> None:
+        """A write was refused; `decide` is asked again when this is news."""
+        record = self._records.get(key)
+        if record is None:
+            return
+        known = record.blocked.get(problem.action)
+        if known is not None and (known.problem.reason, known.problem.message) == (problem.reason, problem.message):
+            known.retry_at = retry_at
+            known.failures += 1
+            return
+        record.blocked[problem.action] = Blocked(problem, retry_at, known.failures + 1 if known else 1)
+        self._changed(key)
+
+    def clear_blocked(self, key: JobKey, action: str) -> None:
+        """The action went through."""
+        record = self._records.get(key)
+        if record is not None and record.blocked.pop(action, None) is not None:
+            self._changed(key)
+
+    def note_listed(self, resource: Resource) -> None:
+        """All objects of an optional type are known now."""
+        if resource.child_kind not in self._listed:
+            self._listed |= {resource.child_kind}
+            for key in list(self._records):
+                self._changed(key)
+
+    def note_looked_up(self, key: JobKey, found: LookedUp) -> None:
+        """What the job needs to know of things that aren't its own."""
+        record = self._records.get(key)
+        if record is not None and record.looked_up.merge(found):
+            self._changed(key)
+
+    # Reading.
+
+    def snapshot(self, key: JobKey) -> Snapshot | None:
+        """`decide`'s input; None when the job doesn't exist (any more).
+
+        Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
+        shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
+        """
+        record = self._records.get(key)
+        return record.snapshot(self._listed) if record is not None else None
+
+    def _key(self, resource: Resource, metadata: Mapping[str, Any]) -> JobKey | None:
+        name = text(metadata.get("name")) if resource == JOBS else job_name_of(metadata)
+        return JobKey(text(metadata.get("namespace")), name) if name else None
+
+    def _record(self, key: JobKey) -> Record:
+        return self._records.setdefault(key, Record())
+
+    def _note_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(JOBS, metadata)
+        if key is None:
+            return
+        record = self._record(key)
+        known = record.job_version
+        if known is not None and not is_newer(version, known):
+            return
+        if known is not None and known.uid != version.uid:
+            # Deleted and created anew between two events.
+            self._bury(known.uid)
+            record.forget_job()
+        record.job_version = version
+        of = spec_version(metadata)
+        large = is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
+        if large and self._read_apart is not None and record.parsed != of:
+            kept = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
+            record.unread = {"metadata": {field: metadata.get(field) for field in kept}, "status": raw.get("status")}
+            self._read_apart(key)
+            if record.job is None:
+                return
+            # Until it is read, the job stands with its spec as it was and the newest status.
+            of = SpecVersion(version.uid, record.job.generation)
+            read = ReadSpec(record.job.spec, record.job.invalid)
+        else:
+            record.unread = None
+            read = record.parse(raw, key.name, of)
+        self._show(key, record, raw, of, read, large=large)
+
+    def is_large(self, key: JobKey) -> bool:
+        """Whether the job is to be decided on apart."""
+        record = self._records.get(key)
+        return record is not None and record.job is not None and record.job.large
+
+    def is_unread(self, key: JobKey) -> bool:
+        """Whether the job's spec has yet to be read apart."""
+        record = self._records.get(key)
+        return record is not None and record.unread is not None
+
+    def note_read(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
+        """The spec of a large job. One that isn't of the newest generation is of no use: that was asked for as well."""
+        record = self._records.get(key)
+        raw = record.unread if record is not None else None
+        if record is None or raw is None or spec_version(raw["metadata"]) != of:
+            return
+        record.unread = None
+        record.parsed = of
+        self._show(key, record, raw, of, read, large=True)
+
+    def note_unreadable(self, key: JobKey, error: Exception) -> None:
+        """A large job that no reader has foreseen."""
+        record = self._records.get(key)
+        if record is not None and record.unread is not None:
+            problem = f"the job can't be read ({one_line(repr(error)[:300])})"
+            self.unreadable.tell(JOBS, record.unread, problem, error)
+            self._show_unreadable(key, record, record.unread, problem)
+
+    def _show(
+        self,
+        key: JobKey,
+        record: Record,
+        raw: Mapping[str, Any],
+        of: SpecVersion,
+        read: ReadSpec,
+        *,
+        large: bool,
+    ) -> None:
+        """The job as `decide` sees it from now on."""
+        metadata, known = raw["metadata"], record.job
+        record.raw_status = raw.get("status") or {}
+        try:
+            if is_larger(record.raw_status, MAX_STATUS_BYTES):
+                raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
+            status = JobStatus.model_validate(record.raw_status)
+        except ValueError as error:
+            # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
+            problem = f"the status can't be read ({first_problem(error)})"
+            self.unreadable.tell(JOBS, raw, problem)
+            self._show_unreadable(key, record, raw, problem)
+            return
+        if read.invalid is not None:
+            self.unreadable.tell(JOBS, raw, read.invalid, of="generation")
+        record.job = Job(
+            namespace=key.namespace,
+            name=key.name,
+            uid=of.uid,
+            generation=of.generation,
+            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+            spec=read.spec,
+            status=status,
+            deleting=metadata.get("deletionTimestamp") is not None,
+            invalid=read.invalid,
+            large=large,
+        )
+        if known is None or known.uid != of.uid:
+            # Pods may be known before their job.
+            record.merge_all_ends()
+        record.drop_old_reports()
+        self._changed(key)
+
+    def _note_unreadable_job(self, raw: object, problem: str) -> None:
+        """A job of which nothing but its name may be known."""
+        whole_object = mapping(raw)
+        metadata = mapping(whole_object.get("metadata"))
+        key, version = self._key(JOBS, metadata), _version(metadata)
+        if key is None:
+            return
+        record = self._record(key)
+        known = record.job_version
+        if known is None or known == version or is_newer(version, known):
+            record.job_version = version
+            self._show_unreadable(key, record, whole_object, problem)
+
+    def _show_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
+        """Nothing is done to such a job, and its status says why."""
+        metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
+        # Of such a status nothing else is ever written, and it may be large.
+        record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
+        record.parsed = record.unread = None
+        record.job = Job(
+            namespace=key.namespace,
+            name=key.name,
+            uid=text(metadata.get("uid"), 64),
+            generation=whole(metadata.get("generation")) or 1,
+            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
+            spec=None,
+            status=readable_part(record.raw_status),
+            deleting=metadata.get("deletionTimestamp") is not None,
+            unreadable=f"{problem}, so nothing is done to the job; correct it, or delete the job and create it again",
+        )
+        self._changed(key)
+
+    def _note_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+        key = self._key(PODS, metadata)
+        view = pod_view(raw, self._keys)
+        if key is None or view is None:
+            return
+        record = self._record(key)
+        known = record.pods.get(view.name)
+        if known is not None and not is_newer(version, known.version):
+            return
+        if known is not None and known.version.uid != version.uid:
+            # Deleted and created anew between two events.
+            record.lay_out(known)
+        pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
+        sets = record.own_sets()
+        owned, was_owned = record.owns(pod, sets), known is not None and record.owns(known, sets)
+        if owned:
+            record.merge_ends(pod)
+        if owned != was_owned or (owned and known is not None and known.view != view):
+            self._changed(key)
+
+    def _note_child(
+        self, resource: Resource, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned
+    ) -> None:
+        key = self._key(resource, metadata)
+        if key is None or resource.child_kind not in CHILDREN:
+            return
+        record = self._record(key)
+        view = child_view(resource.child_kind, raw, self._keys)
+        known = record.children.get((resource.child_kind, view.name))
+        if known is not None and not is_newer(version, known[1]):
+            return
+        was_another = known is not None and known[1].uid != version.uid
+        if known is not None and was_another:
+            record.leave_set(known[0])
+        record.children[resource.child_kind, view.name] = (view, version)
+        if resource == STATEFUL_SETS and (known is None or known[0].owner_uid != view.owner_uid or was_another):
+            # Pods may be known before their set.
+            record.merge_all_ends()
+        if known is None or known[0] != view:
+            self._changed(key)
+
+    def _bury(self, uid: str) -> None:
+        self._tombstones[uid] = None
+        while len(self._tombstones) > TOMBSTONES:
+            self._tombstones.popitem(last=False)
+
+
+def _version(metadata: Mapping[str, Any]) -> Versioned:
+    return Versioned(text(metadata.get("uid"), 64), text(metadata.get("resourceVersion"), 64))

@@ -1,0 +1,59 @@
+"""Objects that can't be taken in, though every reader of what they say is total: the last line of defence.
+
+Whatever the API server shows goes into the store one object at a time, and one that the store can't take costs nobody
+else anything: it is said in the log and counted, once for each of its versions, and a job says it in its own status.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+
+from trainmaster.api.json_values import mapping, text, whole
+from trainmaster.api.printable import one_line
+from trainmaster.controller.apiserver.cluster import Resource
+
+logger = logging.getLogger(__name__)
+
+# Versions of objects that were said: a sweep meets the same ones again and again.
+REMEMBERED = 4_096
+
+
+class Unreadable:
+    """`count` is called with the kind of each version of an object that can't be taken in."""
+
+    def __init__(self) -> None:
+        self.count: Callable[[str], None] = _ignore
+        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+    def tell(
+        self,
+        resource: Resource,
+        raw: object,
+        problem: str,
+        error: Exception | None = None,
+        *,
+        of: str = "resourceVersion",
+    ) -> None:
+        """Say and count it. `error`: what no reader has foreseen, so that its traceback is of use.
+
+        `of`: the field of the metadata that tells its versions apart; of a spec the generation.
+        """
+        metadata = mapping(mapping(raw).get("metadata"))
+        version = (
+            resource.kind,
+            text(metadata.get("uid"), 64),
+            text(metadata.get(of), 64) or str(whole(metadata.get(of))),
+        )
+        if version not in self._told:
+            self._told[version] = None
+            while len(self._told) > REMEMBERED:
+                self._told.popitem(last=False)
+            self.count(resource.kind)
+            place = one_line(f"{text(metadata.get('namespace'), 64)}/{text(metadata.get('name'), 253)}")
+            logger.error("%s %s is passed over: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
+
+
+def _ignore(kind: str) -> None:
+    del kind

@@ -1,0 +1,161 @@
+"""Keeps the end of the workers' logs when a job has ended, before its pods go, where job and operator allow it.
+
+They are in the ConfigMap `<job>-logs`, one key a worker (`worker-0.log`), owned by the job, so that `kubectl dtj logs`
+and plain kubectl can show them as long as the job exists. A ConfigMap holds at most 1 MiB: the worker that failed and
+worker 0 get the largest shares, the others split what is left. The label `trainmaster.dev/content: logs` keeps it out
+of the operator's watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
+from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Refused
+from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.keeping.owned_config_map import owned_config_map
+from trainmaster.controller.watching.watcher import LOGS_CONTENT
+from trainmaster.reconciling.snapshot import Job, PodView
+from trainmaster.reconciling.words import listed
+
+logger = logging.getLogger(__name__)
+
+# The longest tail of one worker, and of how many lines at most.
+LONGEST_TAIL = 64 * 1024
+TAIL_LINES = 2_000
+# Seconds for all logs together: the pods hold GPUs while they are read.
+READING_SECONDS = 5.0
+# The agents' stream is faster than the container's log: a log is complete when it has stood still for so long.
+SETTLE_SECONDS = 0.2
+SETTLE_TRIES = 8
+CONCURRENT_READS = 16
+
+
+def logs_name(job: str) -> str:
+    """The ConfigMap's name."""
+    return f"{job}-logs"
+
+
+def allows_logs(job: Job) -> bool:
+    """Whether the job lets its output be kept (runPolicy.keepLogs). What can't be read hasn't allowed it."""
+    return job.spec is not None and job.spec.run_policy.keep_logs
+
+
+class KeptLogs:
+    """Saves a job's logs once."""
+
+    def __init__(self, cluster: Cluster, *, limit: int) -> None:
+        self._cluster = cluster
+        self._limit = limit
+        self._saved: set[str] = set()
+
+    def forget(self, uid: str) -> None:
+        """The job is gone."""
+        self._saved.discard(uid)
+
+    async def __call__(self, key: JobKey, snapshot: Snapshot) -> None:
+        """Save what there is. Never in the way of the job's end: what can't be read or written is logged."""
+        job = snapshot.job
+        pods = [pod for pod in snapshot.observed.pods if pod.worker_container is not None and _has_started(pod)]
+        if self._limit <= 0 or not allows_logs(job) or job.uid in self._saved or job.deleting or not pods:
+            return
+        failed = {failure.pod for failure in job.status.failures}
+        shares = share_out(pods, self._limit, failed)
+        slots = asyncio.Semaphore(CONCURRENT_READS)
+
+        async def read(pod: PodView, limit: int) -> tuple[str, str] | None:
+            async with slots:
+                try:
+                    text = await self.tail(key.namespace, pod, limit)
+                except (ClusterError, TimeoutError) as error:
+                    logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
+                    return None
+            return f"worker-{pod.worker}.log", text
+
+        tasks = {asyncio.create_task(read(pod, limit)): pod for pod, limit in shares}
+        done, late = await asyncio.wait(tasks, timeout=READING_SECONDS)
+        for task in late:
+            task.cancel()
+        if late:
+            names = listed(sorted(tasks[task].name for task in late))
+            logger.warning("%s: the log of %s isn't kept: it wasn't read within %g s", key, names, READING_SECONDS)
+        data = dict(sorted(entry for task in done if (entry := task.result()) is not None))
+        if data:
+            await self._write(key, snapshot, data)
+        self._saved.add(job.uid)
+
+    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
+        """The end of a worker's log, at most `limit` bytes, from whole lines. Raises ClusterError."""
+        # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut here.
+        container = pod.worker_container
+        restarted = container is not None and container.restarts > 0
+        if container is not None and container.state != "running":
+            # Nothing comes any more. While the container waits for its next start, this is the one before already.
+            text = await self._read(namespace, pod.name)
+            restarted = restarted and container.state == "terminated"
+        else:
+            text = await self._settled(namespace, pod.name, may_be_empty=restarted)
+        if restarted or not text:
+            # An agent that reported by exiting left what its ranks printed in the log of the container before; an empty
+            # log is one of a container that was started again since the pod was last seen.
+            text = await self._read(namespace, pod.name, previous=True) + text
+        raw = text.replace("\x00", "").encode()
+        if len(raw) <= limit:
+            return raw.decode(errors="replace")
+        tail = raw[-limit:].decode(errors="ignore")
+        return tail.partition("\n")[2] or tail
+
+    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
+        """The log once it doesn't grow any more; an empty one may still be on its way."""
+        before: str | None = None
+        text = ""
+        for _ in range(SETTLE_TRIES):
+            text = await self._read(namespace, pod)
+            if text == before and (text or may_be_empty):
+                break
+            before = text
+            await asyncio.sleep(SETTLE_SECONDS)
+        return text
+
+    async def _read(self, namespace: str, pod: str, *, previous: bool = False) -> str:
+        try:
+            return await self._cluster.pod_log(
+                namespace,
+                pod,
+                container="worker",
+                tail_lines=TAIL_LINES,
+                limit_bytes=16 * LONGEST_TAIL,
+                previous=previous,
+            )
+        except Refused:
+            if previous:
+                # The kubelet keeps the last container's log only, and that one may be gone already (400).
+                return ""
+            raise
+
+    async def _write(self, key: JobKey, snapshot: Snapshot, data: dict[str, str]) -> None:
+        job = snapshot.job
+        body = owned_config_map(job, logs_name(job.name), LOGS_CONTENT, data)
+        try:
+            await self._cluster.create(CONFIG_MAPS, job.namespace, body)
+        except AlreadyExists:
+            logger.debug("%s: the logs were kept by an earlier operator.", key)
+        except Refused as error:
+            logger.warning("%s: the logs can't be kept: %s", key, error)
+
+
+def share_out(pods: Sequence[PodView], limit: int, failed: set[str | None]) -> list[tuple[PodView, int]]:
+    """Bytes for each pod's tail: full tails for the pods that failed and worker 0, an equal share for the others."""
+    first = [pod for pod in pods if pod.name in failed or pod.worker == 0]
+    others = [pod for pod in pods if pod not in first]
+    full = min(LONGEST_TAIL, limit // (2 * len(first) if others else len(first)) if first else 0)
+    left = limit - full * len(first)
+    share = min(LONGEST_TAIL, left // len(others)) if others else 0
+    return [(pod, full) for pod in first] + [(pod, share) for pod in others if share > 0]
+
+
+def _has_started(pod: PodView) -> bool:
+    container = pod.worker_container
+    return container is not None and (container.state != "waiting" or container.restarts > 0)

@@ -1,0 +1,53 @@
+"""The Secret of each namespace from which its agents derive their jobs' tokens: written once, never read.
+
+It is made with the first StatefulSet of the namespace in an operator's life. The operator has no right to read it, and
+needs none: it derives what is in it.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from trainmaster.api.signing import SigningKeys
+from trainmaster.controller.apiserver.cluster import SECRETS, Cluster
+from trainmaster.controller.apiserver.errors import AlreadyExists, Refused
+from trainmaster.controller.keys.signing_keys import agents_secret
+
+logger = logging.getLogger(__name__)
+
+
+class AgentsSecrets:
+    """See the module."""
+
+    def __init__(self, cluster: Cluster, keys: SigningKeys) -> None:
+        self._cluster = cluster
+        self._keys = keys
+        self._made: set[str] = set()
+        self._told: set[str] = set()
+
+    async def make(self, namespace: str) -> None:
+        """See to it that the namespace has its Secret, before pods ask for it. Raises ClusterError.
+
+        One that is refused is said in the log and does without: agents then report by exiting, and jobs run.
+        """
+        if namespace in self._made:
+            return
+        try:
+            await self._cluster.create(SECRETS, namespace, agents_secret(namespace, self._keys))
+        except AlreadyExists:
+            logger.debug("The agents' Secret of %s is there.", namespace)
+        except Refused as error:
+            if namespace not in self._told:
+                self._told.add(namespace)
+                logger.warning(
+                    "The agents of %s can't be reached, and recover more slowly, until their Secret can be made: %s",
+                    namespace,
+                    error,
+                )
+            return
+        self._made.add(namespace)
+
+    def doubt(self, namespace: str) -> None:
+        """An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it
+        and made one of the same name."""
+        self._made.discard(namespace)

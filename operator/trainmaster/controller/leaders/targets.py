@@ -1,0 +1,98 @@
+"""Whom the operator listens to for a job, and which workers and ranks can be told of: from what stands in the cluster.
+
+All that is kept of what a lead says is bounded by what is planned here: the spec's workers and their ranks, and pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
+from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.leaders.reach import AgentAddress
+from trainmaster.rendering import worker_layout
+
+
+@dataclass(frozen=True)
+class Following:
+    """Whom to listen to for a job, and for what.
+
+    `candidates` are reachable agents in the order of lead succession. `processes` has how many ranks each worker has
+    that the job can have, whether or not its pod is there now; `ranks` which these are in the attempt `assigned`, the
+    newest whose members are known.
+    """
+
+    key: JobKey
+    uid: str
+    attempt: int
+    candidates: tuple[AgentAddress, ...]
+    processes: Mapping[int, int]
+    assigned: int = 0
+    ranks: Mapping[int, range] = field(default_factory=dict)
+
+    @property
+    def workers(self) -> Collection[int]:
+        """The workers that the job can have."""
+        return self.processes.keys()
+
+    @property
+    def world(self) -> int:
+        """Ranks that the job can have."""
+        return sum(self.processes.values())
+
+    def has_ranks(self, attempt: int, worker: int, ranks: Collection[int]) -> bool:
+        """Whether a worker can have these ranks: exactly its own where the attempt's members are known."""
+        if attempt == self.assigned:
+            own = self.ranks.get(worker, range(0))
+            return all(rank in own for rank in ranks)
+        return len(ranks) <= self.processes.get(worker, 0) and all(rank < self.world for rank in ranks)
+
+
+def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
+    """Whom to listen to, by the newest assignment that stands anywhere; None when there is nobody."""
+    job, observed = snapshot.job, snapshot.observed
+    if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
+        return None
+    assignments = [child.assignment for child in observed.children] + [pod.assignment for pod in observed.pods]
+    newest = max((a for a in assignments if a is not None), key=lambda a: a.attempt, default=None)
+    if newest is None:
+        return None
+    pods = {pod.worker: pod for pod in observed.pods}
+    candidates = []
+    for worker in newest.workers:
+        pod = pods.get(worker)
+        if pod is None or pod.deleting or pod.worker_container is None or pod.worker_container.state != "running":
+            continue
+        candidates.append(AgentAddress(job.namespace, pod.name, pod.uid, worker, pod.ip))
+    if not candidates:
+        return None
+    key = JobKey(job.namespace, job.name)
+    # A worker whose pod is being replaced too: it may have joined and finished before the next plan.
+    layout = worker_layout(job.identity, job.spec) if job.spec is not None else ()
+    processes = {worker: group.processes for group in layout for worker in group.indexes}
+    # Who was scaled away may still run. Only jobs of one group are resized.
+    most = max(processes.values(), default=0)
+    processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
+    return Following(
+        key=key,
+        uid=job.uid,
+        attempt=max(status.attempt, newest.attempt),
+        candidates=tuple(candidates),
+        processes=processes,
+        assigned=newest.attempt,
+        ranks=_ranks(newest.workers, processes),
+    )
+
+
+def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, range]:
+    """The ranks of each member: they follow each other in the order of the assignment.
+
+    How many a worker has can't be changed once the job exists, so what an annotation says of it isn't asked.
+    """
+    ranks, first = {}, 0
+    for worker in workers:
+        count = processes.get(worker, 0)
+        ranks[worker] = range(first, first + count)
+        first += count
+    return ranks

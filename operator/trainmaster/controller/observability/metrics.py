@@ -1,0 +1,154 @@
+"""The operator's Prometheus metrics, in a registry of its own so that several operators can live in one process."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Sequence
+from typing import get_args
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from trainmaster import __version__
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
+from trainmaster.controller.leaders.streams import Fault
+from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.time_spent import CATEGORIES
+
+FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+# What a pass over a job can come to.
+RESULTS = ("ok", "conflict", "gone", "busy", "error", "bug")
+RECOVERY = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300)
+
+# A series of timestamps beside each counter, which nothing of ours asks for, would double what is scraped.
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class OperatorMetrics:
+    """All metrics. Names and labels are part of the interface: dashboards and alerts use them."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.reconciles = Counter(
+            "trainmaster_reconciles", "Passes over a job, by outcome.", ["result"], registry=self.registry
+        )
+        self.reconcile_seconds = Histogram(
+            "trainmaster_reconcile_duration_seconds", "Duration of a pass.", buckets=FAST, registry=self.registry
+        )
+        self.queue_depth = Gauge("trainmaster_queue_depth", "Jobs that wait for a pass.", registry=self.registry)
+        self.queue_seconds = Histogram(
+            "trainmaster_queue_wait_seconds",
+            "How long a job waited for its pass.",
+            buckets=FAST,
+            registry=self.registry,
+        )
+        self.writes = Counter(
+            "trainmaster_api_writes",
+            "Writes to the API server that succeeded.",
+            ["verb", "kind"],
+            registry=self.registry,
+        )
+        self.jobs = Gauge("trainmaster_jobs", "Jobs by phase.", ["phase"], registry=self.registry)
+        self.restarts = Counter(
+            "trainmaster_restarts",
+            "New attempts, by what ended the one before: a failure that counts, or a disruption.",
+            ["cause"],
+            registry=self.registry,
+        )
+        self.finished = Counter("trainmaster_jobs_finished", "Jobs that ended.", ["phase"], registry=self.registry)
+        self.recovery_seconds = Histogram(
+            "trainmaster_recovery_seconds",
+            "From the end of an attempt, as the operator learned of it, until the next one runs.",
+            buckets=RECOVERY,
+            registry=self.registry,
+        )
+        self.streams = Gauge("trainmaster_streams_open", "Open streams of leads.", registry=self.registry)
+        self.stream_faults = Counter(
+            "trainmaster_stream_faults",
+            "Streams of leads that didn't just break, by what was wrong: what the lead said, how it answered, a bug.",
+            ["fault"],
+            registry=self.registry,
+        )
+        self.watch_restarts = Counter(
+            "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
+        )
+        self.unreadable = Counter(
+            "trainmaster_unreadable_objects",
+            "Versions of objects that can't be read, or specs that are refused: they are passed over.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
+        # A rate can only be told of a counter that was there before it was counted up.
+        for result in RESULTS:
+            self.reconciles.labels(result=result)
+        for cause in ("failure", "disruption"):
+            self.restarts.labels(cause=cause)
+        for fault in get_args(Fault):
+            self.stream_faults.labels(fault=fault)
+        for phase in TERMINAL_PHASES:
+            self.finished.labels(phase=phase)
+        ProcessCollector(registry=self.registry)
+        version = Gauge("trainmaster_build_info", "1, with the version that runs.", ["version"], registry=self.registry)
+        version.labels(version=__version__).set(1)
+        self._per_job = _PerJob()
+        self.registry.register(self._per_job)
+
+    def count_jobs(self, jobs: Iterable[Job]) -> None:
+        """Bring what is told of jobs up to date."""
+        self._per_job.jobs = tuple((job.namespace, job.name, job.status) for job in jobs)
+        phases = Counts(status.phase or "Pending" for _, _, status in self._per_job.jobs)
+        for phase in get_args(Phase):
+            self.jobs.labels(phase=phase).set(phases[phase])
+
+    def count_transition(self, old: JobStatus, new: JobStatus) -> None:
+        """What a written status means for the counters."""
+        if new.restarts > old.restarts:
+            self.restarts.labels(cause="failure").inc(new.restarts - old.restarts)
+        if new.disruptions > old.disruptions:
+            self.restarts.labels(cause="disruption").inc(new.disruptions - old.disruptions)
+        if new.phase != old.phase and new.phase in ("Succeeded", "Failed"):
+            self.finished.labels(phase=new.phase).inc()
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self.registry)
+
+
+class _PerJob(Collector):
+    """What each job's status says, for as long as the job exists: its series go with it."""
+
+    # Namespace, name and status: a job that is deleted until the next scrape isn't kept for it.
+    jobs: Sequence[tuple[str, str, JobStatus]] = ()
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """Made at each scrape."""
+        # Not `job`, which is Prometheus' own label for what it scrapes.
+        names = ["namespace", "job_name"]
+        seconds = CounterMetricFamily(
+            "trainmaster_job_time_seconds", "Where a job's time since its start went.", labels=[*names, "category"]
+        )
+        goodput = GaugeMetricFamily(
+            "trainmaster_job_goodput_ratio",
+            "Share of a job's time since its start, suspended time apart, that went into new steps.",
+            labels=names,
+        )
+        for namespace, job_name, status in self.jobs:
+            name, progress, time = [namespace, job_name], status.progress, status.time
+            if progress is not None and progress.goodput is not None:
+                goodput.add_metric(name, progress.goodput)
+            for category in CATEGORIES if time is not None else ():
+                spent = getattr(time, category)
+                if spent:
+                    seconds.add_metric([*name, category], spent)
+        yield seconds
+        yield goodput

@@ -1,0 +1,76 @@
+"""Types that newer API servers have in another version: found by asking, and remembered."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from kubernetes.aio.client import Configuration
+
+from trainmaster.controller.apiserver.client import KubernetesCluster
+from trainmaster.controller.apiserver.cluster import GANGS, PODS
+from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.controller.apiserver.errors import NotFound, from_response
+
+POD_GROUPS = GANGS["kubernetes"]
+STATUS = {"kind": "Status", "reason": "NotFound", "message": 'podgroups.scheduling.k8s.io "bert" not found'}
+
+
+class Server(KubernetesCluster):
+    """Answers as an API server that serves one version of PodGroups, or none."""
+
+    def __init__(self, served: str) -> None:
+        super().__init__(Connection(Configuration(), in_cluster=False))
+        self.version = served
+        self.asked: list[tuple[str, str, Any]] = []
+
+    async def _bytes(self, method: str, path: str, **given: Any) -> bytes:  # type: ignore[override]
+        self.asked.append((method, path, (given.get("body") or {}).get("apiVersion")))
+        if path.startswith("/apis/") and not path.startswith(f"/apis/scheduling.k8s.io/{self.version}/"):
+            raise from_response(f"{method} {path}", 404, {}, b"404 page not found\n")
+        if method == "GET" and path.endswith("/absent"):
+            raise from_response(f"{method} {path}", 404, {}, json.dumps(STATUS).encode())
+        return b"{}"
+
+
+async def apply(server: Server) -> None:
+    body = {"apiVersion": POD_GROUPS.api_version, "kind": "PodGroup"}
+    await server.apply(POD_GROUPS, "team", "bert", body, force=True)
+
+
+@pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v1beta1"])
+async def test_what_is_served_is_found_and_then_asked_for_at_once(version: str) -> None:
+    server = Server(version)
+    try:
+        await apply(server)
+        assert server.served(POD_GROUPS).version == version
+        server.asked.clear()
+        await apply(server)
+        path = f"/apis/scheduling.k8s.io/{version}/namespaces/team/podgroups/bert"
+        assert server.asked == [("PATCH", path, f"scheduling.k8s.io/{version}")]
+    finally:
+        await server.close()
+
+
+async def test_an_object_that_isnt_there_is_no_version_that_isnt_served() -> None:
+    server = Server("v1beta1")
+    try:
+        with pytest.raises(NotFound):
+            await server.get(POD_GROUPS, "team", "absent")
+        assert server.served(POD_GROUPS).version == "v1beta1"
+    finally:
+        await server.close()
+
+
+async def test_where_none_is_served_that_is_said_and_asked_anew_later() -> None:
+    server = Server("v2")
+    try:
+        with pytest.raises(NotFound):
+            await apply(server)
+        server.version = "v1alpha3"
+        await apply(server)
+        await server.get(PODS, "team", "bert")
+        assert server.asked[-1][1] == "/api/v1/namespaces/team/pods/bert"
+    finally:
+        await server.close()

@@ -1,0 +1,295 @@
+"""A large job costs only itself: it is read and decided on apart, and what is kept of it is small and goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+import weakref
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.polling import until
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.controller.apiserver.cluster import JOBS
+from trainmaster.controller.apiserver.errors import Unavailable
+from trainmaster.controller.cache.large_jobs import Apart, LargeJobs
+from trainmaster.controller.cache.records import JobKey, Snapshot, SpecVersion, read_spec
+from trainmaster.controller.cache.store import MAX_STATUS_BYTES, Store
+from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.controller.reconciler import Reconciler
+from trainmaster.controller.workqueue import WorkQueue
+from trainmaster.reconciling import decide
+from trainmaster.reconciling.children import RememberedHashes
+from trainmaster.reconciling.decision import Decision
+from trainmaster.reconciling.snapshot import Job
+from trainmaster.rendering import Settings
+
+KEY = JobKey(b.NAMESPACE, "bert")
+KIB = 1024
+# 390 KiB of JSON, 1,000 mappings in each of 25 lists.
+MAPPINGS: dict[str, Any] = {"training": {"data": [[{"a": n} for n in range(1000)] for _ in range(25)]}}
+# 220 KiB, an environment variable in each item.
+VARIABLES: dict[str, Any] = {
+    "podTemplate": {
+        "spec": {
+            "containers": [
+                {"name": f"side-{one}", "env": [{"name": f"V{n}", "value": "x"} for n in range(600)]}
+                for one in range(10)
+            ]
+        }
+    }
+}
+ANNOTATIONS = {f"team.example.com/{n}": "a" * 1000 for n in range(250)}
+
+
+def large(version: int = 1, *, uid: str = b.JOB_UID, **spec: Any) -> dict[str, Any]:
+    raw = b.job(uid=uid, **spec)
+    managed = [{"manager": "kubectl", "fieldsV1": {f"f:{n}": {} for n in range(5_000)}}]
+    raw["metadata"] |= {
+        "resourceVersion": str(version),
+        "annotations": dict(ANNOTATIONS),
+        "managedFields": managed,
+        "creationTimestamp": "2026-11-22T04:00:00Z",
+    }
+    return raw
+
+
+def size_of(root: object) -> int:
+    """Bytes of an object and of all that only it leads to, types and modules apart."""
+    seen, waiting, size = {id(root)}, [root], 0
+    while waiting:
+        one = waiting.pop()
+        size += sys.getsizeof(one)
+        for inner in gc.get_referents(one):
+            if (
+                id(inner) not in seen
+                and not isinstance(inner, type)
+                and type(inner).__name__ not in ("module", "function")
+            ):
+                seen.add(id(inner))
+                waiting.append(inner)
+    return size
+
+
+@pytest.mark.parametrize("spec", [MAPPINGS, VARIABLES], ids=["training", "podTemplate"])
+def test_a_large_job_is_kept_in_a_few_kibibytes(spec: dict[str, Any]) -> None:
+    """As Python's objects they were megabytes."""
+    store = Store(lambda key: None, KEYS)
+    store.note(JOBS, large(**spec))
+    kept = size_of(store.snapshot(KEY))
+    other = Store(lambda key: None, KEYS)
+    other.note(JOBS, b.job())
+    assert kept - size_of(other.snapshot(KEY)) < 64 * KIB
+
+
+def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
+    """Renderings were remembered by keys that held the spec: twelve jobs made and deleted kept 345 MB."""
+    store, metrics = Store(lambda key: None, KEYS), OperatorMetrics()
+    specs: list[weakref.ref[JobSpec]] = []
+    for n in range(12):
+        raw = large(10 * n + 1, uid=f"uid-{n}", training={"lr": 0.1})
+        store.note(JOBS, raw)
+        snapshot = store.snapshot(KEY)
+        assert snapshot is not None
+        assert snapshot.job.spec is not None
+        specs.append(weakref.ref(snapshot.job.spec))
+        first = decide(snapshot.job, snapshot.observed, 1_795_000_000.0, Settings())
+        raw = {**raw, "status": first.status.model_dump(by_alias=True, exclude_none=True)}
+        raw["metadata"]["resourceVersion"] = str(10 * n + 2)
+        store.note(JOBS, raw)
+        snapshot = store.snapshot(KEY)
+        assert snapshot is not None
+        assert decide(snapshot.job, snapshot.observed, 1_795_000_000.0, Settings()).actions
+        metrics.count_jobs(store.jobs())
+        store.note_deleted(JOBS, raw)
+        del snapshot, first
+    gc.collect()
+    assert [spec() for spec in specs] == [None] * 12
+
+
+def test_hashes_are_remembered_by_the_very_spec_and_forgotten_with_it() -> None:
+    remembered = RememberedHashes()
+    one, other = (JobSpec.model_validate({"command": ["x"], "workers": 1}) for _ in range(2))
+    keys: list[Any] = ["first", "second", "third"]
+    for key in keys:
+        remembered.put(one, key, (("Service", key, "hash"),))
+    # The last two: a job's renderings follow each other.
+    assert remembered.get(one, keys[0]) is None
+    assert remembered.get(one, keys[2]) == (("Service", "third", "hash"),)
+    assert remembered.get(other, keys[2]) is None
+    del one
+    gc.collect()
+    assert len(remembered) == 0
+
+
+class World:
+    """A store whose large jobs are read by the test."""
+
+    def __init__(self) -> None:
+        self.changes: list[JobKey] = []
+        self.asked: list[JobKey] = []
+        self.store = Store(self.changes.append, KEYS, read_apart=self.asked.append)
+
+    def read(self, raw: dict[str, Any], generation: int = 1) -> None:
+        self.store.note_read(KEY, SpecVersion(raw["metadata"]["uid"], generation), read_spec(raw, "bert"))
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+
+def test_a_large_job_is_not_read_where_it_comes_in() -> None:
+    world = World()
+    world.store.note(JOBS, large(1, **MAPPINGS))
+    assert (world.asked, world.changes, world.store.snapshot(KEY)) == ([KEY], [], None)
+    # A sweep of the store finds it there.
+    assert [name for _, name, _ in world.store.known(JOBS)] == ["bert"]
+    world.read(large(1, **MAPPINGS))
+    assert world.snapshot().job.spec is not None
+    assert world.snapshot().job.large
+    assert world.changes == [KEY]
+
+
+def test_a_job_of_common_size_is_read_at_once() -> None:
+    world = World()
+    world.store.note(JOBS, large(1, training={"epochs": 3, "words": ["a"] * 100}))
+    assert world.asked == []
+    assert not world.snapshot().job.large
+
+
+def test_what_happens_to_a_job_while_it_is_read_is_not_lost() -> None:
+    world = World()
+    world.store.note(JOBS, large(1, **MAPPINGS))
+    world.store.note(JOBS, large(2, status={"attempt": 4}, **MAPPINGS))
+    world.read(large(1, **MAPPINGS))
+    assert world.snapshot().job.status.attempt == 4
+    assert world.snapshot().version.resource_version == "2"
+    # From then on only its status is read, at once.
+    world.store.note(JOBS, large(3, status={"attempt": 5}, **MAPPINGS))
+    assert world.snapshot().job.status.attempt == 5
+    assert not world.store.is_unread(KEY)
+
+
+def test_an_answer_to_our_own_write_shows_at_once_while_a_new_spec_is_read() -> None:
+    """No later pass may see the attempt before, or the job would be decided on twice."""
+    world = World()
+    world.store.note(JOBS, large(1, **MAPPINGS))
+    world.read(large(1, **MAPPINGS))
+    changed = large(2, workers=3, status={"attempt": 2}, **MAPPINGS)
+    changed["metadata"]["generation"] = 2
+    world.store.note(JOBS, changed)
+    job = world.snapshot().job
+    assert (job.status.attempt, job.generation, job.spec.workers if job.spec else None) == (2, 1, 2)
+    # What was read of the generation before is of no use any more.
+    world.read(large(1, **MAPPINGS))
+    assert world.snapshot().job.generation == 1
+    world.read(changed, generation=2)
+    job = world.snapshot().job
+    assert (job.generation, job.spec.workers if job.spec else None) == (2, 3)
+
+
+def test_a_job_that_is_deleted_or_replaced_while_it_is_read_does_not_come_back() -> None:
+    world = World()
+    world.store.note(JOBS, large(1, **MAPPINGS))
+    world.store.note_deleted(JOBS, large(2, **MAPPINGS))
+    world.read(large(1, **MAPPINGS))
+    assert world.store.snapshot(KEY) is None
+    world.store.note(JOBS, large(3, uid="another", **MAPPINGS))
+    world.read(large(1, **MAPPINGS))
+    assert world.store.snapshot(KEY) is None
+
+
+def test_a_large_job_that_cant_run_says_why() -> None:
+    world = World()
+    raw = large(1, podTemplate={"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}})
+    world.store.note(JOBS, raw)
+    world.read(raw)
+    assert world.snapshot().job.invalid == ("spec.podTemplate.spec.tolerations: has 20000 items; use at most 1000")
+
+
+def test_a_status_beyond_all_measure_is_not_kept() -> None:
+    world = World()
+    world.store.note(JOBS, large(1, status={"attempt": 1, "notes": "a" * MAX_STATUS_BYTES}))
+    snapshot = world.store.snapshot(KEY)
+    assert snapshot is not None
+    assert str(snapshot.job.unreadable).startswith("the status can't be read (it has more than 262144 bytes)")
+    assert snapshot.raw_status == {"conditions": []}
+    world.store.note(JOBS, large(2, status={"attempt": 1}))
+    assert world.snapshot().job.status.attempt == 1
+
+
+async def test_large_jobs_are_read_one_by_one_and_again_when_that_fails() -> None:
+    cluster, apart = FakeCluster(), Apart()
+    reader = LargeJobs(cluster, apart)
+    store = Store(lambda key: None, KEYS, read_apart=reader.add)
+    for name in ("one", "two"):
+        store.note(JOBS, cluster.put(JOBS, b.job(name, uid=name, **MAPPINGS)))
+    store.note(JOBS, b.job("gone", uid="gone", **MAPPINGS))
+    cluster.fail("get", JOBS.plural, Unavailable("GET jobs", "try later", status=503))
+    task = asyncio.create_task(reader.run(store))
+    try:
+        await until(lambda: len(list(store.jobs())) == 2)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await apart.close()
+    # Each once, once more after the failure, and the one that isn't there.
+    assert cluster.calls["get", "DistributedTrainingJob"] == 4
+    assert all(job.spec is not None for job in store.jobs())
+
+
+async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
+    """Ten of them hold the thread until a small job, added last, has had its pass with the two workers there are."""
+    small_done, threads = threading.Event(), dict[str, str]()
+
+    def blocking(job: Job, observed: Any, now: float, settings: Settings) -> Decision:
+        threads[job.name] = threading.current_thread().name
+        if job.large:
+            assert small_done.wait(30)
+        else:
+            small_done.set()
+        return Decision(job.status)
+
+    async def nothing(*arguments: Any) -> Any:
+        return None
+
+    async def execute(*arguments: Any) -> Any:
+        return SimpleNamespace(wrote_status=False, retry_after=None)
+
+    queue: WorkQueue[JobKey] = WorkQueue()
+    store, apart = Store(queue.add, KEYS), Apart()
+    look = cast(Any, SimpleNamespace(look=nothing))
+    streams = cast(Any, SimpleNamespace(expect=lambda *_: None, follow=lambda *_: None))
+    reconciler = Reconciler(
+        store,
+        queue,
+        cast(Any, SimpleNamespace(execute=execute)),
+        streams,
+        look,
+        OperatorMetrics(),
+        blocking,
+        Settings(),
+        forget=lambda uid: None,
+        kills=look,
+        domains=look,
+        kueue=look,
+        apart=apart,
+    )
+    for n in range(10):
+        store.note(JOBS, b.job(f"large-{n}", uid=f"large-{n}", **MAPPINGS))
+    store.note(JOBS, b.job("small", uid="small"))
+    workers = [asyncio.create_task(work()) for work in (reconciler.work, reconciler.work, reconciler.work_apart)]
+    await until(lambda: len(threads) == 11)
+    queue.close()
+    await asyncio.gather(*workers)
+    await apart.close()
+    assert threads.pop("small") == threading.current_thread().name
+    assert set(threads.values()) == {"large jobs_0"}

@@ -1,0 +1,249 @@
+"""The evidence of attempts is kept in a ConfigMap: bounded, clean, merged, and never in the way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.polling import until
+from trainmaster.api.evidence import AttemptEvidence, evidence_key, parse_ranks
+from trainmaster.api.protocol import ProtocolError, Report
+from trainmaster.api.v1alpha1 import Failure, JobStatus
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.apiserver.errors import Forbidden
+from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
+from trainmaster.controller.leaders.stream_lines import EvidenceLine, parse_line
+from trainmaster.reconciling.snapshot import PodView
+from trainmaster.reconciling.times import to_text
+
+KEY = JobKey(b.NAMESPACE, "bert")
+
+
+def now_text() -> str:
+    import time
+
+    return to_text(time.time())
+
+
+@dataclass
+class World:
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    settle_seconds: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.store = Store(lambda _key: None, KEYS)
+        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        for index in range(2):
+            self.store.note(PODS, self.cluster.put(PODS, b.pod(index)))
+        self.keeper = EvidenceKeeper(self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds)
+
+    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
+        return f"the end of {pod.name}\n"
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+    def note(self, *failures: Failure) -> None:
+        self.keeper.note(KEY, self.snapshot(), JobStatus(phase="Running", attempt=2, failures=list(failures)))
+
+    def reported(self, worker: int, **fields: Any) -> None:
+        uid = self.snapshot().observed.pods[worker].uid
+        values: dict[str, Any] = {"attempt": 1, "worker": worker, "uid": uid, "state": "Failed", "reason": "Error"}
+        self.store.note_report(KEY, Report(**{**values, **fields}))
+
+    def data(self) -> dict[str, str]:
+        found = self.cluster.objects.get(("configmaps", b.NAMESPACE, "bert-evidence"))
+        return dict(found["data"]) if found else {}
+
+    def kept(self, attempt: int) -> AttemptEvidence:
+        found = AttemptEvidence.parse(self.data()[evidence_key(attempt)])
+        assert found is not None
+        return found
+
+
+def failed(attempt: int = 1, reason: str = "Hung", **fields: Any) -> Failure:
+    values: dict[str, Any] = {"worker": 1, "rank": 1, "pod": "bert-1", "message": "no progress", "at": now_text()}
+    return Failure(attempt=attempt, reason=reason, **{**values, **fields})
+
+
+def stalled(attempt: int = 1, worker: int = 1, text: str = "in stuck") -> EvidenceLine:
+    line = {"type": "evidence", "attempt": attempt, "worker": worker, "ranks": {str(worker): {"step": 3, "text": text}}}
+    parsed = parse_line(json.dumps(line).encode())
+    assert isinstance(parsed, EvidenceLine)
+    return parsed
+
+
+async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner() -> None:
+    world = World()
+    world.keeper.take(b.JOB_UID, stalled())
+    world.note(failed())
+    world.reported(1, reason="Hung", rank=1, error="stuck\x1b[31m\ud800", exit_code=68)
+    world.reported(0, state="Stopped", reason="Stopped", culprit=False)
+    await until(lambda: bool(world.data()))
+    kept = world.kept(1)
+    assert kept.failure["reason"] == "Hung"
+    assert kept.ranks == {1: {"step": 3, "text": "in stuck"}}
+    assert (kept.workers[1]["rank"], kept.workers[1]["exitCode"]) == (1, 68)
+    assert kept.workers[1]["error"] == "stuck[31m?", "no terminal commands, valid UTF-8"
+    assert kept.workers[0]["state"] == "Stopped"
+    assert kept.logs == {1: "the end of bert-1\n"}
+    await until(lambda: not any(one.stalls or one.size for one in world.keeper._jobs.values()))
+    metadata = world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["metadata"]
+    assert metadata["ownerReferences"][0]["uid"] == b.JOB_UID
+    world.note(failed())
+    await world.keeper.close()
+
+
+@pytest.mark.parametrize("forbids", ["the job", "the operator"])
+async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(forbids: str) -> None:
+    world = World()
+    if forbids == "the job":
+        world.store.note(JOBS, world.cluster.put(JOBS, b.job(runPolicy={"keepLogs": False})))
+    else:
+        world.keeper = EvidenceKeeper(world.cluster, world.store, world.tail, keep_output=False, settle_seconds=0.05)
+    world.keeper.take(b.JOB_UID, stalled(text="a patient's name"))
+    world.note(failed())
+    world.reported(1, reason="Hung", rank=1, error="a patient's name", exit_code=68)
+    await until(lambda: bool(world.data()))
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
+    kept = world.kept(1)
+    assert "patient" not in str(world.data())
+    assert kept.logs == {}
+    assert kept.ranks == {1: {"step": 3, "text": ""}}
+    assert (kept.workers[1]["reason"], kept.workers[1]["exitCode"]) == ("Hung", 68)
+
+
+async def test_attempts_are_added_and_the_same_failure_is_written_once() -> None:
+    world = World()
+    first = failed(1, "Error")
+    world.note(first)
+    await until(lambda: len(world.data()) == 1)
+    writes = world.cluster.calls["patch", "ConfigMap"] + world.cluster.calls["create", "ConfigMap"]
+    world.note(first)
+    world.note(failed(2, "Signal"), first)
+    await until(lambda: len(world.data()) == 2)
+    assert world.cluster.calls["patch", "ConfigMap"] + world.cluster.calls["create", "ConfigMap"] == writes + 1
+    assert (world.kept(1).failure["reason"], world.kept(2).failure["reason"]) == ("Error", "Signal")
+
+
+async def test_at_the_jobs_end_it_is_written_at_once_and_keeps_what_was_known() -> None:
+    world = World(settle_seconds=60.0)
+    earlier = AttemptEvidence(1, {"reason": "Hung"}, ranks={0: {"text": "kept before"}}, logs={1: "log"})
+    metadata = {"namespace": b.NAMESPACE, "name": "bert-evidence", "ownerReferences": b.owner()}
+    world.cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {evidence_key(1): earlier.to_json()}})
+    world.keeper.take(b.JOB_UID, stalled())
+    world.note(failed())
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
+    kept = world.kept(1)
+    assert kept.ranks.keys() == {0, 1}
+    assert kept.logs == {1: "log"}
+
+
+async def test_at_the_jobs_end_an_attempt_that_ended_just_before_is_written_too() -> None:
+    world = World(settle_seconds=600)
+    world.reported(1, attempt=1, error="the first error")
+    first = failed(1, reason="Error")
+    world.note(first)
+    world.reported(0, attempt=2, error="the second error")
+    second = failed(2, reason="Error", worker=0, rank=0, pod="bert-0")
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=2, failures=[second, first]))
+    assert world.kept(1).workers[1]["error"] == "the first error"
+    assert world.kept(2).workers[0]["error"] == "the second error"
+    await world.keeper.close()
+
+
+async def test_what_only_a_pod_knows_is_written_before_the_operator_deletes_it() -> None:
+    world = World(settle_seconds=60.0)
+    failure = failed(1, "Error")
+    job = b.job(
+        status=JobStatus(phase="Restarting", attempt=1, failures=[failure]).model_dump(by_alias=True, mode="json")
+    )
+    job["metadata"]["resourceVersion"] = "1000"
+    world.store.note(JOBS, job)
+    world.reported(1)
+    world.reported(0, culprit=False)
+    bystander, culprit = (pod.uid for pod in world.snapshot().observed.pods)
+    await world.keeper.before_deletion(KEY, world.snapshot(), bystander)
+    assert (world.kept(1).workers.keys(), world.kept(1).logs) == ({0, 1}, {})
+    await world.keeper.before_deletion(KEY, world.snapshot(), culprit)
+    assert world.kept(1).logs == {1: "the end of bert-1\n"}
+    before = sum(world.cluster.calls.values())
+    await world.keeper.before_deletion(KEY, world.snapshot(), culprit)
+    assert sum(world.cluster.calls.values()) == before, "a deletion that is tried again writes nothing"
+
+
+async def test_what_cant_be_written_stops_nothing() -> None:
+    world = World()
+    refused = Forbidden("create configmaps", "no")
+    world.cluster.fail("create", "configmaps", refused)
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
+    assert world.data() == {}
+    metadata = {"namespace": b.NAMESPACE, "name": "bert-evidence", "ownerReferences": b.owner("somebody")}
+    world.cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {"mine": "x"}})
+    await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
+    assert world.data() == {"mine": "x"}, "a stranger's object is left alone"
+
+
+async def test_an_operator_that_comes_back_leaves_old_failures_alone() -> None:
+    world = World()
+    world.note(failed(at="2020-01-01T00:00:00Z"))
+    await world.keeper.close()
+    assert world.cluster.order == []
+
+
+def test_a_large_attempt_is_fitted_and_the_culprits_stacks_go_last() -> None:
+    huge = AttemptEvidence(
+        3,
+        {"rank": 7, "worker": 7, "message": "x"},
+        {worker: {"error": "é" * 2_000} for worker in range(64)},
+        {rank: {"text": "\x01" * 40_000} for rank in range(64)},
+        {7: "log\n" * 3_000},
+    )
+    small = fitted(huge, 64 * 1024)
+    assert len(small.to_json()) <= 64 * 1024
+    assert len(small.ranks[7]["text"]) >= len(small.ranks.get(8, {"text": ""})["text"])
+    assert small.failure == huge.failure
+
+
+def test_older_attempts_give_way_but_not_the_first() -> None:
+    data = {evidence_key(attempt): "x" * 1_000 for attempt in range(1, 6)}
+    changes = room_for({**data, "note": "y"}, AttemptEvidence(6, {"message": "z" * 900}), 3_500)
+    gone = {name for name, value in changes.items() if value is None}
+    assert gone == {evidence_key(attempt) for attempt in (2, 3, 4)}
+    same = AttemptEvidence(1)
+    assert room_for({evidence_key(1): same.to_json()}, same) == {}
+
+
+@given(st.recursive(st.none() | st.text() | st.floats() | st.integers(), lambda x: st.dictionaries(st.text(), x)))
+def test_what_ranks_say_is_bounded_or_refused(value: Any) -> None:
+    for said in (value, {"3": value}, {"3": {"text": value, "step": value, "state": value, "silentSeconds": value}}):
+        try:
+            ranks = parse_ranks(said)
+        except ProtocolError:
+            continue
+        json.dumps(ranks, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"attempt":"x"}', '{"attempt":1,"ranks":[1]}', '{"attempt":1,"logs":3}']
+)
+def test_an_edited_value_is_passed_over(text: str) -> None:
+    assert AttemptEvidence.parse(text) is None
+
+
+def test_evidence_survives_the_wire() -> None:
+    one = AttemptEvidence(2, {"reason": "Error"}, {1: {"state": "Failed"}}, {3: {"text": "x\ny"}}, {1: "log"})
+    assert AttemptEvidence.parse(one.to_json()) == one

@@ -1,0 +1,388 @@
+"""A lead that misbehaves costs its own job's stream and nothing else: attacks that were shown, each with its bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.hostile_server import Answer, HostileServer, hostile, saying
+from tests.unit.controller.polling import until
+from trainmaster.api.protocol import Assignment, Report
+from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.leaders import streams
+from trainmaster.controller.leaders.budget import StreamBudget
+from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
+from trainmaster.controller.leaders.stream_lines import EvidenceLine, Line, LineBuffer, parse_line
+from trainmaster.controller.leaders.streams import LeadStreams
+from trainmaster.controller.leaders.targets import Following, plan
+
+KEY = JobKey(b.NAMESPACE, "bert")
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+HELLO: dict[str, Any] = {"type": "hello", "lead": 0, "uid": "pod-bert-0", "attempt": 1, "members": []}
+END = b"0\r\n\r\n"
+
+
+def said(*lines: dict[str, Any] | bytes) -> bytes:
+    """Lines in one chunk."""
+    text = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
+    return b"%x\r\n%s\r\n" % (len(text), text)
+
+
+def report(state: str, attempt: int = 1, worker: int = 0, at: float = 1.0) -> dict[str, Any]:
+    words = {"attempt": attempt, "worker": worker, "uid": "pod-bert-0", "state": state, "at": at}
+    return {"type": "report", "seq": 1, "report": words}
+
+
+def progress(attempt: int, worker: int, *ranks: int) -> dict[str, Any]:
+    return {
+        "type": "progress",
+        "attempt": attempt,
+        "worker": worker,
+        "ranks": {str(rank): {"step": 1} for rank in ranks},
+    }
+
+
+def evidence(attempt: int, worker: int, *ranks: int) -> dict[str, Any]:
+    return {**progress(attempt, worker, *ranks), "type": "evidence"}
+
+
+class World:
+    """A job of two workers with two ranks each, whose first worker's agent is hostile."""
+
+    def __init__(self, pod: HostileServer) -> None:
+        self.changes: list[JobKey] = []
+        self.faults: list[str] = []
+        self.evidence: list[EvidenceLine] = []
+        self.store = Store(self.changes.append, KEYS)
+        self.store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+        self.reach = DirectReach(pod.port)
+        self.streams = LeadStreams(self.reach, self.store, KEYS, progressed=lambda *_: None, failed=self.faults.append)
+        self.streams.heard = lambda _, line: self.evidence.append(line)
+        self.address = AgentAddress(b.NAMESPACE, "bert-0", "pod-bert-0", 0, pod.address)
+
+    def follow(self, attempt: int = 1) -> None:
+        ranks = {0: range(2), 1: range(2, 4)}
+        self.streams.follow(
+            KEY, Following(KEY, b.JOB_UID, attempt, (self.address,), {0: 2, 1: 2}, assigned=1, ranks=ranks)
+        )
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+
+@asynccontextmanager
+async def followed(answer: Answer) -> AsyncIterator[tuple[World, HostileServer]]:
+    async with hostile(answer) as pod:
+        world = World(pod)
+        world.follow()
+        try:
+            yield world, pod
+        finally:
+            await world.streams.close()
+            await world.reach.close()
+
+
+def then(*pieces: bytes) -> Answer:
+    """A stream that says hello and this, and stays; everything else is answered well."""
+
+    async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
+        if "/v1/stream" in server.heads[-1]:
+            await saying(HEAD, said(HELLO), *pieces)(server, writer)
+        else:
+            await saying(b"HTTP/1.1 204 No Content\r\n\r\n")(server, writer)
+
+    return answer
+
+
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the streams would have waited before they were opened again; they don't wait here."""
+    waited: list[float] = []
+    pause = streams._Follower._pause
+
+    def shortened(follower: Any) -> float:
+        waited.append(pause(follower))
+        return 0.001
+
+    monkeypatch.setattr(streams._Follower, "_pause", shortened)
+    return waited
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (b"\n" * 100_000, "protocol"),
+        (b'{"type":' + b"[" * 50_000 + b"\n", "protocol"),
+        (b'{"type":"ping","at":' + b"9" * 50_000 + b"}\n", "protocol"),
+        (json.dumps(HELLO).encode() + b"\n", "protocol"),
+        (b"x" * 100_000, "protocol"),
+    ],
+    ids=["blank lines", "nested deeply", "a number of 50,000 digits", "a second hello", "no line's end"],
+)
+async def test_what_no_agent_says_ends_the_stream_and_the_next_one_waits_ever_longer(
+    line: bytes, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = pauses(monkeypatch)
+    async with followed(then(said(line))) as (world, _):
+        await until(lambda: len(waited) >= 9)
+    assert set(world.faults) == {fault}
+    assert waited[0] < 1.0, "one mistake isn't an attack"
+    assert all(after > before for before, after in pairwise(waited[:7]))
+    assert waited[8] >= 0.8 * streams.LONGEST_FAULT
+
+
+async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """619 changes in four seconds, each a pass over the job: a hello used to begin the back-off anew."""
+    waited = pauses(monkeypatch)
+    # Which would do by itself.
+    monkeypatch.setattr(StreamBudget, "seconds", 0.0)
+    async with followed(then(END)) as (world, _):
+        await until(lambda: len(waited) >= 70)
+        assert len(world.changes) <= 2 * len(waited) + 3
+    assert waited[6] > 16 * waited[0]
+    assert min(waited[10:50]) >= 0.8 * streams.LONGEST_RETRY
+    assert waited[-1] >= 0.8 * streams.PATIENT_RETRY
+
+
+async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It vanished in `gather`, and nobody could see why a job was deaf."""
+    waited = pauses(monkeypatch)
+    async with followed(then(said(report("Running")))) as (world, _):
+        note = world.store.note_report
+        mistakes = [KeyError("a"), RecursionError("b"), OverflowError("c")]
+
+        def mistaken(key: JobKey, told: Report) -> bool:
+            if mistakes:
+                raise mistakes.pop(0)
+            return note(key, told)
+
+        monkeypatch.setattr(world.store, "note_report", mistaken)
+        with caplog.at_level(logging.ERROR):
+            await until(lambda: bool(world.snapshot().observed.reports))
+        assert world.faults == ["bug"] * 3
+        logged = [record for record in caplog.records if "the stream of bert-0 failed" in record.message]
+        assert len(logged) == 1, "one line a minute for a job"
+        assert logged[0].exc_info is not None
+        assert len(waited) == 3
+
+
+async def test_a_stay_that_fails_is_a_mistake_of_ours_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = pauses(monkeypatch)
+
+    async def mistaken(*_: Any) -> None:
+        raise TypeError("stay")
+
+    monkeypatch.setattr(streams._Follower, "_stay_with", mistaken)
+    async with followed(then()) as (world, _):
+        await until(lambda: len(waited) >= 3)
+    assert set(world.faults) == {"bug"}
+
+
+async def test_only_ranks_of_the_worker_are_kept() -> None:
+    """A rank's number up to 10^8 filled 512 MiB in eleven seconds."""
+    attack = [progress(1, 0, rank) for rank in range(2, 200)]
+    foreign = [progress(1, 1, 0), progress(1, 7, 0), progress(1, 0, 0, 99_999_999)]
+    lines = [*attack, *foreign, progress(1, 0, 0), progress(1, 1, 2, 3), report("Running")]
+    async with followed(then(said(*lines))) as (world, _):
+        await until(lambda: bool(world.snapshot().observed.reports))
+        observed = world.snapshot().observed
+    assert {worker: sorted(ranks) for worker, ranks in observed.progress.items()} == {0: [0], 1: [2, 3]}
+
+
+async def test_of_an_attempt_whose_members_are_not_known_yet_as_many_ranks_are_kept_as_a_worker_has() -> None:
+    lines = [
+        progress(2, 0, 0, 1, 2),
+        progress(2, 0, *range(1_500)),
+        progress(2, 0, 4),
+        progress(2, 0, 0, 1),
+        progress(2, 0, 2, 3),
+        report("Running"),
+    ]
+    async with hostile(then(said(*lines))) as pod:
+        world = World(pod)
+        world.follow(attempt=2)
+        await until(lambda: bool(world.snapshot().observed.reports))
+        observed = world.snapshot().observed
+        await world.streams.close()
+        await world.reach.close()
+    assert {worker: sorted(ranks) for worker, ranks in observed.progress.items()} == {0: [2, 3]}
+
+
+async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_that_matter() -> None:
+    lines = [evidence(1, 0, 2), evidence(1, 0, 5), evidence(1, 9, 0), evidence(9, 0, 0), evidence(1, 0, 0, 1)]
+    async with followed(then(said(*lines, report("Running")))) as (world, _):
+        await until(lambda: bool(world.snapshot().observed.reports))
+        assert [sorted(line.ranks) for line in world.evidence] == [[0, 1]]
+        world.follow(attempt=9)
+        await until(lambda: world.streams._followers[KEY].following.attempt == 9)
+    async with hostile(then(said(*(evidence(attempt, 0, 0) for attempt in range(1, 9)), report("Running")))) as pod:
+        world = World(pod)
+        world.follow(attempt=9)
+        await until(lambda: bool(world.snapshot().observed.reports))
+        assert [line.attempt for line in world.evidence] == [8]
+        await world.streams.close()
+        await world.reach.close()
+
+
+async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> None:
+    """Each change asks for a pass over the job."""
+    flips = [report("Starting" if number % 2 else "Running", at=float(number)) for number in range(2_000)]
+    async with followed(then(*(said(flip) for flip in flips))) as (world, _):
+        follower = world.streams._followers[KEY]
+        await until(lambda: follower._budget.seconds > 0)
+        most = 2 * (10 + 6 * 2)
+        # The lines of one turn may go beyond it.
+        spent = len(world.changes)
+        assert spent <= most + streams.LINES_A_TURN + 3
+        world.follow(attempt=2)
+        await until(lambda: len(world.changes) > spent + 5)
+
+
+async def test_members_that_were_told_together_are_one_change() -> None:
+    flips = [{"type": "member", "worker": 0, "uid": "u", "seen": 1, "connected": n % 2 == 0} for n in range(101)]
+    async with followed(then(said(*flips, report("Running")))) as (world, _):
+        await until(lambda: bool(world.snapshot().observed.reports))
+        await until(lambda: bool(world.snapshot().observed.stream.members))
+        # The job, the hello, the report; and the members once for the lines of a turn.
+        assert len(world.changes) <= 4 + len(flips) // streams.LINES_A_TURN + 2
+
+
+async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading what is buffered never yields by itself: a gigabyte of lines silenced the operator for two minutes."""
+    ping = b'{"type":"ping"}\n'
+    since_turn, most, parsed = 0, 0, 0
+
+    def counted(line: bytes, most_ranks: int) -> Line:
+        nonlocal since_turn, most, parsed
+        since_turn, parsed = since_turn + 1, parsed + 1
+        most = max(most, since_turn)
+        return parse_line(line, most_ranks)
+
+    monkeypatch.setattr(streams, "parse_line", counted)
+    monkeypatch.setattr(StreamBudget, "seconds", 0.0)
+    async with followed(then(said(ping * 50_000))):
+        while parsed < 50_000:
+            since_turn = 0
+            await asyncio.sleep(0)
+    assert most <= streams.LINES_A_TURN
+
+
+async def test_a_lead_that_does_not_answer_a_push_holds_up_nothing() -> None:
+    """Neither the pass that pushes nor the next assignment; with eight such jobs all workers waited."""
+
+    async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
+        if "/v1/stream" in server.heads[-1]:
+            await saying(HEAD, said(HELLO))(server, writer)
+        else:
+            await asyncio.sleep(3600)
+
+    async with followed(answer) as (world, pod):
+        await until(lambda: world.streams.open == 1)
+        before = len(asyncio.all_tasks())
+        for attempt in range(2, 12):
+            world.streams.push(KEY, b.assignment(attempt))
+            await until(lambda: sum("/v1/assignment" in head for head in pod.heads) == attempt - 1)  # noqa: B023
+        pushing = [task for task in asyncio.all_tasks() if task.get_name().startswith("push")]
+        assert len(pushing) <= 2 and len(asyncio.all_tasks()) < before + 20
+
+
+async def test_acknowledgements_are_no_way_to_have_the_operator_open_connections() -> None:
+    flips = [{**report("Running", at=float(number)), "seq": number} for number in range(1, 60)]
+    async with followed(then(*(said(flip) for flip in flips))) as (world, pod):
+        await until(lambda: "/v1/ack" in "".join(pod.heads))
+        await until(lambda: bool(world.snapshot().observed.reports) and world.snapshot().observed.reports[0].at == 59.0)
+        assert sum("/v1/ack" in head for head in pod.heads) <= 3
+
+
+def test_a_line_that_comes_byte_by_byte_is_searched_once() -> None:
+    buffer = LineBuffer()
+    for _ in range(1_000):
+        assert list(buffer.feed(b"x")) == []
+    assert buffer._searched == 1_000
+    assert list(buffer.feed(b"\ny\n")) == [b"x" * 1_000, b"y"]
+
+
+def test_a_budget_is_made_up_for_by_waiting() -> None:
+    now = [0.0]
+    budget = StreamBudget(workers=4, ranks=8, clock=lambda: now[0])
+    budget.spend(0, 400, 0)
+    assert budget.seconds == 0, "ten seconds of lines may come at once"
+    budget.spend(0, 80, 0)
+    assert budget.seconds == pytest.approx(2.0)
+    now[0] = 2.5
+    assert budget.seconds == 0
+    budget.spend(10_000_000, 0, 0)
+    assert budget.seconds > 60
+    bigger = StreamBudget(workers=1_000, ranks=8_000, clock=lambda: now[0])
+    bigger.spend(10_000_000, 40_000, 12_000)
+    assert bigger.seconds == 0, "by the job's size"
+
+
+def test_an_attempt_is_an_allowance_of_changes() -> None:
+    now = [0.0]
+    budget = StreamBudget(workers=1, ranks=1, clock=lambda: now[0])
+    budget.spend(0, 0, 2 * 16 + 10)
+    assert budget.seconds == pytest.approx(10.0)
+    budget.grant_attempt()
+    assert budget.seconds == 0
+    budget.resize(100, 100)
+    budget.spend(0, 0, 1_000)
+    assert budget.seconds == 0
+
+
+def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
+    """In the stream and as termination messages, which name any attempt and any worker."""
+    store = Store(lambda _: None, KEYS)
+    store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+    store.note(STATEFUL_SETS, b.child("StatefulSet"))
+    for attempt in range(1, 500):
+        store.note_report(KEY, Report(attempt, attempt % 2, "u", "Running"))
+    for number in range(2, 300):
+        said_by_it = json.dumps({"attempt": 2**40 + number, "worker": number, "state": "Failed", "exitCode": 1})
+        end = {"exitCode": 1, "finishedAt": "2026-11-22T10:00:00Z", "message": said_by_it}
+        status = {"name": "worker", "state": {"running": {}}, "lastState": {"terminated": end}}
+        pod = b.pod(1, containerStatuses=[status])
+        store.note(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": str(number)}})
+    found = store.snapshot(KEY)
+    assert found is not None
+    assert len(found.observed.reports) <= REPORTED_ATTEMPTS * 2
+    assert {told.worker for told in found.observed.reports} <= {0, 1}
+    assert max(told.attempt for told in found.observed.reports) == 2**40 + 299
+
+
+def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
+    """Whoever may edit a pod may write any assignment on it."""
+    huge = Assignment(
+        job=b.JOB_UID,
+        attempt=1,
+        workers=tuple(range(4_000)),
+        uids=None,
+        hosts=("h",) * 4_000,
+        port=1,
+        processes=(1_000,) * 4_000,
+    )
+    store = Store(lambda _: None, KEYS)
+    store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+    store.note(STATEFUL_SETS, b.child("StatefulSet"))
+    pod = b.pod(0, assigned=huge)
+    store.note(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
+    found = store.snapshot(KEY)
+    assert found is not None
+    following = plan(found, found.job.status)
+    assert following is not None
+    assert (set(following.workers), following.world) == ({0, 1}, 2)
+    assert not following.has_ranks(1, 0, [1])

@@ -1,0 +1,169 @@
+"""The queue keeps client-go's promises (k8s.io/client-go/util/workqueue: queue.go, delaying_queue.go)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainmaster.controller.workqueue import QueueClosed, WorkQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(clock: Clock | None = None) -> WorkQueue[str]:
+    return WorkQueue(clock=clock or Clock(), jitter=lambda: 0.0)
+
+
+async def take(queue: WorkQueue[str]) -> str | None:
+    """The next key, None when there is none now."""
+    try:
+        key, _ = await asyncio.wait_for(queue.get(), 0.01)
+    except TimeoutError:
+        return None
+    return key
+
+
+async def test_a_key_added_many_times_is_taken_once() -> None:
+    queue = make()
+    for _ in range(5):
+        queue.add("a")
+    assert await take(queue) == "a"
+    queue.done("a")
+    assert await take(queue) is None
+
+
+async def test_a_key_that_fails_for_a_year_waits_for_the_longest_time() -> None:
+    clock = Clock()
+    queue = make(clock)
+    for _ in range(525_600):
+        wait = queue.add_rate_limited("a")
+        clock.now += wait
+    assert wait == 60.0
+    assert await take(queue) == "a"
+
+
+async def test_a_key_added_while_it_is_worked_on_comes_again_only_after_done() -> None:
+    queue = make()
+    queue.add("a")
+    await take(queue)
+    queue.add("a")
+    assert await take(queue) is None
+    queue.done("a")
+    assert await take(queue) == "a"
+
+
+async def test_a_delayed_add_keeps_the_earliest_time() -> None:
+    clock = Clock()
+    queue = make(clock)
+    queue.add_after("a", 5)
+    queue.add_after("a", 2)
+    queue.add_after("a", 9)
+    clock.now = 1.9
+    assert await take(queue) is None
+    clock.now = 2.0
+    assert await take(queue) == "a"
+    queue.done("a")
+    clock.now = 100
+    assert await take(queue) is None
+
+
+async def test_an_immediate_add_takes_the_place_of_a_delayed_one() -> None:
+    clock = Clock()
+    queue = make(clock)
+    queue.add_after("a", 5)
+    queue.add("a")
+    assert await take(queue) == "a"
+    queue.done("a")
+    clock.now = 6
+    assert await take(queue) is None
+
+
+async def test_a_delayed_add_wakes_a_worker_that_already_waits() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    taken = asyncio.create_task(queue.get())
+    await asyncio.sleep(0)
+    queue.add_after("a", 0.01)
+    assert (await asyncio.wait_for(taken, 1))[0] == "a"
+
+
+async def test_the_backoff_doubles_up_to_its_limit_and_forget_resets_it() -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=Clock(), first_backoff=1, longest_backoff=5, jitter=lambda: 0.0)
+    assert [queue.add_rate_limited("a") for _ in range(4)] == [1, 2, 4, 5]
+    queue.forget("a")
+    assert queue.add_rate_limited("a") == 1
+    assert queue.add_rate_limited("b", at_least=7) == 7, "a server's Retry-After is never undercut"
+
+
+async def test_a_closed_queue_gives_out_what_is_ready_and_then_ends_every_worker() -> None:
+    queue = make()
+    queue.add("a")
+    queue.close()
+    queue.add("b")
+    assert (await queue.get())[0] == "a"
+    with pytest.raises(QueueClosed):
+        await queue.get()
+
+
+Step = tuple[str, str, float]
+keys = st.sampled_from("abc")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), keys, st.just(0.0)),
+        st.tuples(st.just("after"), keys, st.floats(0.1, 5)),
+        st.tuples(st.just("get"), keys, st.just(0.0)),
+        st.tuples(st.just("done"), keys, st.just(0.0)),
+        st.tuples(st.just("wait"), keys, st.floats(0.1, 5)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150)
+@given(steps)
+def test_no_key_is_lost_and_none_is_worked_on_twice_at_a_time(history: list[Step]) -> None:
+    clock = Clock()
+    queue = make(clock)
+    working: set[str] = set()
+    # What was asked for and not begun since: key -> the earliest time that it is due.
+    asked: dict[str, float] = {}
+
+    async def run() -> None:
+        for kind, key, seconds in history:
+            if kind == "add":
+                queue.add(key)
+                asked[key] = clock.now
+            elif kind == "after":
+                queue.add_after(key, seconds)
+                asked[key] = min(asked.get(key, float("inf")), clock.now + seconds)
+            elif kind == "wait":
+                clock.now += seconds
+            elif kind == "done" and key in working:
+                working.discard(key)
+                queue.done(key)
+            elif kind == "get":
+                due = {k for k, at in asked.items() if at <= clock.now and k not in working}
+                if due:
+                    taken, _ = await asyncio.wait_for(queue.get(), 1)
+                    assert taken in due
+                    assert taken not in working
+                    working.add(taken)
+                    del asked[taken]
+        for key in working:
+            queue.done(key)
+        clock.now += 100
+        for _ in range(len(asked)):
+            key, _ = await asyncio.wait_for(queue.get(), 1)
+            del asked[key]
+        assert not asked, "every key that was asked for is worked on"
+        assert len(queue) == 0
+
+    asyncio.run(run())

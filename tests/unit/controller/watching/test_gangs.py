@@ -1,0 +1,37 @@
+"""Types of gang schedulers that come and go."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from trainmaster.api.protocol import JOB_NAME_LABEL
+from trainmaster.api.v1alpha1 import JobSpec
+from trainmaster.controller.apiserver.cluster import GANGS, JOBS
+from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.controller.apiserver.errors import NotFound
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.watching.gangs import GangWatching
+
+POD_GROUPS = GANGS["volcano"]
+SPEC = JobSpec.model_validate({"workers": 2, "scheduling": {"gang": {"scheduler": "volcano"}}})
+
+
+async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_listed_is_gone_too() -> None:
+    cluster, changed = FakeCluster(), list[JobKey]()
+    store = Store(changed.append, KEYS)
+    store.note(JOBS, cluster.put(JOBS, b.job()))
+    labels = {JOB_NAME_LABEL: "bert"}
+    written = {"metadata": {"name": "bert", "namespace": b.NAMESPACE, "labels": labels, "ownerReferences": b.owner()}}
+    store.note(POD_GROUPS, cluster.put(POD_GROUPS, written))
+    assert [name for _, name, _ in store.known(POD_GROUPS)] == ["bert"]
+    cluster.fail("list", POD_GROUPS.plural, NotFound("list", "the cluster doesn't serve it", status=404))
+    changed.clear()
+    watching = GangWatching(cast(Connection, None), cluster, store, (), note=lambda _event: None, relisted=lambda: None)
+    await watching.fill([SPEC])
+    assert list(store.known(POD_GROUPS)) == []
+    assert changed == [JobKey(b.NAMESPACE, "bert")], "the job is looked at again"
+    assert watching.served == ()

@@ -1,0 +1,377 @@
+"""The executor writes status first, and never what was decided on something that is no longer so."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
+from trainmaster.api.v1alpha1 import JobStatus, Progress
+from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
+from trainmaster.controller.apiserver.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    TooManyRequests,
+    Unavailable,
+)
+from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keeping import logs as log_keeping
+from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.writing.events import EventRecorder
+from trainmaster.controller.writing.executor import Executor, Outcome
+from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
+from trainmaster.reconciling.snapshot import Problem
+
+KEY = JobKey(b.NAMESPACE, "bert")
+
+
+@dataclass
+class World:
+    cluster: FakeCluster = field(default_factory=FakeCluster)
+    pushed: list[Assignment] = field(default_factory=list)
+    changes: list[JobKey] = field(default_factory=list)
+    now: float = 1_000.0
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.changes.append, KEYS)
+
+        def push(key: JobKey, assignment: Assignment) -> None:
+            self.pushed.append(assignment)
+
+        self.executor = Executor(
+            self.cluster,
+            self.store,
+            KEYS,
+            EventRecorder(self.cluster, lambda: self.now),
+            push=push,
+            keep_logs=KeptLogs(self.cluster, limit=100_000),
+            progress_seconds=5.0,
+            now=lambda: self.now,
+        )
+        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+
+    def add_pods(self, count: int = 2) -> None:
+        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        for index in range(count):
+            self.store.note(PODS, self.cluster.put(PODS, b.pod(index)))
+
+    def snapshot(self) -> Snapshot:
+        found = self.store.snapshot(KEY)
+        assert found is not None
+        return found
+
+    async def execute(self, decision: Decision) -> Outcome:
+        return await self.executor.execute(KEY, self.snapshot(), decision)
+
+    def stored(self, plural: str, name: str = "bert") -> dict[str, Any]:
+        return self.cluster.objects[plural, b.NAMESPACE, name]
+
+
+def running(**fields: Any) -> JobStatus:
+    return JobStatus(phase="Running", attempt=1, **fields)
+
+
+async def test_a_write_that_is_refused_for_a_year_is_still_tried_once_a_minute() -> None:
+    world = World()
+    for _ in range(525_600):
+        world.store.note_blocked(KEY, Problem("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
+    world.cluster.fail("create", "services", Forbidden("create", "quota", status=403, reason="Forbidden"))
+    outcome = await world.execute(b.decided(running(), Apply(b.child("Service"))))
+    assert outcome.retry_after == 60.0
+
+
+async def test_status_is_written_before_any_action_and_read_back_into_the_store() -> None:
+    world = World()
+    await world.execute(b.decided(running(), Apply(b.child("Service")), Apply(b.child("StatefulSet"))))
+    writes = [(verb, kind) for verb, kind, _ in world.cluster.order if verb != "get"]
+    assert writes == [
+        ("patch status", "DistributedTrainingJob"),
+        ("create", "Service"),
+        # Once for a namespace.
+        ("create", "Secret"),
+        ("create", "StatefulSet"),
+    ]
+    assert world.snapshot().job.status.phase == "Running", "the next pass sees it before any watch does"
+    assert len(world.snapshot().observed.children) == 2
+
+
+async def test_an_equal_status_is_not_written_again() -> None:
+    world = World()
+    await world.execute(b.decided(running()))
+    await world.execute(b.decided(running()))
+    assert world.cluster.calls["patch status", "DistributedTrainingJob"] == 1
+
+
+async def test_a_decision_on_an_old_view_is_not_written_and_nothing_follows_from_it() -> None:
+    world = World()
+    snapshot = world.snapshot()
+    world.cluster.put(JOBS, b.job(status={"attempt": 5, "phase": "Running"}))
+    with pytest.raises(Conflict):
+        await world.executor.execute(KEY, snapshot, b.decided(running(), Apply(b.child("Service"))))
+    assert ("services", b.NAMESPACE, "bert") not in world.cluster.objects
+    assert world.snapshot().job.status.attempt == 5, "the job was read anew, so the next pass decides on the truth"
+
+
+async def test_progress_alone_is_written_every_few_seconds_and_a_change_of_state_at_once() -> None:
+    world = World()
+    await world.execute(b.decided(running()))
+    outcome = await world.execute(b.decided(running(progress=Progress(step=1))))
+    assert (outcome.wrote_status, outcome.retry_after) == (False, 5.0)
+    world.now += 2
+    await world.execute(b.decided(running(restarts=1, progress=Progress(step=2))))
+    assert world.stored("distributedtrainingjobs")["status"]["progress"]["step"] == 2
+    world.now += 6
+    outcome = await world.execute(b.decided(running(restarts=1, progress=Progress(step=3))))
+    assert outcome.wrote_status
+
+
+async def test_progress_that_was_decided_on_an_old_view_is_not_written() -> None:
+    """A deposed leader's numbers would stand beside the state that its successor wrote."""
+    world = World()
+    await world.execute(b.decided(running(progress=Progress(step=1))))
+    snapshot = world.snapshot()
+    world.cluster.put(JOBS, b.job(status={"attempt": 2, "phase": "Running", "progress": {"step": 9}}))
+    world.now += 60
+    with pytest.raises(Conflict):
+        await world.executor.execute(KEY, snapshot, b.decided(running(progress=Progress(step=2))))
+    assert world.stored("distributedtrainingjobs")["status"]["progress"] == {"step": 9}
+    assert world.snapshot().job.status.attempt == 2
+
+
+async def test_a_child_is_deleted_only_as_it_was_when_that_was_decided() -> None:
+    world = World()
+    made = world.cluster.put(SERVICES, b.child("Service"))
+    world.store.note(SERVICES, made)
+    world.cluster.put(SERVICES, b.child("Service", rendered_hash="newer"))
+    action = DeleteChild("Service", "bert", made["metadata"]["uid"])
+    with pytest.raises(Conflict):
+        await world.execute(b.decided(running(), action))
+    assert world.snapshot().observed.children[0].rendered_hash == "newer"
+    await world.execute(b.decided(running(), action))
+    assert ("services", b.NAMESPACE, "bert") not in world.cluster.objects
+
+
+async def test_an_assignment_goes_to_the_lead_to_each_pod_and_to_the_template() -> None:
+    world = World()
+    world.add_pods()
+    assignment = b.assignment(2)
+    await world.execute(
+        b.decided(
+            running(), Assign(assignment, (b.ref(0), b.ref(1))), Apply(b.child("StatefulSet", rendered_hash="h2"))
+        )
+    )
+    assert world.pushed == [assignment]
+    for index in (0, 1):
+        annotations = world.stored("pods", f"bert-{index}")["metadata"]["annotations"]
+        assert annotations[ASSIGNMENT_ANNOTATION] == KEYS.sign(assignment)
+    assert world.snapshot().observed.pods[0].assignment == assignment
+
+
+async def test_a_pod_that_was_replaced_meanwhile_does_not_get_the_others_assignment() -> None:
+    world = World()
+    world.add_pods(1)
+    world.cluster.put(PODS, b.pod(0, uid="another"))
+    world.cluster.objects["pods", b.NAMESPACE, "bert-0"]["metadata"]["uid"] = "another"
+    await world.execute(b.decided(running(), Assign(b.assignment(2), (b.ref(0),))))
+    assert ASSIGNMENT_ANNOTATION not in world.stored("pods", "bert-0")["metadata"]["annotations"]
+    assert [pod.uid for pod in world.snapshot().observed.pods] == ["another"]
+
+
+async def test_a_uid_that_differs_is_invalid_to_a_real_api_server_and_means_the_same() -> None:
+    world = World()
+    world.add_pods(1)
+    world.cluster.remove(PODS, b.NAMESPACE, "bert-0")
+    world.cluster.put(PODS, b.pod(0, uid="another"))
+    world.cluster.fail("patch", "pods", Invalid("patch", "metadata.uid: field is immutable", status=422))
+    await world.execute(b.decided(running(), Assign(b.assignment(2), (b.ref(0),))))
+    assert [pod.uid for pod in world.snapshot().observed.pods] == ["another"]
+
+
+async def test_a_patch_that_is_refused_for_another_reason_is_a_problem() -> None:
+    world = World()
+    world.add_pods(1)
+    world.cluster.fail("patch", "pods", Invalid("patch", "denied the request: no annotations here", status=422))
+    await world.execute(b.decided(running(), Assign(b.assignment(2), (b.ref(0),))))
+    assert "no annotations here" in world.snapshot().observed.problems[0].message
+
+
+async def test_a_strangers_object_of_the_same_name_is_never_adopted() -> None:
+    world = World()
+    world.cluster.put(SERVICES, b.child("Service", owner_uid=None))
+    before = dict(world.stored("services"))
+    outcome = await world.execute(b.decided(running(), Apply(b.child("Service"))))
+    assert world.stored("services") == before
+    problem = world.snapshot().observed.problems[0]
+    assert problem.reason == "NotOurs"
+    assert "Service 'bert' exists and belongs to nobody; delete it or rename the job" in problem.message
+    assert outcome.retry_after is not None
+
+
+async def test_a_refused_write_becomes_a_problem_and_is_tried_again_with_a_backoff_of_its_own() -> None:
+    world = World()
+    quota = Forbidden("apply", "exceeded quota: team-a", status=403, reason="Forbidden")
+    world.cluster.fail("create", "statefulsets", quota, times=2)
+    decision = b.decided(running(), Apply(b.child("Service")), Apply(b.child("StatefulSet")))
+    outcome = await world.execute(decision)
+    assert 0 < (outcome.retry_after or 0) <= 1.0
+    assert world.snapshot().observed.problems[0].message == "exceeded quota: team-a"
+    assert ("services", b.NAMESPACE, "bert") in world.cluster.objects, "what isn't refused is done"
+    await world.execute(decision)
+    assert world.cluster.calls["create", "StatefulSet"] == 1, "not before its time"
+
+
+async def test_a_refusal_that_ends_leaves_no_problem() -> None:
+    world = World()
+    world.cluster.fail("create", "services", Forbidden("apply", "no", status=403))
+    await world.execute(b.decided(running(), Apply(b.child("Service"))))
+    blocked = world.store.blocked(KEY, "apply Service bert")
+    assert blocked is not None
+    blocked.retry_at = 0.0
+    await world.execute(b.decided(running(), Apply(b.child("Service"))))
+    assert world.snapshot().observed.problems == ()
+
+
+@pytest.mark.parametrize("error", [TooManyRequests("x", "busy", status=429, retry_after=3.0), Unavailable("x", "etcd")])
+async def test_a_failure_that_passes_is_raised_for_the_queue(error: ClusterError) -> None:
+    world = World()
+    world.cluster.fail("create", "services", error)
+    with pytest.raises(type(error)):
+        await world.execute(b.decided(running(), Apply(b.child("Service")), Touch(())))
+
+
+async def test_a_pod_is_deleted_only_as_it_was_when_that_was_decided() -> None:
+    world = World()
+    world.add_pods(1)
+    world.cluster.put(PODS, b.pod(0, phase="Pending"))
+    with pytest.raises(Conflict):
+        await world.execute(b.decided(running(), DeletePod(b.ref(0), "stuck", force=True)))
+    assert ("pods", b.NAMESPACE, "bert-0") in world.cluster.objects
+    await world.execute(b.decided(running(), DeletePod(b.ref(0), "stuck", force=True)))
+    assert ("pods", b.NAMESPACE, "bert-0") not in world.cluster.objects
+
+
+async def test_another_pod_of_the_same_name_is_never_deleted() -> None:
+    world = World()
+    world.add_pods(1)
+    world.cluster.remove(PODS, b.NAMESPACE, "bert-0")
+    world.cluster.put(PODS, b.pod(0, uid="another"))
+    await world.execute(b.decided(running(), DeletePod(b.ref(0), "stuck")))
+    assert world.stored("pods", "bert-0")["metadata"]["uid"] == "another"
+
+
+async def test_only_a_job_that_has_ended_is_deleted() -> None:
+    world = World()
+    snapshot = world.snapshot()
+    with pytest.raises(Conflict):
+        await world.executor.execute(KEY, snapshot, b.decided(snapshot.job.status, DeleteJob(b.JOB_UID)))
+    done = JobStatus(phase="Succeeded", attempt=1)
+    await world.execute(b.decided(done, DeleteJob(b.JOB_UID)))
+    assert not [place for place in world.cluster.objects if place[0] == "distributedtrainingjobs"]
+
+
+async def test_the_workers_logs_are_kept_before_the_job_is_called_finished() -> None:
+    world = World()
+    world.add_pods()
+    world.cluster.logs = {"bert-0": "step 1\nstep 2\n", "bert-1": "x" * 10}
+    done = JobStatus(phase="Succeeded", attempt=1)
+    await world.execute(b.decided(done, Apply(b.child("StatefulSet"))))
+    await world.execute(b.decided(done, Apply(b.child("StatefulSet"))))
+    kept = world.stored("configmaps", "bert-logs")
+    assert kept["data"] == {"worker-0.log": "step 1\nstep 2\n", "worker-1.log": "x" * 10}
+    assert kept["metadata"]["ownerReferences"][0]["uid"] == b.JOB_UID
+    kinds = [kind for verb, kind, _ in world.cluster.order if verb in ("create", "apply", "patch status")]
+    assert kinds == ["ConfigMap", "DistributedTrainingJob", "Secret", "StatefulSet", "StatefulSet"]
+
+
+@pytest.mark.parametrize(("limit", "spec"), [(100_000, {"runPolicy": {"keepLogs": False}}), (0, {})], ids=str)
+async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forbids_it(
+    limit: int, spec: dict[str, Any]
+) -> None:
+    world = World()
+    world.executor._keep_logs = KeptLogs(world.cluster, limit=limit)
+    world.store.note(JOBS, world.cluster.put(JOBS, b.job(**spec)))
+    world.add_pods()
+    world.cluster.logs = {"bert-0": "a patient's name\n"}
+    await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
+    assert ("configmaps", b.NAMESPACE, "bert-logs") not in world.cluster.objects
+    assert world.cluster.calls["log", "Pod"] == 0
+
+
+async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end() -> None:
+    world = World()
+    world.add_pods()
+    world.cluster.fail("log", "pods", Unavailable("log", "the node is gone"), times=2)
+    await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
+    assert ("statefulsets", b.NAMESPACE, "bert") in world.cluster.objects
+
+
+async def test_a_log_that_comes_too_late_is_missed_aloud(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World()
+    world.add_pods()
+    world.cluster.logs = {"bert-0": "step 1\n"}
+    answer = world.cluster.pod_log
+
+    async def pod_log(namespace: str, pod: str, **options: Any) -> str:
+        if pod == "bert-1":
+            await asyncio.Event().wait()
+        return await answer(namespace, pod, **options)
+
+    monkeypatch.setattr(world.cluster, "pod_log", pod_log)
+    monkeypatch.setattr(log_keeping, "READING_SECONDS", 1.0)
+    monkeypatch.setattr(log_keeping, "SETTLE_SECONDS", 0.0)
+    with caplog.at_level("WARNING", log_keeping.__name__):
+        await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
+    assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n"}
+    assert "the log of bert-1 isn't kept: it wasn't read within 1 s" in caplog.text
+
+
+async def test_events_are_about_the_job_and_a_repeated_one_is_counted_up() -> None:
+    world = World()
+    event = JobEvent("Warning", "Restarting", "rank 3 on node gpu-7 was killed (OOMKilled)")
+    for restarts in (0, 1):
+        await world.execute(b.decided(running(restarts=restarts), events=(event,)))
+    events = [raw for (plural, _, _), raw in world.cluster.objects.items() if plural == EVENTS.plural]
+    assert len(events) == 1
+    assert events[0]["count"] == 2
+    assert events[0]["involvedObject"]["uid"] == b.JOB_UID
+    assert events[0]["involvedObject"]["apiVersion"] == "trainmaster.dev/v1alpha1"
+
+
+async def test_a_flood_of_events_is_cut_off() -> None:
+    world = World()
+    events = tuple(JobEvent("Normal", "Noise", f"number {number}") for number in range(60))
+    await world.execute(b.decided(running(), events=events))
+    assert world.cluster.calls["create", "Event"] == 25
+
+
+async def test_an_event_that_cannot_be_written_does_not_fail_the_pass() -> None:
+    world = World()
+    world.cluster.fail("create", "events", Forbidden("create", "no", status=403))
+    await world.execute(b.decided(running(), events=(JobEvent("Normal", "Created", "x"),)))
+
+
+async def test_touching_changes_only_the_touched_annotation() -> None:
+    world = World()
+    world.add_pods(1)
+    await world.execute(b.decided(running(), Touch((b.ref(0),))))
+    assert world.stored("pods", "bert-0")["metadata"]["annotations"] == {TOUCHED_ANNOTATION: "1000.000"}
+
+
+async def test_the_set_is_applied_after_what_its_pods_mount() -> None:
+    world = World()
+    await world.execute(
+        b.decided(running(), Apply(b.child("StatefulSet")), Apply(b.child("ConfigMap", "bert-training")))
+    )
+    applied = [kind for verb, kind, _ in world.cluster.order if verb == "create"]
+    assert applied == ["ConfigMap", "Secret", STATEFUL_SETS.kind]

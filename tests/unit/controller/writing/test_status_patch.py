@@ -1,0 +1,38 @@
+"""The patch brings the server's status to the one that is meant, whatever stood there."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.controller.fake_cluster import merge
+from trainmaster.api.v1alpha1 import JobStatus, Progress
+from trainmaster.controller.writing.status_patch import is_only_progress, merge_patch, to_wire
+
+leaves = st.one_of(st.integers(0, 3), st.text("ab", max_size=2), st.lists(st.integers(0, 2), max_size=2))
+documents = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), leaves, max_size=3),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), st.one_of(leaves, inner), max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=200)
+@given(documents, documents)
+def test_applying_the_patch_gives_the_new_document(old: dict[str, object], new: dict[str, object]) -> None:
+    patch = merge_patch(old, new)
+    assert merge(old, patch) == new
+    assert (patch == {}) == (old == new)
+
+
+def test_what_is_not_set_any_more_is_removed() -> None:
+    old = to_wire(JobStatus(phase="Restarting", attempt=2, restart_time="2026-11-21T04:00:00Z"))
+    new = to_wire(JobStatus(phase="Running", attempt=2))
+    assert merge_patch(old, new) == {"phase": "Running", "restartTime": None}
+
+
+def test_progress_alone_is_told_apart() -> None:
+    old = to_wire(JobStatus(phase="Running", attempt=1, progress=Progress(step=1)))
+    assert is_only_progress(merge_patch(old, to_wire(JobStatus(phase="Running", attempt=1, progress=Progress(step=2)))))
+    assert not is_only_progress(merge_patch(old, to_wire(JobStatus(phase="Failed", attempt=1))))
+    assert not is_only_progress({})
