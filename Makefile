@@ -66,7 +66,7 @@ format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff format .
 
 types: $(VENV)/.dev ## mypy --strict
-	$(BIN)/mypy --strict operator local images/trainer/trainloop tools
+	$(BIN)/mypy --strict operator local/trainmaster_local images/trainer/trainloop tools
 
 .PHONY: generated
 generated: $(VENV)/.dev ## Fail when a generated file isn't what its source makes

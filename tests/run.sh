@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 pytest=("${VENV:-.venv}/bin/python" -m pytest -q -p no:cacheprovider)
 failed=0
-recorded=tests/cluster/conformance/test_api.py
+recorded=local/tests/cluster/conformance/test_api.py
 # Cluster tests that may fail once and pass alone before the run fails.
 flaky_limit=2
 failures=$(mktemp)
@@ -56,17 +56,18 @@ compare_rights() {
   "${VENV:-.venv}/bin/python" -m tests.rights "$rights" || failed=1
 }
 
-stage "unit and property tests, agents as real processes" -n 2 tests/unit
+stage "unit and property tests, agents as real processes" -n 2 tests/unit local/tests/unit local/tests/processes
 stage "training loop (real torch processes)" -n 2 -m "not slow" tests/trainer
 # One recording, in its order.
 stage "Kubernetes' recorded answers" "$recorded"
 # Mostly waiting: each of three processes has a cluster of its own.
-cluster_stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal -m "not slow" --ignore "$recorded" tests/cluster
+cluster_stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal -m "not slow" --ignore "$recorded" \
+  tests/cluster local/tests/cluster
 compare_rights
 stage "README's commands" -m "not slow" tests/e2e
 
 if [ "${TRAINMASTER_SLOW:-}" = 1 ]; then
-  stage "soaks" -m slow tests
+  stage "soaks" -m slow tests local/tests
 else
   printf '\nLeft out: the soaks (marker slow); TRAINMASTER_SLOW=1 runs them too, or make test-slow.\n'
 fi

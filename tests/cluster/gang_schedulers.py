@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.cluster.conftest import Cluster
+from trainmaster_local.testing.clusters import Cluster
 
 STRING: dict[str, Any] = {"type": "string"}
 WHOLE: dict[str, Any] = {"type": "integer", "format": "int32"}

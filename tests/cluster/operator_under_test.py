@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_account import HOME, operator_kubeconfig
+from trainmaster_local.testing.clusters import Cluster
 
 STOP_SECONDS = 60.0
 

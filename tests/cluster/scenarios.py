@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from trainmaster.client.errors import ClientError
 from trainmaster.client.jobs import JobClient
 from trainmaster_local.config import NodeConfig
+from trainmaster_local.testing.clusters import Cluster
 
 # Long enough for a machine that does ten other things; nothing waits that long when all is well.
 SECONDS = 60.0

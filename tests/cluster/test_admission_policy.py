@@ -19,8 +19,8 @@ import pytest
 import yaml
 from helm_python import Chart
 
-from tests.cluster.conftest import Cluster, SharedCluster, new_namespace
 from tests.cluster.operator_under_test import install_crd, training_job
+from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
 MERGE, APPLY, JSON = "application/merge-patch+json", "application/apply-patch+yaml", "application/json-patch+json"

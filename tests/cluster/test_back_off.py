@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import SharedCluster, new_namespace
 from tests.cluster.operator_under_test import running_operator
 from tests.cluster.scenarios import Scenario, Stage, train
 from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster_local.testing.clusters import SharedCluster, new_namespace
 
 # Nobody listens there.
 NO_STREAMS = ("--reach", "direct", "--agent-port", "9")

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.faked_agents import Script
 from tests.cluster.faked_cluster import JOBS as JOBS_NAME
 from tests.cluster.faked_cluster import WRITES, faked_cluster
@@ -25,6 +24,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.rendering import JobIdentity, Manifest, Placement, first_assignment, render
+from trainmaster_local.testing.clusters import Cluster
 
 
 @dataclass

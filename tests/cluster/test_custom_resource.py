@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import install_crd
 from tests.unit.rendering.goldens import JOBS, NAMES, manifests
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, VERSION
+from trainmaster_local.testing.clusters import Cluster
 
 
 @pytest.fixture

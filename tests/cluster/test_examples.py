@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.conftest import Cluster, SharedCluster, new_namespace
 from tests.cluster.operator_under_test import running_operator
 from tests.trainer.local_models import plays, save_bert, save_deepseek, save_gpt2_tokenizer, save_pairs
 from trainmaster_local.config import NodeConfig
+from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "manifests" / "examples"
 RUN_BY_THE_DEMO = {"reviews"}

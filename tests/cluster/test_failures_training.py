@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.scenarios import Scenario, Stage
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.torch
 

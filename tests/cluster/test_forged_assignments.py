@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from tests.signer import STRANGER
 from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, Assignment
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

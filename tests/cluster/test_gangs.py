@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.gang_schedulers import KUEUE, VOLCANO, admit, bind, evict, installed
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from trainmaster_local.config import NodeConfig
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from trainmaster_local.testing.clusters import Cluster
 
 QUICK = "print('done')"
 

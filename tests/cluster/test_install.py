@@ -14,8 +14,8 @@ import pytest
 import yaml
 from helm_python import Config
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import training_job
+from trainmaster_local.testing.clusters import Cluster
 
 # Operators start and stop in each, on a machine that may be busy.
 pytestmark = [pytest.mark.usefixtures("pods_run"), pytest.mark.timeout(400)]

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_account import HOME, operator_kubeconfig
 from tests.cluster.operator_under_test import OperatorProcess, install_crd, running_operator, training_job
 from trainmaster.controller.app import Operator
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.reconciling import decide
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

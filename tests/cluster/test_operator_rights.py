@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.gang_schedulers import KUEUE, POD_GROUP, VOLCANO, definition, installed
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

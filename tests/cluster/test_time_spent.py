@@ -13,12 +13,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from tests.cluster.test_operator_jobs import Jobs
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

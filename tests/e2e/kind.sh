@@ -40,7 +40,7 @@ run_tests() {
   kubectl --kubeconfig "$kubeconfig" wait --for=jsonpath='{.status.phase}'=Succeeded --timeout=900s dtj/reviews
   kubectl --kubeconfig "$kubeconfig" delete -f manifests/examples/reviews.yaml
   kubectl --kubeconfig "$kubeconfig" -n trainmaster-system scale deployment/trainmaster --replicas=0
-  TRAINMASTER_TEST_KUBECONFIG="$kubeconfig" "${VENV:-.venv}/bin/python" -m pytest -m "not slow" tests/cluster
+  TRAINMASTER_TEST_KUBECONFIG="$kubeconfig" "${VENV:-.venv}/bin/python" -m pytest -m "not slow" tests/cluster local/tests/cluster
 }
 
 down() {

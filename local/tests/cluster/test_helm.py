@@ -14,7 +14,7 @@ import pytest
 from helm_python import Config
 from helm_python.errors import HelmError, HelmNotFoundError
 
-from tests.cluster.conftest import Cluster
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("pods_run")]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.conftest import Cluster
-from tests.cluster.kubectls import NEW, OLD, Kubectl, program
+from local.tests.cluster.kubectls import NEW, OLD, Kubectl, program
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.cluster
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.conftest import Cluster
-from tests.cluster.kubectls import NEW, OLD, Kubectl, program
+from local.tests.cluster.kubectls import NEW, OLD, Kubectl, program
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("pods_run")]
 

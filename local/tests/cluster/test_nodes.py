@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Cluster
 from trainmaster_local.config import NodeConfig, Taint
+from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 

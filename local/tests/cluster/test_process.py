@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import KUBECTL
 from trainmaster_local import cluster
+from trainmaster_local.testing.clusters import KUBECTL
 
 WORK = """
 apiVersion: v1

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.unit.local_api.widgets import WIDGETS, definition, new_api, widget
+from local.tests.unit.apiserver.widgets import WIDGETS, definition, new_api, widget
 from trainmaster_local.apiserver.api import Api
 from trainmaster_local.apiserver.auth import Attributes, Decision
 from trainmaster_local.apiserver.faults import Fault, Faults

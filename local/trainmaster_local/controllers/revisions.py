@@ -2,7 +2,7 @@
 
 `pkg/controller/history/controller_history.go` (HashControllerRevision) and `stateful_set_utils.go` (getPatch): FNV-1
 over the template as compact JSON with `$patch: replace`, then the collision count, its decimal digits in Kubernetes'
-safe alphabet. The same template gives the same name as on a real cluster (tests/data/kubernetes-api.jsonl).
+safe alphabet. The same template gives the same name as on a real cluster (local/tests/data/kubernetes-api.jsonl).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pod's status from the state of its containers, as the kubelet words it.
 
 Pure. The order of conditions, the reasons and the messages are those of `pkg/kubelet/status/generate.go` and
-`pkg/kubelet/kubelet_pods.go` (`getPhase`, `convertStatusToAPIStatus`), held by tests/data/kubernetes-pods.jsonl.
+`pkg/kubelet/kubelet_pods.go` (`getPhase`, `convertStatusToAPIStatus`), held by local/tests/data/kubernetes-pods.jsonl.
 """
 
 from __future__ import annotations

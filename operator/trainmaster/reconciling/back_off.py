@@ -71,7 +71,7 @@ def _starts_at(container: ContainerView | None, now: float) -> float:
     """When the kubelet starts a container again, by its words or by what it is known to do.
 
     It only shows CrashLoopBackOff at its next look at the pod, often when the wait is almost over (recorded on
-    Kubernetes 1.36, tests/data/kubernetes-pods.jsonl), so the number of restarts has to do before that.
+    Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl), so the number of restarts has to do before that.
     """
     end = latest_end(container)
     if container is None or end is None or container.restarts == 0:

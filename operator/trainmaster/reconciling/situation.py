@@ -335,7 +335,7 @@ def count_ends(container: ContainerView) -> int:
     """How often the container has ended.
 
     `restartCount` counts starts after the first: it is one behind while the container waits for its next start
-    (recorded on Kubernetes 1.36, tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
+    (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
     """
     if container.state == "running":
         return container.restarts

@@ -31,12 +31,13 @@ def run(folder: Path, cases: list[tuple[str, int]]) -> subprocess.CompletedProce
     python = folder / "bin" / "python"
     python.parent.mkdir()
     python.write_text(
-        f'#!/bin/sh\ncase "$*" in *tests/cluster/test_*|*" tests/cluster") exec {sys.executable} "$@"; esac\n'
+        f'#!/bin/sh\ncase "$*" in *tests/cluster/test_*|*" tests/cluster local/tests/cluster") exec {sys.executable} "$@"; esac\n'
     )
     python.chmod(0o755)
     (folder / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
-    for name in ("run.sh", "conftest.py"):
-        shutil.copy(TESTS / name, folder / "tests" / name)
+    (folder / "local" / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
+    for name in ("tests/run.sh", "conftest.py"):
+        shutil.copy(TESTS.parent / name, folder / name)
     (folder / "tests" / "cluster" / "test_flaky.py").write_text(FAILS.format(cases=cases))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TRAINMASTER"))}
     return subprocess.run(

@@ -1,6 +1,6 @@
 """Starting up: what keeps workers from it, told in the cluster's words, and given up in time.
 
-The waiting reasons and messages are those recorded on Kubernetes 1.36 (tests/data/kubernetes-pods.jsonl).
+The waiting reasons and messages are those recorded on Kubernetes 1.36 (local/tests/data/kubernetes-pods.jsonl).
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import SharedCluster
 from trainmaster_local.config import ClusterConfig
 from trainmaster_local.embedded import LocalCluster
+from trainmaster_local.testing.clusters import SharedCluster
 
 RECORDED_MINOR = "36"
 

@@ -1,6 +1,6 @@
 """Plays recorded requests against a cluster and compares the answers in all that matters.
 
-The recording (tests/data/kubernetes.md) is what a Kubernetes 1.36 answered. uids, times, resource versions and
+The recording (local/tests/data/kubernetes.md) is what a Kubernetes 1.36 answered. uids, times, resource versions and
 addresses differ from cluster to cluster: requests that carry them get those of this cluster, and answers are compared
 without them.
 """

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from tests.cluster.conformance.cluster_under_test import skip_unless_recorded, target
-from tests.cluster.conformance.replay import Case, Replay, compare, load
+from local.tests.cluster.conformance.cluster_under_test import skip_unless_recorded, target
+from local.tests.cluster.conformance.replay import Case, Replay, compare, load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 

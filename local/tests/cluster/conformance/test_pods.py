@@ -1,4 +1,4 @@
-"""Pods behave as on a real kubelet: the recorded scenarios of tests/data/kubernetes-pods.jsonl, played again.
+"""Pods behave as on a real kubelet: the recorded scenarios of local/tests/data/kubernetes-pods.jsonl, played again.
 
 Each scenario creates the recorded objects, does what was done then (deletes, scales, makes a ConfigMap), and watches.
 What has to be the same is the *order of what a watcher can see*: phases, conditions with their reasons and messages,
@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conformance.cluster_under_test import skip_unless_recorded
-from tests.cluster.conftest import Cluster
+from local.tests.cluster.conformance.cluster_under_test import skip_unless_recorded
+from trainmaster_local.testing.clusters import Cluster
 
 Object = dict[str, Any]
 

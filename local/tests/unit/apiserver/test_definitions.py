@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local_api.widgets import WIDGET_SCHEMA, WIDGETS, definition, new_api, widget
+from local.tests.unit.apiserver.widgets import WIDGET_SCHEMA, WIDGETS, definition, new_api, widget
 from trainmaster_local.apiserver import crd, discovery
 from trainmaster_local.apiserver.api import Api, ApiError
 from trainmaster_local.apiserver.openapi import OpenApi

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.local_api.widgets import WIDGET_SCHEMA, WIDGETS, managers, new_api, widget
+from local.tests.unit.apiserver.widgets import WIDGET_SCHEMA, WIDGETS, managers, new_api, widget
 from trainmaster_local.apiserver import managed
 from trainmaster_local.apiserver.api import Api, ApiError, Options
 from trainmaster_local.apiserver.fieldsets import difference, fields_of, intersection, paths, union

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.local_api.widgets import WIDGETS, new_api, widget
+from local.tests.unit.apiserver.widgets import WIDGETS, new_api, widget
 from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions, Options, Watch
 from trainmaster_local.apiserver.storage import Storage
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.unit.controller.polling import until
-from tests.unit.local_api.widgets import WIDGETS, definition, new_api, widget
+from local.tests.unit.apiserver.widgets import WIDGETS, definition, new_api, widget
+from local.tests.unit.polling import until
 from trainmaster_local.apiserver import crd
 from trainmaster_local.controllers.garbage import GarbageCollector
 

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.unit.local_kinds.api import started
+from local.tests.unit.kinds.api import started
 from trainmaster_local.config import NodeTimings
 from trainmaster_local.controllers.nodes import LEASES, NodeController
 from trainmaster_local.events import EventRecorder

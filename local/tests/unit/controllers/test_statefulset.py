@@ -101,7 +101,7 @@ def test_availability_waits_for_min_ready_seconds() -> None:
 
 
 def test_hashes_are_those_of_a_real_cluster() -> None:
-    """The recorded revisions of tests/data/kubernetes-api.jsonl."""
+    """The recorded revisions of local/tests/data/kubernetes-api.jsonl."""
     for title in ("StatefulSet: status", "StatefulSet: status after a template patch under OnDelete"):
         body = next(case for case in API if case["title"] == title)["response"]["body"]
         name = f"s-{revision_hash(body['spec']['template'])}"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local_kinds.api import refusal, started
+from local.tests.unit.kinds.api import refusal, started
 from trainmaster_local.apiserver.api import JSON, Api, ApiError, DeleteOptions, Options
 from trainmaster_local.apiserver.resources import User
 

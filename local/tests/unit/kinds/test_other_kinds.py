@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local_kinds.api import NOW, refusal, started
+from local.tests.unit.kinds.api import NOW, refusal, started
 from trainmaster_local.apiserver.api import Api, ApiError
 from trainmaster_local.apiserver.resources import ResourceType
 from trainmaster_local.kinds import BUILTIN_TYPES

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local_kinds.api import pod, refusal, started
+from local.tests.unit.kinds.api import pod, refusal, started
 from trainmaster_local.apiserver.api import ApiError
 from trainmaster_local.kinds.qos import qos_class
 

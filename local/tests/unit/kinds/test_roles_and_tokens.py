@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local_kinds.api import NOW, pod, started
+from local.tests.unit.kinds.api import NOW, pod, started
 from trainmaster_local.apiserver.api import Api, ApiError
 from trainmaster_local.apiserver.auth import Attributes
 from trainmaster_local.apiserver.resources import User

@@ -1,0 +1,1 @@
+"""Fixtures of clusters for test suites that use kubectl; see `clusters`. Needs pytest."""
