@@ -30,9 +30,8 @@ def run(folder: Path, cases: list[tuple[str, int]]) -> subprocess.CompletedProce
     (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\nmarkers = ['slow: a soak']\n")
     python = folder / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(
-        f'#!/bin/sh\ncase "$*" in *tests/cluster/test_*|*" tests/cluster local/tests/cluster") exec {sys.executable} "$@"; esac\n'
-    )
+    cluster_tests = '*tests/cluster/test_*|*" tests/cluster local/tests/cluster"'
+    python.write_text(f'#!/bin/sh\ncase "$*" in {cluster_tests}) exec {sys.executable} "$@"; esac\n')
     python.chmod(0o755)
     (folder / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
     (folder / "local" / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
