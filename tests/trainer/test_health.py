@@ -22,7 +22,7 @@ from tests.trainer.ranks import RankFailed, environment, free_port, run_ranks
 from tests.trainer.toy import config, largest_difference, train
 from trainloop import resources
 from trainloop.checkpoints import storage
-from trainloop.distributed.preflight import PreflightSettings, check, differences
+from trainloop.distributed.preflight import PreflightSettings, check, differences, fingerprint
 from trainloop.distributed.world import joined
 from trainloop.errors import OutOfMemory, PreflightMismatch, TrainingError
 from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, z_score
@@ -69,6 +69,17 @@ def test_the_odd_rank_is_named_and_what_is_equal_is_not() -> None:
         "driver": "driver: 550 on rank 0, 1; 535 on rank 2"
     }
     assert differences([usual] * 3) == {}
+
+
+def test_under_an_agent_a_rank_compares_only_what_the_agent_can_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agents compare the installed packages, before the ranks have started: one difference has one message."""
+    monkeypatch.delenv("TRAINMASTER_ATTEMPT", raising=False)
+    alone = fingerprint("steps: 3", [])
+    monkeypatch.setenv("TRAINMASTER_ATTEMPT", "1")
+    below_an_agent = fingerprint("steps: 3", [])
+    assert alone.keys() - below_an_agent.keys() == {"python", "torch", "cuda", "nccl"}
+    assert below_an_agent.items() <= alone.items()
+    assert {"code", "config"} <= below_an_agent.keys()
 
 
 @pytest.mark.torch

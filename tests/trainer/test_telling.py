@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.distributed import HashStore
 
 from tests.trainer.ranks import environment, free_port, run_ranks
 from tests.trainer.test_health import python_m_trainloop
 from tests.trainer.toy import Toy, config, train
 from trainloop.config import Config
-from trainloop.distributed.watchdog import blame
-from trainloop.distributed.world import joined
+from trainloop.distributed.watchdog import Watchdog, WatchdogSettings, stall_message
+from trainloop.distributed.world import World, joined
 from trainloop.metrics import MetricsLog, read_metrics, write_prometheus
 from trainloop.progress import Progress, heartbeat
 from trainloop.run import dry_run
@@ -156,9 +158,22 @@ def test_a_line_that_a_kill_cut_off_is_left_out(tmp_path: Path) -> None:
 def test_who_holds_the_others_up() -> None:
     waits = {"what": "forward and backward", "waits": True}
     loads = {"what": "fetching data", "waits": False}
-    assert blame({0: waits, 1: loads, 2: waits}) == "rank 1 is fetching data; rank 0, 2 wait for them"
-    assert blame({0: waits, 1: None}).startswith("rank 1 doesn't answer")
-    assert blame({0: waits, 1: waits}).startswith("all ranks wait in a collective")
+    assert stall_message({0: waits, 1: loads, 2: waits}) == "rank 1 is fetching data; rank 0, 2 wait for them"
+    assert stall_message({0: waits, 1: None}).startswith("rank 1 doesn't answer")
+    assert stall_message({0: waits, 1: waits}).startswith("all ranks wait in a collective")
+
+
+@pytest.mark.parametrize(("attempt", "ranks_watch"), [(None, True), ("1", False)])
+def test_a_stall_is_judged_by_the_agent_or_else_by_the_ranks(
+    monkeypatch: pytest.MonkeyPatch, attempt: str | None, ranks_watch: bool
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_ATTEMPT", raising=False)
+    if attempt:
+        monkeypatch.setenv("TRAINMASTER_ATTEMPT", attempt)
+    world = World(0, 2, 0, 1, torch.device("cpu"), "gloo", HashStore())
+    with Watchdog(WatchdogSettings(), world) as watchdog:
+        watchdog.at("fetching data", 3)
+        assert ("watchdog" in [thread.name for thread in threading.enumerate()]) is ranks_watch
 
 
 TOY = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "batch.size=8", "--set", "precision.compute=fp64"]

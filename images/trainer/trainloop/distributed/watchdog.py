@@ -1,9 +1,12 @@
-"""Which rank is it that all the others wait for?
+"""The watchdog names the rank that all others wait for, where no agent does.
 
-When a step takes too long every rank tells the rendezvous' store where it stands, and rank 0 (the next one, if rank 0
-doesn't) prints who waits and who is waited for: a rank that is stuck in its own code says where, one that doesn't
-answer at all is stopped or gone. On NCCL torch's flight recorder, which `joined` turns on, writes its own dump when a
-collective times out. What follows from it is the agent's and the operator's to decide.
+When a step takes too long every rank publishes what it is doing in the rendezvous' store, and rank 0 (the next one, if
+rank 0 doesn't) prints which ranks wait and for which: a rank that is stuck in its own code names the place, one that
+doesn't answer at all is stopped or gone. On NCCL torch's flight recorder, which `joined` turns on, writes its own dump
+when a collective times out.
+
+Under Trainmaster's agent the watchdog stays off: the agents diagnose stalls from the ranks' progress, stacks and
+flight recorders (`diagnostics`), and one hang has one message.
 """
 
 from __future__ import annotations
@@ -17,23 +20,28 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from trainloop.distributed.world import World
+from trainloop.distributed.world import World, has_agent
 from trainloop.errors import listed
 from trainloop.settings import Settings
 
-#: Seconds that the other ranks are given to say where they stand.
+#: Seconds that the other ranks are given to publish what they are doing.
 ANSWER_SECONDS = 3.0
 
 
 class WatchdogSettings(Settings):
     """When a step has stalled."""
 
-    stall_seconds: float | None = Field(300.0, gt=0, description="When a step counts as stalled; null never.")
+    stall_seconds: float | None = Field(
+        300.0,
+        gt=0,
+        description="Seconds after which a step counts as stalled; null never. Under Trainmaster's agent "
+        "failurePolicy.hang counts instead.",
+    )
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a rank stands, since when; `waits` says that it may be waiting for others there."""
+class Activity:
+    """What a rank is doing, and since when; `waits` is true where it may be waiting for other ranks."""
 
     what: str
     step: int
@@ -43,22 +51,23 @@ class Place:
 
 
 class Watchdog:
-    """A thread that looks at where this rank stands; it costs nothing while all is well."""
+    """A thread that observes what this rank is doing; it costs nothing while the steps go on."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
-        self._limit, self._world = settings.stall_seconds, world
-        self._place: Place | None = None
+        alone = world.size == 1 or has_agent()
+        self._limit, self._world = None if alone else settings.stall_seconds, world
+        self._activity: Activity | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._reported: Place | None = None
+        self._reported: Activity | None = None
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
-        """The training thread is at `what` now; `limit` in seconds where more than a step's is in order."""
+        """The training thread does `what` from now on; `limit` in seconds where more than a step's is in order."""
         if self._limit is not None:
-            self._place = Place(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
+            self._activity = Activity(what, step, time.monotonic(), max(self._limit, limit or 0.0), waits)
 
     def __enter__(self) -> Watchdog:
-        if self._limit is not None and self._world.size > 1:
+        if self._limit is not None:
             self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
             self._thread.start()
         return self
@@ -71,30 +80,30 @@ class Watchdog:
     def _watch(self) -> None:
         assert self._limit is not None
         while not self._ended.wait(min(self._limit / 4, 5.0)):
-            place = self._place
-            if place is None or place is self._reported or time.monotonic() - place.since < place.limit:
+            activity = self._activity
+            if activity is None or activity is self._reported or time.monotonic() - activity.since < activity.limit:
                 continue
-            self._reported = place
-            self._report(place)
+            self._reported = activity
+            self._report(activity)
 
-    def _report(self, place: Place) -> None:
+    def _report(self, activity: Activity) -> None:
         store, rank = self._world.store, self._world.rank
         assert store is not None
-        standing = {"what": place.what, "waits": place.waits, "seconds": time.monotonic() - place.since}
-        store.set(f"stall/{place.step}/{rank}", json.dumps(standing))
+        own = {"what": activity.what, "waits": activity.waits}
+        store.set(f"stall/{activity.step}/{rank}", json.dumps(own))
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         self._ended.wait(ANSWER_SECONDS + rank * 0.5)
-        if store.add(f"stall/{place.step}/told", 1) > 1:
+        if store.add(f"stall/{activity.step}/reported", 1) > 1:
             return
         answers = {}
         for other in range(self._world.size):
-            key = f"stall/{place.step}/{other}"
+            key = f"stall/{activity.step}/{other}"
             answers[other] = json.loads(store.get(key)) if store.check([key]) else None
-        print(f"stalled at step {place.step}: {blame(answers)}", flush=True)
+        print(f"stalled at step {activity.step}: {stall_message(answers)}", flush=True)
 
 
-def blame(answers: dict[int, dict[str, object] | None]) -> str:
-    """Who holds the others up, in a sentence: ranks that don't answer, else those that don't wait for anybody."""
+def stall_message(answers: dict[int, dict[str, object] | None]) -> str:
+    """Names the ranks that hold the others up: those that don't answer, and those that don't wait for any rank."""
     silent = [rank for rank, answer in answers.items() if answer is None]
     busy = [rank for rank, answer in answers.items() if answer is not None and not answer["waits"]]
     waiting = [rank for rank in answers if rank not in silent and rank not in busy]

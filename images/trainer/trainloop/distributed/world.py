@@ -147,6 +147,11 @@ def environment() -> tuple[int, int, int, int]:
     return rank, size, int(os.environ.get("LOCAL_RANK", str(rank % local_size))), local_size
 
 
+def has_agent() -> bool:
+    """Returns whether Trainmaster's agent runs this rank; the agent then judges hangs and compares the environments."""
+    return "TRAINMASTER_ATTEMPT" in os.environ
+
+
 def choose_device(kind: str, local_rank: int) -> torch.device:
     """The device of this rank: the local rank's accelerator, or the CPU.
 
