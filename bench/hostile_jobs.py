@@ -28,7 +28,7 @@ import psutil
 from bench.clusters import NAMESPACE, Operator, World, job, table, world
 from trainmaster.controller.apiserver.cluster import JOBS, Cluster, RawObject, Resource
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound
-from trainmaster.controller.cache.large_jobs import Apart, LargeJobs
+from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keys.signing_keys import new_keys
@@ -270,14 +270,14 @@ async def many(count: int) -> list[object]:
         cluster = Files(Path(folder), count)
         gc.freeze()
         keys = new_keys()
-        started, watching, apart = time.perf_counter(), asyncio.create_task(watch()), Apart()
+        started, watching, thread = time.perf_counter(), asyncio.create_task(watch()), LargeJobThread()
         # Files answers what is asked of it here.
-        reader = LargeJobs(cast(Cluster, cluster), apart)
+        reader = LargeJobs(cast(Cluster, cluster), thread)
         changed: asyncio.Queue[JobKey] = asyncio.Queue()
-        store = Store(changed.put_nowait, keys, read_apart=reader.add)
+        store = Store(changed.put_nowait, keys, read_large=reader.add)
         for page in cluster.pages():
             for raw in page:
-                store.note(JOBS, raw)
+                store.upsert(JOBS, raw)
             await asyncio.sleep(0)
         del page, raw
         reading = asyncio.create_task(reader.run(store))
@@ -286,13 +286,13 @@ async def many(count: int) -> list[object]:
             assert snapshot is not None
             if number % DECIDED:
                 continue
-            decision = await apart.run(
+            decision = await thread.run(
                 partial(decide, snapshot.job, snapshot.observed, 1_795_000_000.0, Settings(keys=keys))
             )
             assert len(decision.actions) >= 3, decision.status
         reading.cancel()
         watching.cancel()
-        await apart.close()
+        await thread.close()
         seconds = time.perf_counter() - started
     del decision, snapshot
     gc.collect()

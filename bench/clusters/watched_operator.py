@@ -31,7 +31,7 @@ TICK, LINE_SECONDS = 0.005, 0.25
 
 def main(file: Path, arguments: list[str]) -> None:
     longest: dict[str, float] = defaultdict(float)
-    run, note = Operator.run, Store.note
+    run, note = Operator.run, Store.upsert
 
     def watched_note(self: Store, *arguments: Any) -> None:
         started = time.thread_time()

@@ -34,7 +34,7 @@ def _main(settings: OperatorSettings, log: str, disorder: int | None) -> None:
     set_up(settings.log_format, settings.log_level)
     if disorder is not None:
         disorderly = random.Random(disorder)
-        app.Watcher = lambda *a, note, **k: Watcher(*a, note=_Disorder(note, disorderly), **k)  # type: ignore[assignment,misc]
+        app.Watcher = lambda *a, receive, **k: Watcher(*a, receive=_Disorder(receive, disorderly), **k)  # type: ignore[assignment,misc]
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -50,8 +50,8 @@ def _main(settings: OperatorSettings, log: str, disorder: int | None) -> None:
 class _Disorder:
     """Hands events on as no API server should: some twice, some late (so in another order), some never."""
 
-    def __init__(self, note: Callable[[Event], None], random_: random.Random) -> None:
-        self._note, self._random = note, random_
+    def __init__(self, receive: Callable[[Event], None], random_: random.Random) -> None:
+        self._receive_event, self._random = receive, random_
 
     def __call__(self, event: Event) -> None:
         chance = self._random.random()
@@ -59,10 +59,10 @@ class _Disorder:
             return
         if chance < 0.4:
             loop = asyncio.get_running_loop()
-            loop.call_later(self._random.uniform(0.0, 0.4), self._note, event)
+            loop.call_later(self._random.uniform(0.0, 0.4), self._receive_event, event)
             if chance > 0.3:
                 return
-        self._note(event)
+        self._receive_event(event)
 
 
 class ForkedOperator:

@@ -76,7 +76,7 @@ def with_job(cluster: Cluster, work: Callable[[Writing], Awaitable[None]]) -> No
         connected = KubernetesCluster(await connect(str(cluster.kubeconfig), None))
         try:
             writing = Writing(connected, Store(lambda key: None, KEYS), JobKey(cluster.namespace, "bert"))
-            writing.store.note(JOBS, await connected.get(JOBS, cluster.namespace, "bert"))
+            writing.store.upsert(JOBS, await connected.get(JOBS, cluster.namespace, "bert"))
             await work(writing)
         finally:
             await connected.close()
@@ -126,7 +126,7 @@ def test_fields_of_others_stay(cluster: Cluster) -> None:
     async def work(writing: Writing) -> None:
         await writing.bring(writing.the_set(2))
         cluster.kubectl("annotate", "statefulset", "bert", "team=vision")
-        writing.store.note(STATEFUL_SETS, await writing.cluster.get(STATEFUL_SETS, cluster.namespace, "bert"))
+        writing.store.upsert(STATEFUL_SETS, await writing.cluster.get(STATEFUL_SETS, cluster.namespace, "bert"))
         after = await writing.bring(writing.the_set(2, avoid_nodes=["node-7"]))
         assert after["metadata"]["annotations"]["team"] == "vision"
 
@@ -159,8 +159,8 @@ def test_a_deposed_leaders_late_apply_loses(cluster: Cluster) -> None:
     async def work(writing: Writing) -> None:
         await writing.write(writing.the_set())
         leader = Writing(writing.cluster, Store(lambda key: None, KEYS), writing.key)
-        leader.store.note(JOBS, await writing.cluster.get(JOBS, cluster.namespace, "bert"))
-        leader.store.note(STATEFUL_SETS, await writing.cluster.get(STATEFUL_SETS, cluster.namespace, "bert"))
+        leader.store.upsert(JOBS, await writing.cluster.get(JOBS, cluster.namespace, "bert"))
+        leader.store.upsert(STATEFUL_SETS, await writing.cluster.get(STATEFUL_SETS, cluster.namespace, "bert"))
         newer = await leader.write(leader.the_set(avoid_nodes=["node-7"]))
         with pytest.raises(Conflict):
             await writing.write(writing.the_set(avoid_nodes=["node-1"]))

@@ -18,14 +18,14 @@ from trainmaster.controller.apiserver.client import KubernetesCluster
 from trainmaster.controller.apiserver.cluster import JOBS, LEASES, NETWORK_POLICIES
 from trainmaster.controller.apiserver.connection import Connection, connect
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
-from trainmaster.controller.cache.large_jobs import Apart, LargeJobs
+from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.evidence import EvidenceKeeper
 from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.keys.signing_keys import DamagedKeys, load_keys
 from trainmaster.controller.leaders.reach import DirectReach, ProxyReach, Reach
-from trainmaster.controller.leaders.streams import LeadStreams
+from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
 from trainmaster.controller.lookups.killed_containers import KilledContainers
 from trainmaster.controller.lookups.kueue import KueueFacts
@@ -108,13 +108,13 @@ class Operator:
                 return
             keys = self.keys
             assert keys is not None
-            apart = Apart()
-            stack.push_async_callback(apart.close)
-            large = LargeJobs(cluster, apart)
-            store = Store(lambda key: queue.add(key), keys, read_apart=large.add)
+            thread = LargeJobThread()
+            stack.push_async_callback(thread.close)
+            large = LargeJobs(cluster, thread)
+            store = Store(lambda key: queue.add(key), keys, read_large=large.add)
             store.unreadable.count = lambda kind: self.metrics.unreadable.labels(kind=kind).inc()
             queue: WorkQueue[JobKey] = WorkQueue()
-            streams = LeadStreams(
+            streams = LeaderStreams(
                 self._reach(connection, cluster, stack),
                 store,
                 keys,
@@ -137,8 +137,8 @@ class Operator:
                 watched=watched,
                 also=lambda: gangs.served,
             )
-            note = _noting(store, resync)
-            gangs = GangWatching(connection, cluster, store, settings.namespaces, note=note, relisted=resync.soon)
+            receive = _event_receiver(store, resync)
+            gangs = GangWatching(connection, cluster, store, settings.namespaces, receive=receive, relisted=resync.soon)
             stack.push_async_callback(gangs.close)
             if not await _unless(stop, _while_held(holding, self._insist(resync.fill, connection))):
                 return
@@ -151,10 +151,10 @@ class Operator:
             # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
             apart_from_jobs = tuple(resource for resource in watched if resource != JOBS)
             self._watchers = [
-                Watcher(connection, settings.namespaces, resources=resources, note=note, restarted=restarted)
+                Watcher(connection, settings.namespaces, resources=resources, receive=receive, restarted=restarted)
                 for resources in ((JOBS,), apart_from_jobs)
             ]
-            reconciler = self._reconciler(stack, cluster, store, keys, queue, streams, gangs, apart)
+            reconciler = self._reconciler(stack, cluster, store, keys, queue, streams, gangs, thread)
             background += [
                 *(asyncio.create_task(watcher.run(), name="watcher") for watcher in self._watchers),
                 asyncio.create_task(resync.run(), name="resync"),
@@ -170,9 +170,9 @@ class Operator:
         store: Store,
         keys: SigningKeys,
         queue: WorkQueue[JobKey],
-        streams: LeadStreams,
+        streams: LeaderStreams,
         gangs: GangWatching,
-        apart: Apart,
+        thread: LargeJobThread,
     ) -> Reconciler:
         """What decides, and all that it has decisions carried out with."""
         settings = self.settings
@@ -180,7 +180,7 @@ class Operator:
         evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
         stack.push_async_callback(streams.close)
         stack.push_async_callback(evidence.close)
-        streams.heard = evidence.take
+        streams.heard = evidence.record_stall
         executor = Executor(
             cluster,
             store,
@@ -223,7 +223,7 @@ class Operator:
             kills=KilledContainers(cluster, store),
             domains=NodeDomains(cluster, store),
             kueue=KueueFacts(cluster, store),
-            apart=apart,
+            thread=thread,
             want=gangs.want,
         )
 
@@ -238,7 +238,7 @@ class Operator:
         """Work until `stop` is set. Raises OperatorError when anything else ends first."""
         workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)]
         workers += [
-            asyncio.create_task(reconciler.work_apart(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
+            asyncio.create_task(reconciler.work_large(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
         ]
         self.ready.set()
         logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", jobs)
@@ -297,7 +297,7 @@ class Operator:
 
     async def _insist(self, work: Callable[[], Awaitable[None]], connection: Connection) -> None:
         """Do what needs the API server, trying again until it works; says in one sentence what stands in the way."""
-        told = ""
+        reported = ""
         while True:
             try:
                 await work()
@@ -307,14 +307,14 @@ class Operator:
             except Forbidden as error:
                 text = f"A permission is missing; waiting for it: {error.message}"
             except (Unreachable, Unauthorized) as error:
-                if not connection.in_cluster and not told:
+                if not connection.in_cluster and not reported:
                     raise _unusable(connection, error) from error
                 text = f"The API server doesn't answer; trying again: {error}"
             except ClusterError as error:
                 text = f"The API server can't be read; trying again: {error}"
-            if text != told:
+            if text != reported:
                 logger.warning("%s", text)
-                told = text
+                reported = text
             await asyncio.sleep(START_RETRY)
 
     def _reach(self, connection: Connection, cluster: KubernetesCluster, stack: AsyncExitStack) -> Reach:
@@ -364,20 +364,20 @@ def _unusable(connection: Connection, error: ClusterError) -> OperatorError:
     return OperatorError(f"the cluster at {connection.configuration.host} can't be used: {error}")
 
 
-def _noting(store: Store, resync: Resync) -> Callable[[Event], None]:
+def _event_receiver(store: Store, resync: Resync) -> Callable[[Event], None]:
     """What is done with each event of a watch."""
 
-    def note(event: Event) -> None:
+    def receive(event: Event) -> None:
         kind, resource, raw = event
         if kind == "DELETED":
-            store.note_deleted(resource, raw)
+            store.delete(resource, raw)
             return
         if kind is None:
             # A new list: what was deleted before it is missing in it, and only a sweep sees that.
             resync.soon()
-        store.note(resource, raw)
+        store.upsert(resource, raw)
 
-    return note
+    return receive
 
 
 async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:

@@ -56,23 +56,23 @@ class LeaderLease:
 
     async def acquire(self) -> None:
         """Returns once this candidate is the leader."""
-        told: str | None = None
-        troubled = ""
+        reported_holder: str | None = None
+        reported_problem = ""
         while True:
             try:
-                if await self._try():
+                if await self._acquire_or_renew():
                     logger.info("This operator (%s) is the leader.", self._settings.identity)
                     self.leading = True
                     return
                 holder = self._holder()
-                if holder != told:
+                if holder != reported_holder:
                     logger.info("Waiting: the leader is %s.", holder)
-                    told = holder
+                    reported_holder = holder
             except ClusterError as error:
-                trouble = self._trouble(error)
-                if trouble != troubled:
-                    logger.warning("The lease can't be taken; trying again: %s", trouble)
-                    troubled = trouble
+                problem = self._problem(error)
+                if problem != reported_problem:
+                    logger.warning("The lease can't be taken; trying again: %s", problem)
+                    reported_problem = problem
             # Jitter as client-go's (factor 1.2), so that candidates don't try in step.
             await asyncio.sleep(self._settings.retry_seconds * (1.0 + 1.2 * random.random()))
 
@@ -84,7 +84,7 @@ class LeaderLease:
             await asyncio.sleep(self._settings.retry_seconds)
             try:
                 async with asyncio.timeout_at(deadline):
-                    if not await self._try():
+                    if not await self._acquire_or_renew():
                         logger.error("The lease was taken by %s.", self._holder())
                         self.leading = False
                         return
@@ -126,7 +126,7 @@ class LeaderLease:
                 break
         logger.warning("The lease wasn't given back: %s", problem)
 
-    def _trouble(self, error: ClusterError) -> str:
+    def _problem(self, error: ClusterError) -> str:
         """What stands in the way, and what to do about it."""
         if not isinstance(error, NotFound):
             return str(error)
@@ -136,7 +136,7 @@ class LeaderLease:
             "an operator that runs alone needs no lease (--no-leader-elect)"
         )
 
-    async def _try(self) -> bool:
+    async def _acquire_or_renew(self) -> bool:
         """Take or renew the lease; False when somebody else has it."""
         settings = self._settings
         started = asyncio.get_running_loop().time()
@@ -144,19 +144,19 @@ class LeaderLease:
             found = await self._cluster.get(LEASES, settings.namespace, settings.name)
         except NotFound:
             try:
-                self._note(await self._cluster.create(LEASES, settings.namespace, self._body(None)))
+                self._observe(await self._cluster.create(LEASES, settings.namespace, self._body(None)))
             except AlreadyExists:
                 return False
             self._renewed_at = started
             return True
         if self._seen is None or found.get("spec") != self._seen.get("spec"):
-            self._note(found)
+            self._observe(found)
         holder = self._holder()
         expired = asyncio.get_running_loop().time() >= self._seen_at + settings.lease_seconds
         if holder not in ("", settings.identity) and not expired:
             return False
         try:
-            self._note(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
+            self._observe(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
         except Conflict:
             if self.leading:
                 # Our own write whose answer was lost, or another candidate's: the next try tells. Nothing is renewed.
@@ -165,7 +165,7 @@ class LeaderLease:
         self._renewed_at = started
         return True
 
-    def _note(self, lease: RawObject) -> None:
+    def _observe(self, lease: RawObject) -> None:
         self._seen = lease
         self._seen_at = asyncio.get_running_loop().time()
 

@@ -11,10 +11,10 @@ from typing import Protocol
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.controller.apiserver.errors import ClusterError, Conflict, NotFound, TooManyRequests, Unavailable
-from trainmaster.controller.cache.large_jobs import Apart
+from trainmaster.controller.cache.large_jobs import LargeJobThread
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders.streams import LeadStreams
+from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import plan
 from trainmaster.controller.lookups.killed_containers import KilledContainers
 from trainmaster.controller.lookups.kueue import KueueFacts
@@ -46,7 +46,7 @@ class Reconciler:
         store: Store,
         queue: WorkQueue[JobKey],
         executor: Executor,
-        streams: LeadStreams,
+        streams: LeaderStreams,
         missing: MissingPods,
         metrics: OperatorMetrics,
         decide: Decide,
@@ -56,7 +56,7 @@ class Reconciler:
         kills: KilledContainers,
         domains: NodeDomains,
         kueue: KueueFacts,
-        apart: Apart,
+        thread: LargeJobThread,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -75,8 +75,8 @@ class Reconciler:
         self._domains = domains
         self._kueue = kueue
         self._now = now
-        # Keys of large jobs that wait for `work_apart`; the queue has yet to be told that they are done.
-        self._apart = apart
+        # Keys of large jobs that wait for `work_large`; the queue has yet to be told that they are done.
+        self._thread = thread
         self._large: WorkQueue[JobKey] = WorkQueue()
         # uid of each job that had a pass, to forget what is kept about it when it goes.
         self._known: dict[JobKey, str] = {}
@@ -101,7 +101,7 @@ class Reconciler:
             # streams and watches for as long as they take.
             await asyncio.sleep(0)
 
-    async def work_apart(self) -> None:
+    async def work_large(self) -> None:
         """One worker for large jobs, until the queue is closed."""
         while True:
             try:
@@ -175,9 +175,9 @@ class Reconciler:
         self._streams.expect(key, decision.status.attempt)
         outcome = await self._executor.execute(key, snapshot, decision)
         if outcome.wrote_status:
-            self._tell(job.uid, job.status, decision.status)
+            self._report_transition(job.uid, job.status, decision.status)
         after = self._store.snapshot(key)
-        self._streams.follow(key, plan(after, decision.status) if after is not None else None)
+        self._streams.watch(key, plan(after, decision.status) if after is not None else None)
         look = await self._missing.look(key, after) if after is not None else None
         nodes = await self._domains.look(key, after) if after is not None else None
         facts = await self._kueue.look(key, after) if after is not None else None
@@ -188,17 +188,17 @@ class Reconciler:
     async def _decided(self, job: Job, observed: Observed) -> Decision:
         now = self._now()
         if job.large:
-            return await self._apart.run(lambda: self._decide(job, observed, now, self._rendering))
+            return await self._thread.run(lambda: self._decide(job, observed, now, self._rendering))
         return self._decide(job, observed, now, self._rendering)
 
     def _gone(self, key: JobKey) -> None:
-        self._streams.follow(key, None)
+        self._streams.watch(key, None)
         uid = self._known.pop(key, None)
         if uid is not None:
             self._recovering.pop(uid, None)
             self._forget(uid)
 
-    def _tell(self, uid: str, old: JobStatus, new: JobStatus) -> None:
+    def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
         """Logs and metrics of a change that was written."""
         self._metrics.count_transition(old, new)
         if new.attempt > old.attempt > 0:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class Apart:
+class LargeJobThread:
     """One thread for work that would hold up the event loop."""
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class Apart:
 
 
 class LargeJobs:
-    """Reads the specs that the store has left unread. `add` is the store's `read_apart`."""
+    """Reads the specs that the store has left unread. `add` is the store's `read_large`."""
 
-    def __init__(self, cluster: Cluster, apart: Apart) -> None:
+    def __init__(self, cluster: Cluster, thread: LargeJobThread) -> None:
         self._cluster = cluster
-        self._apart = apart
+        self._thread = thread
         self._queue: WorkQueue[JobKey] = WorkQueue()
 
     def add(self, key: JobKey) -> None:
@@ -70,16 +70,16 @@ class LargeJobs:
             except Exception as error:
                 # What no reader has foreseen costs only this job; all large ones wait for this task.
                 self._queue.forget(key)
-                store.note_unreadable(key, error)
+                store.record_unreadable(key, error)
             else:
                 self._queue.forget(key)
             finally:
                 self._queue.done(key)
 
     async def _read(self, store: Store, key: JobKey) -> None:
-        if not store.is_unread(key):
+        if not store.awaits_spec(key):
             return
         raw = await self._cluster.get(JOBS, key.namespace, key.name)
-        store.note_read(
-            key, spec_version(mapping(raw.get("metadata"))), await self._apart.run(lambda: read_spec(raw, key.name))
+        store.record_spec(
+            key, spec_version(mapping(raw.get("metadata"))), await self._thread.run(lambda: read_spec(raw, key.name))
         )

@@ -15,7 +15,7 @@ from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.protocol import MAX_INDEX, Assignment, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, Resource
-from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
 from trainmaster.rendering import worker_layout
 
@@ -72,7 +72,7 @@ class Pod:
 
 
 @dataclass
-class Blocked:
+class Refusal:
     """A write that is refused again and again, and when to try it next (event loop's clock)."""
 
     problem: Problem
@@ -101,7 +101,7 @@ class Record:
     # What `job.spec` was parsed from.
     parsed: SpecVersion | None = None
     # The newest of a large job whose spec is being read apart, without the spec.
-    unread: Mapping[str, Any] | None = None
+    without_spec: Mapping[str, Any] | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     children: dict[tuple[str, str], tuple[ChildView, Versioned]] = field(default_factory=dict)
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
@@ -110,8 +110,8 @@ class Record:
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
-    blocked: dict[str, Blocked] = field(default_factory=dict)
-    looked_up: LookedUp = field(default_factory=LookedUp)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    lookups: LookupResults = field(default_factory=LookupResults)
     # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
     gone: dict[int, Pod] = field(default_factory=dict)
 
@@ -179,7 +179,7 @@ class Record:
         view = pod.view
         return view.worker in indexes and view.name == f"{name}-{view.worker}"
 
-    def leave_set(self, view: ChildView) -> None:
+    def remove_set(self, view: ChildView) -> None:
         """A child is gone, or another object has its name."""
         if self._is_own_set(view):
             self.former_sets.append((view.uid, view.name))
@@ -188,14 +188,14 @@ class Record:
         uid = self.job_version.uid if self.job_version is not None else None
         return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
 
-    def merge_all_ends(self) -> None:
+    def merge_all_termination_reports(self) -> None:
         """What the workers' containers told as they ended, where pods were known before their job or set."""
         sets = self.own_sets()
         for pod in self.pods.values():
             if self.owns(pod, sets):
-                self.merge_ends(pod)
+                self.merge_termination_reports(pod)
 
-    def merge_ends(self, pod: Pod) -> None:
+    def merge_termination_reports(self, pod: Pod) -> None:
         """What the container of one of the job's pods told as it ended."""
         for end in _ends(pod.view):
             # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
@@ -214,7 +214,7 @@ class Record:
             self.reported_attempts -= attempts
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
-    def lay_out(self, pod: Pod) -> bool:
+    def remove_pod(self, pod: Pod) -> bool:
         """The pod is gone; returns whether it was the job's."""
         owned = self.owns(pod, self.own_sets())
         if owned:
@@ -223,17 +223,17 @@ class Record:
 
     def forget_job(self) -> None:
         """The job is gone; its objects may still be there."""
-        self.job = self.job_version = self.parsed = self.unread = None
+        self.job = self.job_version = self.parsed = self.without_spec = None
         self.raw_status = {}
         self.reports.clear()
         self.reported_attempts.clear()
         self.progress.clear()
         self.progress_attempt, self.progress_at = 0, None
         self.stream = StreamView()
-        self.blocked.clear()
+        self.refusals.clear()
         self.gone.clear()
         self.former_sets.clear()
-        self.looked_up = LookedUp()
+        self.lookups = LookupResults()
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
         """`decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
@@ -251,12 +251,12 @@ class Record:
             progress_attempt=self.progress_attempt,
             progress_at=self.progress_at,
             stream=self.stream,
-            domains=dict(self.looked_up.domains),
-            flavors=dict(self.looked_up.flavors),
-            priorities=dict(self.looked_up.priorities),
-            kills=dict(self.looked_up.kills),
+            domains=dict(self.lookups.domains),
+            flavors=dict(self.lookups.flavors),
+            priorities=dict(self.lookups.priorities),
+            kills=dict(self.lookups.kills),
             listed=listed,
-            problems=tuple(blocked.problem for _, blocked in sorted(self.blocked.items())),
+            problems=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
         return Snapshot(job, observed, self.job_version, self.raw_status)

@@ -26,13 +26,13 @@ from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
-from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import (
-    Blocked,
     JobKey,
     Pod,
     ReadSpec,
     Record,
+    Refusal,
     Snapshot,
     SpecVersion,
     Versioned,
@@ -65,12 +65,12 @@ class Store:
         self,
         changed: Callable[[JobKey], None],
         keys: SigningKeys,
-        read_apart: Callable[[JobKey], None] | None = None,
+        read_large: Callable[[JobKey], None] | None = None,
     ) -> None:
         self._changed = changed
         self._keys = keys
-        # Asks for `note_read` of a large job's spec (`large_jobs`); without it, specs are read here.
-        self._read_apart = read_apart
+        # Asks for `record_spec` of a large job's spec (`large_jobs`); without it, specs are read here.
+        self._read_large = read_large
         self._records: dict[JobKey, Record] = {}
         self._listed: frozenset[str] = frozenset()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
@@ -85,43 +85,43 @@ class Store:
 
     # Objects of the API server.
 
-    def note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+    def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """An object as a watch, a list or the answer to a write shows it. Never raises."""
         try:
-            self._note(resource, raw)
+            self._upsert(resource, raw)
         except Exception as error:
             # Everything that is taken in comes through here, and whoever brings it (a watch, a list, a sweep, a pass
             # over another job) must not end because somebody wrote what no reader of ours has foreseen.
             problem = f"the {'job' if resource == JOBS else 'object'} can't be read ({one_line(repr(error)[:300])})"
-            self.unreadable.tell(resource, raw, problem, error)
+            self.unreadable.report(resource, raw, problem, error)
             if resource == JOBS:
-                self._note_unreadable_job(raw, problem)
+                self._upsert_unreadable_job(raw, problem)
 
-    def _note(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+    def _upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         metadata = mapping(raw.get("metadata"))
         version = _version(metadata)
         if version.uid in self._tombstones:
             return
         if resource == JOBS:
-            self._note_job(raw, metadata, version)
+            self._upsert_job(raw, metadata, version)
         elif resource == PODS:
-            self._note_pod(raw, metadata, version)
+            self._upsert_pod(raw, metadata, version)
         else:
-            self._note_child(resource, raw, metadata, version)
+            self._upsert_child(resource, raw, metadata, version)
 
-    def note_deleted(self, resource: Resource, raw: Mapping[str, Any]) -> None:
+    def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
         """An object that a watch shows to be gone. `raw` needs its metadata only."""
         metadata = mapping(mapping(raw).get("metadata"))
         key = self._key(resource, metadata)
         if key is not None:
             if resource == PODS and raw.get("status"):
                 # The last of its changes may come with its deletion only.
-                self.note(resource, raw)
-            self.drop(resource, key, text(metadata.get("name")), _version(metadata).uid)
+                self.upsert(resource, raw)
+            self.remove(resource, key, text(metadata.get("name")), _version(metadata).uid)
 
-    def drop(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
+    def remove(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
         """An object that is gone, by name and uid."""
-        self._bury(uid)
+        self._remember_deleted(uid)
         record = self._records.get(key)
         known = self.version(key, resource, name)
         if record is None or known is None or known.uid != uid:
@@ -130,9 +130,9 @@ class Store:
         if resource == JOBS:
             record.forget_job()
         elif resource == PODS:
-            news = record.lay_out(record.pods.pop(name))
+            news = record.remove_pod(record.pods.pop(name))
         else:
-            record.leave_set(record.children.pop((resource.child_kind, name))[0])
+            record.remove_set(record.children.pop((resource.child_kind, name))[0])
         if record.is_empty():
             del self._records[key]
         if news:
@@ -164,7 +164,7 @@ class Store:
 
     # What agents say.
 
-    def note_report(self, key: JobKey, report: Report) -> bool:
+    def record_report(self, key: JobKey, report: Report) -> bool:
         """A worker's report, from the stream; whether it is news."""
         record = self._records.get(key)
         if record is None or record.is_past(report.attempt) or not record.merge_report(report):
@@ -172,7 +172,7 @@ class Store:
         self._changed(key)
         return True
 
-    def note_progress(
+    def record_progress(
         self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float
     ) -> bool | None:
         """How far a worker's ranks are, all of them: whether it is the attempt's first news, None when it is too old.
@@ -190,7 +190,7 @@ class Store:
         record.progress_at = now
         return first
 
-    def note_stream(self, key: JobKey, stream: StreamView) -> bool:
+    def record_stream(self, key: JobKey, stream: StreamView) -> bool:
         """The state of the lead's stream and its members; whether it is news."""
         record = self._records.get(key)
         if record is None or record.stream == stream:
@@ -201,41 +201,41 @@ class Store:
 
     # Writes that were refused.
 
-    def blocked(self, key: JobKey, action: str) -> Blocked | None:
+    def refusal(self, key: JobKey, action: str) -> Refusal | None:
         """The refusal that stands for an action of this job."""
         record = self._records.get(key)
-        return record.blocked.get(action) if record else None
+        return record.refusals.get(action) if record else None
 
-    def note_blocked(self, key: JobKey, problem: Problem, retry_at: float) -> None:
+    def record_refusal(self, key: JobKey, problem: Problem, retry_at: float) -> None:
         """A write was refused; `decide` is asked again when this is news."""
         record = self._records.get(key)
         if record is None:
             return
-        known = record.blocked.get(problem.action)
+        known = record.refusals.get(problem.action)
         if known is not None and (known.problem.reason, known.problem.message) == (problem.reason, problem.message):
             known.retry_at = retry_at
             known.failures += 1
             return
-        record.blocked[problem.action] = Blocked(problem, retry_at, known.failures + 1 if known else 1)
+        record.refusals[problem.action] = Refusal(problem, retry_at, known.failures + 1 if known else 1)
         self._changed(key)
 
-    def clear_blocked(self, key: JobKey, action: str) -> None:
+    def clear_refusal(self, key: JobKey, action: str) -> None:
         """The action went through."""
         record = self._records.get(key)
-        if record is not None and record.blocked.pop(action, None) is not None:
+        if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
 
-    def note_listed(self, resource: Resource) -> None:
+    def record_listed(self, resource: Resource) -> None:
         """All objects of an optional type are known now."""
         if resource.child_kind not in self._listed:
             self._listed |= {resource.child_kind}
             for key in list(self._records):
                 self._changed(key)
 
-    def note_looked_up(self, key: JobKey, found: LookedUp) -> None:
+    def record_lookups(self, key: JobKey, found: LookupResults) -> None:
         """What the job needs to know of things that aren't its own."""
         record = self._records.get(key)
-        if record is not None and record.looked_up.merge(found):
+        if record is not None and record.lookups.merge(found):
             self._changed(key)
 
     # Reading.
@@ -256,7 +256,7 @@ class Store:
     def _record(self, key: JobKey) -> Record:
         return self._records.setdefault(key, Record())
 
-    def _note_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+    def _upsert_job(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
         key = self._key(JOBS, metadata)
         if key is None:
             return
@@ -266,54 +266,57 @@ class Store:
             return
         if known is not None and known.uid != version.uid:
             # Deleted and created anew between two events.
-            self._bury(known.uid)
+            self._remember_deleted(known.uid)
             record.forget_job()
         record.job_version = version
         of = spec_version(metadata)
         large = is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
-        if large and self._read_apart is not None and record.parsed != of:
+        if large and self._read_large is not None and record.parsed != of:
             kept = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-            record.unread = {"metadata": {field: metadata.get(field) for field in kept}, "status": raw.get("status")}
-            self._read_apart(key)
+            record.without_spec = {
+                "metadata": {field: metadata.get(field) for field in kept},
+                "status": raw.get("status"),
+            }
+            self._read_large(key)
             if record.job is None:
                 return
             # Until it is read, the job stands with its spec as it was and the newest status.
             of = SpecVersion(version.uid, record.job.generation)
             read = ReadSpec(record.job.spec, record.job.invalid)
         else:
-            record.unread = None
+            record.without_spec = None
             read = record.parse(raw, key.name, of)
-        self._show(key, record, raw, of, read, large=large)
+        self._set_job(key, record, raw, of, read, large=large)
 
     def is_large(self, key: JobKey) -> bool:
         """Whether the job is to be decided on apart."""
         record = self._records.get(key)
         return record is not None and record.job is not None and record.job.large
 
-    def is_unread(self, key: JobKey) -> bool:
+    def awaits_spec(self, key: JobKey) -> bool:
         """Whether the job's spec has yet to be read apart."""
         record = self._records.get(key)
-        return record is not None and record.unread is not None
+        return record is not None and record.without_spec is not None
 
-    def note_read(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
+    def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
         """The spec of a large job. One that isn't of the newest generation is of no use: that was asked for as well."""
         record = self._records.get(key)
-        raw = record.unread if record is not None else None
+        raw = record.without_spec if record is not None else None
         if record is None or raw is None or spec_version(raw["metadata"]) != of:
             return
-        record.unread = None
+        record.without_spec = None
         record.parsed = of
-        self._show(key, record, raw, of, read, large=True)
+        self._set_job(key, record, raw, of, read, large=True)
 
-    def note_unreadable(self, key: JobKey, error: Exception) -> None:
+    def record_unreadable(self, key: JobKey, error: Exception) -> None:
         """A large job that no reader has foreseen."""
         record = self._records.get(key)
-        if record is not None and record.unread is not None:
+        if record is not None and record.without_spec is not None:
             problem = f"the job can't be read ({one_line(repr(error)[:300])})"
-            self.unreadable.tell(JOBS, record.unread, problem, error)
-            self._show_unreadable(key, record, record.unread, problem)
+            self.unreadable.report(JOBS, record.without_spec, problem, error)
+            self._set_unreadable(key, record, record.without_spec, problem)
 
-    def _show(
+    def _set_job(
         self,
         key: JobKey,
         record: Record,
@@ -333,11 +336,11 @@ class Store:
         except ValueError as error:
             # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
             problem = f"the status can't be read ({first_problem(error)})"
-            self.unreadable.tell(JOBS, raw, problem)
-            self._show_unreadable(key, record, raw, problem)
+            self.unreadable.report(JOBS, raw, problem)
+            self._set_unreadable(key, record, raw, problem)
             return
         if read.invalid is not None:
-            self.unreadable.tell(JOBS, raw, read.invalid, of="generation")
+            self.unreadable.report(JOBS, raw, read.invalid, of="generation")
         record.job = Job(
             namespace=key.namespace,
             name=key.name,
@@ -352,11 +355,11 @@ class Store:
         )
         if known is None or known.uid != of.uid:
             # Pods may be known before their job.
-            record.merge_all_ends()
+            record.merge_all_termination_reports()
         record.drop_old_reports()
         self._changed(key)
 
-    def _note_unreadable_job(self, raw: object, problem: str) -> None:
+    def _upsert_unreadable_job(self, raw: object, problem: str) -> None:
         """A job of which nothing but its name may be known."""
         whole_object = mapping(raw)
         metadata = mapping(whole_object.get("metadata"))
@@ -367,14 +370,14 @@ class Store:
         known = record.job_version
         if known is None or known == version or is_newer(version, known):
             record.job_version = version
-            self._show_unreadable(key, record, whole_object, problem)
+            self._set_unreadable(key, record, whole_object, problem)
 
-    def _show_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
+    def _set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
         """Nothing is done to such a job, and its status says why."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
         # Of such a status nothing else is ever written, and it may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
-        record.parsed = record.unread = None
+        record.parsed = record.without_spec = None
         record.job = Job(
             namespace=key.namespace,
             name=key.name,
@@ -388,7 +391,7 @@ class Store:
         )
         self._changed(key)
 
-    def _note_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
+    def _upsert_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
         key = self._key(PODS, metadata)
         view = pod_view(raw, self._keys)
         if key is None or view is None:
@@ -399,16 +402,16 @@ class Store:
             return
         if known is not None and known.version.uid != version.uid:
             # Deleted and created anew between two events.
-            record.lay_out(known)
+            record.remove_pod(known)
         pod = record.pods[view.name] = Pod(view, version, owner_uid(metadata))
         sets = record.own_sets()
         owned, was_owned = record.owns(pod, sets), known is not None and record.owns(known, sets)
         if owned:
-            record.merge_ends(pod)
+            record.merge_termination_reports(pod)
         if owned != was_owned or (owned and known is not None and known.view != view):
             self._changed(key)
 
-    def _note_child(
+    def _upsert_child(
         self, resource: Resource, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned
     ) -> None:
         key = self._key(resource, metadata)
@@ -421,15 +424,15 @@ class Store:
             return
         was_another = known is not None and known[1].uid != version.uid
         if known is not None and was_another:
-            record.leave_set(known[0])
+            record.remove_set(known[0])
         record.children[resource.child_kind, view.name] = (view, version)
         if resource == STATEFUL_SETS and (known is None or known[0].owner_uid != view.owner_uid or was_another):
             # Pods may be known before their set.
-            record.merge_all_ends()
+            record.merge_all_termination_reports()
         if known is None or known[0] != view:
             self._changed(key)
 
-    def _bury(self, uid: str) -> None:
+    def _remember_deleted(self, uid: str) -> None:
         self._tombstones[uid] = None
         while len(self._tombstones) > TOMBSTONES:
             self._tombstones.popitem(last=False)

@@ -25,9 +25,9 @@ class Unreadable:
 
     def __init__(self) -> None:
         self.count: Callable[[str], None] = _ignore
-        self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        self._reported: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
-    def tell(
+    def report(
         self,
         resource: Resource,
         raw: object,
@@ -46,10 +46,10 @@ class Unreadable:
             text(metadata.get("uid"), 64),
             text(metadata.get(of), 64) or str(whole(metadata.get(of))),
         )
-        if version not in self._told:
-            self._told[version] = None
-            while len(self._told) > REMEMBERED:
-                self._told.popitem(last=False)
+        if version not in self._reported:
+            self._reported[version] = None
+            while len(self._reported) > REMEMBERED:
+                self._reported.popitem(last=False)
             self.count(resource.kind)
             place = one_line(f"{text(metadata.get('namespace'), 64)}/{text(metadata.get('name'), 253)}")
             logger.error("%s %s is passed over: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)

@@ -92,7 +92,7 @@ class EvidenceKeeper:
         self._settle_seconds = settle_seconds
         self._jobs: dict[str, _Kept] = {}
 
-    def take(self, uid: str, line: EvidenceLine) -> None:
+    def record_stall(self, uid: str, line: EvidenceLine) -> None:
         """A worker's evidence of a stall, from the stream. Only so much is held of a job."""
         kept = self._jobs.setdefault(uid, _Kept())
         for old in [attempt for attempt in kept.stalls if attempt < line.attempt - 1]:
@@ -105,7 +105,7 @@ class EvidenceKeeper:
                 ranks[rank] = dict(data)
                 kept.size += after - before
 
-    def note(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
+    def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
         """A status was written: if it tells of a new failure, its evidence is written a little later."""
         failure = status.failures[0] if status.failures else None
         if failure is None:
@@ -212,7 +212,7 @@ class EvidenceKeeper:
         pods = {pod.worker: pod for pod in snapshot.observed.pods}
         # The culprit first, then who failed too: there may be thousands.
         reports.sort(key=lambda report: (report.worker != failure.worker, report.state != "Failed", report.worker))
-        workers = {report.worker: _told(report, pods.get(report.worker)) for report in reports[:MAX_WORKERS]}
+        workers = {report.worker: _worker_evidence(report, pods.get(report.worker)) for report in reports[:MAX_WORKERS]}
         kept = self._jobs.get(snapshot.job.uid)
         ranks = kept.stalls.get(failure.attempt, {}) if kept is not None else {}
         record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")
@@ -364,7 +364,7 @@ def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> Attempt
     )
 
 
-def _told(report: Report, pod: PodView | None) -> dict[str, Any]:
+def _worker_evidence(report: Report, pod: PodView | None) -> dict[str, Any]:
     same = pod is not None and (not report.uid or pod.uid == report.uid)
     told = {
         "pod": pod.name if pod is not None and same else None,

@@ -23,7 +23,7 @@ class AgentsSecrets:
         self._cluster = cluster
         self._keys = keys
         self._made: set[str] = set()
-        self._told: set[str] = set()
+        self._refused: set[str] = set()
 
     async def make(self, namespace: str) -> None:
         """See to it that the namespace has its Secret, before pods ask for it. Raises ClusterError.
@@ -37,8 +37,8 @@ class AgentsSecrets:
         except AlreadyExists:
             logger.debug("The agents' Secret of %s is there.", namespace)
         except Refused as error:
-            if namespace not in self._told:
-                self._told.add(namespace)
+            if namespace not in self._refused:
+                self._refused.add(namespace)
                 logger.warning(
                     "The agents of %s can't be reached, and recover more slowly, until their Secret can be made: %s",
                     namespace,

@@ -1,4 +1,4 @@
-"""Acknowledging reports to the lead of a job, so that their workers needn't make them by exiting."""
+"""Acknowledges reports to the lead of a job, so that their workers needn't make them by exiting."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ logger = logging.getLogger(__name__)
 ACKNOWLEDGE_SECONDS = 0.25
 
 
-class Acknowledging:
+class Acknowledger:
     """Tells the lead what has been taken in: the newest number only, one request at a time, in the background."""
 
     def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
         self._post = post
-        self._newest = self._told = 0
+        self._newest = self._acknowledged = 0
         self._task: asyncio.Task[None] | None = None
 
-    def up_to(self, seq: int) -> None:
+    def acknowledge(self, seq: int) -> None:
         self._newest = max(self._newest, seq)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._tell())
+            self._task = asyncio.create_task(self._send())
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
-    async def _tell(self) -> None:
-        while self._told < self._newest:
+    async def _send(self) -> None:
+        while self._acknowledged < self._newest:
             seq = self._newest
             try:
                 await self._post(seq)
@@ -40,5 +40,5 @@ class Acknowledging:
                 # The next report or the next stream acknowledges again; the agent's own fallback is its exit.
                 logger.debug("Reports up to %d not acknowledged: %s", seq, error)
                 return
-            self._told = seq
+            self._acknowledged = seq
             await asyncio.sleep(ACKNOWLEDGE_SECONDS)

@@ -1,9 +1,9 @@
-"""One open stream for each running job, from its lead: reports, progress and members as they happen.
+"""The open streams of all running jobs, each from the job's leader: reports, progress and workers as they happen.
 
-`LeadStreams` holds a task for each job that has somebody to listen to. The lead is the agent of the first worker in the
-assignment; when it can't be reached, of the next one. A broken stream is opened again at once, then after 10, 20, 40 ms
-and so on up to a second, until a connection has lasted. Nothing is lost by that: an agent keeps the last report of each
-worker and tells it again.
+`LeaderStreams` holds a task for each job that has agents to listen to. The leader is the agent of the first worker in
+the assignment; when it can't be reached, of the next one. A broken stream is opened again at once, then after 10, 20,
+40 ms and so on up to a second, until a connection has lasted. Nothing is lost by that: an agent keeps the last report
+of each worker and sends it again.
 
 What is said is only ever noted for the job whose token opened the stream, for workers and ranks of that job, and for
 attempts that the operator has made; so what is kept is bounded by the job's size. A lead that says more than a job of
@@ -30,7 +30,7 @@ from trainmaster.controller.apiserver.cluster import JOBS, PodStream
 from trainmaster.controller.apiserver.errors import ClusterError, Conflict, Silent, Unauthorized, Unusable
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders.acknowledger import Acknowledging
+from trainmaster.controller.leaders.acknowledger import Acknowledger
 from trainmaster.controller.leaders.budget import StreamBudget
 from trainmaster.controller.leaders.reach import AgentAddress, Reach
 from trainmaster.controller.leaders.stream_lines import (
@@ -42,7 +42,7 @@ from trainmaster.controller.leaders.stream_lines import (
     ReportLine,
     parse_line,
 )
-from trainmaster.controller.leaders.targets import Following
+from trainmaster.controller.leaders.targets import StreamTarget
 from trainmaster.reconciling.snapshot import MemberView, StreamView
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ LINES_A_TURN = 16
 Fault = Literal["protocol", "unusable", "bug"]
 
 
-class LeadStreams:
+class LeaderStreams:
     """The streams of all jobs.
 
     `progressed` is called with a job's key when ranks have told progress, and whether it is the attempt's first;
@@ -102,28 +102,28 @@ class LeadStreams:
         self.heard: Callable[[str, EvidenceLine], None] = lambda _uid, _line: None
         # Called with the namespace of agents that don't know the token.
         self.refused: Callable[[str], None] = lambda _namespace: None
-        self._followers: dict[JobKey, _Follower] = {}
+        self._streams: dict[JobKey, _LeaderStream] = {}
 
     @property
     def open(self) -> int:
         """Streams that are connected now."""
-        return sum(follower.connected_to is not None for follower in self._followers.values())
+        return sum(stream.connected_to is not None for stream in self._streams.values())
 
-    def follow(self, key: JobKey, following: Following | None) -> None:
+    def watch(self, key: JobKey, target: StreamTarget | None) -> None:
         """Listen to a job, to other agents of it than before, or (None) no more."""
-        follower = self._followers.get(key)
-        if follower is not None and (following is None or follower.following.uid != following.uid):
-            follower.stop()
-            del self._followers[key]
-            follower = None
-        if following is None:
+        stream = self._streams.get(key)
+        if stream is not None and (target is None or stream.target.uid != target.uid):
+            stream.stop()
+            del self._streams[key]
+            stream = None
+        if target is None:
             return
-        if follower is None:
-            self._followers[key] = _Follower(
+        if stream is None:
+            self._streams[key] = _LeaderStream(
                 self._reach,
                 self._store,
                 self._keys,
-                following,
+                target,
                 self._progressed,
                 lambda uid, line: self.heard(uid, line),
                 lambda namespace: self.refused(namespace),
@@ -132,29 +132,29 @@ class LeadStreams:
                 self._turn,
             )
         else:
-            follower.update(following)
+            stream.update(target)
 
     def expect(self, key: JobKey, attempt: int) -> None:
         """An attempt is about to be opened: reports of it may come before the pass that opens it has ended."""
-        follower = self._followers.get(key)
-        if follower is not None and attempt > follower.following.attempt:
-            follower.update(replace(follower.following, attempt=attempt))
+        stream = self._streams.get(key)
+        if stream is not None and attempt > stream.target.attempt:
+            stream.update(replace(stream.target, attempt=attempt))
 
     def push(self, key: JobKey, assignment: Assignment) -> None:
         """Send an assignment to the lead if its stream is open, in the background: no pass waits for a pod."""
-        follower = self._followers.get(key)
-        if follower is not None:
-            follower.start_push(assignment)
+        stream = self._streams.get(key)
+        if stream is not None:
+            stream.start_push(assignment)
 
     async def close(self) -> None:
         """End all streams."""
-        followers, self._followers = list(self._followers.values()), {}
-        for follower in followers:
-            follower.stop()
-        await asyncio.gather(*(follower.task for follower in followers), return_exceptions=True)
+        streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.stop()
+        await asyncio.gather(*(stream.task for stream in streams), return_exceptions=True)
 
 
-class _Follower:
+class _LeaderStream:
     """One job's stream."""
 
     def __init__(
@@ -162,7 +162,7 @@ class _Follower:
         reach: Reach,
         store: Store,
         keys: SigningKeys,
-        following: Following,
+        target: StreamTarget,
         progressed: Callable[[JobKey, bool], None],
         evidence: Callable[[str, EvidenceLine], None],
         refused: Callable[[str], None],
@@ -172,7 +172,7 @@ class _Follower:
     ) -> None:
         self._reach = reach
         self._store = store
-        self.following = following
+        self.target = target
         self._progressed = progressed
         self._evidence = evidence
         self._refused = refused
@@ -180,7 +180,7 @@ class _Follower:
         self._now = now
         self._turn = turn
         self._keys = keys
-        self._token = keys.job_token(following.key.namespace, following.uid)
+        self._token = keys.job_token(target.key.namespace, target.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
         # Members as the lead tells of them; the store is told once for all lines that came together.
@@ -197,24 +197,24 @@ class _Follower:
         # All reports shall be told again, by the same agent.
         self._again = False
         self._clock = asyncio.get_running_loop().time
-        self._budget = StreamBudget(len(following.workers), following.world, self._clock)
+        self._budget = StreamBudget(len(target.workers), target.world, self._clock)
         # More may be read: an attempt has begun.
         self._granted = asyncio.Event()
         self._pushing: asyncio.Task[bool] | None = None
-        self.task = asyncio.create_task(self._run(), name=f"stream {following.key}")
+        self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
-    def update(self, following: Following) -> None:
+    def update(self, target: StreamTarget) -> None:
         """Other candidates, or a newer attempt."""
-        before, self.following = self.following, following
-        if (following.workers, following.world) != (before.workers, before.world):
-            self._budget.resize(len(following.workers), following.world)
-        if following.attempt > before.attempt:
+        before, self.target = self.target, target
+        if (target.workers, target.world) != (before.workers, before.world):
+            self._budget.resize(len(target.workers), target.world)
+        if target.attempt > before.attempt:
             self._budget.grant_attempt()
             self._granted.set()
-        if following.candidates != before.candidates:
+        if target.candidates != before.candidates:
             self._failures = 0
             self._changed.set()
-        if self._passed_over and (following.attempt, following.workers) != (before.attempt, before.workers):
+        if self._passed_over and (target.attempt, target.workers) != (before.attempt, before.workers):
             self._again = True
             self._changed.set()
 
@@ -222,13 +222,13 @@ class _Follower:
         self.task.cancel()
         if self._pushing is not None:
             self._pushing.cancel()
-        self._store.note_stream(self.following.key, StreamView())
+        self._store.record_stream(self.target.key, StreamView())
 
     def start_push(self, assignment: Assignment) -> None:
         """Push an assignment; one that is still on its way is of no more use."""
         if self._pushing is not None:
             self._pushing.cancel()
-        self._pushing = asyncio.create_task(self.push(assignment), name=f"push {self.following.key}")
+        self._pushing = asyncio.create_task(self.push(assignment), name=f"push {self.target.key}")
 
     async def push(self, assignment: Assignment) -> bool:
         agent = self.connected_to
@@ -237,10 +237,10 @@ class _Follower:
         try:
             await self._post(agent, "/v1/assignment", self._keys.sign(assignment).encode())
         except Conflict:
-            logger.info("%s: the lead knows a newer attempt than %d", self.following.key, assignment.attempt)
+            logger.info("%s: the lead knows a newer attempt than %d", self.target.key, assignment.attempt)
             return False
         except (ClusterError, TimeoutError) as error:
-            logger.info("%s: attempt %d wasn't pushed: %s", self.following.key, assignment.attempt, error)
+            logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
             return False
         return True
 
@@ -249,7 +249,7 @@ class _Follower:
             try:
                 await self._follow(self._choose())
             except Exception as error:
-                # A mistake of ours must not end the following of a job for good, and nobody would see that it has.
+                # A mistake of ours must not end the watching of a job for good, and nobody would see that it has.
                 self._fault("bug", self._choose(), error)
             if self._changed.is_set():
                 continue
@@ -293,25 +293,25 @@ class _Follower:
             return
         self._logged_at = now
         if fault == "bug":
-            logger.error("%s: the stream of %s failed", self.following.key, agent.pod, exc_info=error)
+            logger.error("%s: the stream of %s failed", self.target.key, agent.pod, exc_info=error)
         else:
-            logger.warning("%s: the stream of %s is of no use: %s", self.following.key, agent.pod, error)
+            logger.warning("%s: the stream of %s is of no use: %s", self.target.key, agent.pod, error)
 
     def _try_the_next(self) -> None:
         self._failures = (self._failures // TRIES + 1) * TRIES - 1
 
     def _choose(self) -> AgentAddress:
-        candidates = self.following.candidates
+        candidates = self.target.candidates
         return candidates[0 if self._prefer_first else (self._failures // TRIES) % len(candidates)]
 
     async def _stay_with(self, agent: AgentAddress) -> None:
         """Returns when another agent should be listened to: this one is gone, or an earlier one is back."""
         while True:
-            first = self.following.candidates[0] == agent
+            first = self.target.candidates[0] == agent
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if first else PREFERENCE_SECONDS):
                     await self._changed.wait()
-            candidates = self.following.candidates
+            candidates = self.target.candidates
             if agent not in candidates or self._again:
                 self._changed.set()
                 return
@@ -330,7 +330,7 @@ class _Follower:
             return False
 
     async def _listen(self, agent: AgentAddress) -> None:
-        key = self.following.key
+        key = self.target.key
         try:
             async with self._reach.open("GET", agent, "/v1/stream", self._token) as stream:
                 await self._read(agent, stream)
@@ -349,7 +349,7 @@ class _Follower:
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
         buffer = LineBuffer()
-        acknowledging = Acknowledging(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
+        acknowledger = Acknowledger(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
         opened, received = self._clock(), 0
         try:
             async for chunk in stream.chunks():
@@ -358,14 +358,14 @@ class _Follower:
                 raws = buffer.feed(chunk)
                 while some := list(islice(raws, LINES_A_TURN)):
                     async with self._turn:
-                        self._budget.spend(0, len(some), self._take_some(agent, some, acknowledging))
+                        self._budget.spend(0, len(some), self._record_lines(agent, some, acknowledger))
                         await asyncio.sleep(0)
                     await self._wait_for_budget()
                 await self._wait_for_budget()
                 if self.connected_to is None and self._clock() - opened > HELLO_SECONDS:
                     raise Silent(f"GET {agent.pod}/v1/stream", f"no hello within {HELLO_SECONDS:g} s")
         finally:
-            acknowledging.stop()
+            acknowledger.stop()
 
     async def _wait_for_budget(self) -> None:
         """Wait until the lead may say more."""
@@ -375,21 +375,21 @@ class _Follower:
                 async with asyncio.timeout(seconds):
                     await self._granted.wait()
 
-    def _take_some(self, agent: AgentAddress, raws: Sequence[bytes], acknowledging: Acknowledging) -> int:
+    def _record_lines(self, agent: AgentAddress, raws: Sequence[bytes], acknowledger: Acknowledger) -> int:
         """Note what some lines say; how often the store was told of a change by them. Raises ProtocolError."""
-        changes, most_ranks = 0, max(self.following.processes.values(), default=0)
+        changes, most_ranks = 0, max(self.target.processes.values(), default=0)
         for raw in raws:
             line = parse_line(raw, most_ranks)
-            changes += self._take(agent, line)
+            changes += self._record_line(agent, line)
             if isinstance(line, ReportLine):
-                acknowledging.up_to(line.seq)
-        return changes + self._note_members()
+                acknowledger.acknowledge(line.seq)
+        return changes + self._record_members()
 
-    def _take(self, agent: AgentAddress, line: Line) -> bool:
+    def _record_line(self, agent: AgentAddress, line: Line) -> bool:
         """Note what a line says, if it is this job's; whether the store was told of a change by it."""
-        key, following = self.following.key, self.following
+        key, target = self.target.key, self.target
         job = self._store.version(key, JOBS, key.name)
-        if job is None or job.uid != following.uid:
+        if job is None or job.uid != target.uid:
             # The job is gone, and another of its name may be there already: its agents have nothing to tell of that.
             return False
         if (self.connected_to is None) != isinstance(line, Hello):
@@ -397,38 +397,36 @@ class _Follower:
         match line:
             case Hello():
                 self.connected_to, self._connected_at = agent, self._clock()
-                self._members = {member.worker: member for member in line.members if member.worker in following.workers}
-                return self._note(StreamView(True, agent.worker, self._now(), tuple(self._members.values())))
-            case MemberView() if line.worker in following.workers:
+                self._members = {member.worker: member for member in line.members if member.worker in target.workers}
+                return self._record_view(StreamView(True, agent.worker, self._now(), tuple(self._members.values())))
+            case MemberView() if line.worker in target.workers:
                 self._members[line.worker] = line
-            case ReportLine(report=report) if (
-                report.worker in following.workers and report.attempt <= following.attempt
-            ):
-                return self._store.note_report(key, report)
+            case ReportLine(report=report) if report.worker in target.workers and report.attempt <= target.attempt:
+                return self._store.record_report(key, report)
             case ReportLine():
                 self._passed_over = True
             case ProgressLine() | EvidenceLine() if not (
-                line.worker in following.workers and line.attempt <= following.attempt
+                line.worker in target.workers and line.attempt <= target.attempt
             ):
                 return False
-            case ProgressLine() if following.has_ranks(line.attempt, line.worker, line.ranks):
-                first = self._store.note_progress(key, line.attempt, line.worker, line.ranks, self._now())
+            case ProgressLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
+                first = self._store.record_progress(key, line.attempt, line.worker, line.ranks, self._now())
                 if first is not None:
                     self._progressed(key, first)
-            case EvidenceLine() if following.has_ranks(line.attempt, line.worker, line.ranks):
+            case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 # Of the attempt that runs, or that has just ended: nothing is kept of earlier ones.
-                if line.attempt >= following.attempt - 1:
-                    self._evidence(following.uid, line)
+                if line.attempt >= target.attempt - 1:
+                    self._evidence(target.uid, line)
         return False
 
-    def _note_members(self) -> bool:
+    def _record_members(self) -> bool:
         """Tell the store of the members that the last lines told of."""
         members = tuple(self._members.values())
-        return self.connected_to is not None and self._note(replace(self._view, members=members))
+        return self.connected_to is not None and self._record_view(replace(self._view, members=members))
 
-    def _note(self, view: StreamView) -> bool:
+    def _record_view(self, view: StreamView) -> bool:
         self._view = view
-        return self._store.note_stream(self.following.key, view)
+        return self._store.record_stream(self.target.key, view)
 
     def _disconnected(self) -> None:
         since, self._connected_at = self._connected_at, None
@@ -437,7 +435,7 @@ class _Follower:
         self.connected_to = None
         self._members = {}
         if self._view.connected:
-            self._budget.spend(0, 0, self._note(StreamView(since=self._now())))
+            self._budget.spend(0, 0, self._record_view(StreamView(since=self._now())))
 
     async def _post(self, agent: AgentAddress, path: str, body: bytes) -> None:
         async with asyncio.timeout(POST_SECONDS), self._reach.open("POST", agent, path, self._token, body):

@@ -15,7 +15,7 @@ from trainmaster.rendering import worker_layout
 
 
 @dataclass(frozen=True)
-class Following:
+class StreamTarget:
     """Whom to listen to for a job, and for what.
 
     `candidates` are reachable agents in the order of lead succession. `processes` has how many ranks each worker has
@@ -49,7 +49,7 @@ class Following:
         return len(ranks) <= self.processes.get(worker, 0) and all(rank < self.world for rank in ranks)
 
 
-def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
+def plan(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
     """Whom to listen to, by the newest assignment that stands anywhere; None when there is nobody."""
     job, observed = snapshot.job, snapshot.observed
     if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
@@ -74,7 +74,7 @@ def plan(snapshot: Snapshot, status: JobStatus) -> Following | None:
     # Who was scaled away may still run. Only jobs of one group are resized.
     most = max(processes.values(), default=0)
     processes = {worker: processes.get(worker, most) for worker in (*processes, *pods)}
-    return Following(
+    return StreamTarget(
         key=key,
         uid=job.uid,
         attempt=max(status.attempt, newest.attempt),

@@ -16,7 +16,7 @@ from trainmaster.api.json_values import mapping, text
 from trainmaster.api.pod_template import WORKER_CONTAINER
 from trainmaster.controller.apiserver.cluster import EVENTS, Cluster, RawObject
 from trainmaster.controller.apiserver.errors import ClusterError
-from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
@@ -52,7 +52,7 @@ class KilledContainers:
             return False
         said = await self._ask(key, [pod.uid for pod, _ in ends])
         found = {(pod.uid, end.finished_at or 0.0): _reason(said, pod, end) for pod, end in ends}
-        self._store.note_looked_up(key, LookedUp(kills=found))
+        self._store.record_lookups(key, LookupResults(kills=found))
         return True
 
     async def _ask(self, key: JobKey, uids: list[str]) -> list[RawObject]:

@@ -11,7 +11,7 @@ import logging
 from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.apiserver.cluster import PRIORITY_CLASSES, RESOURCE_FLAVORS, Cluster, RawObject, Resource
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
-from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.workload_view import string_pairs
@@ -37,7 +37,7 @@ class KueueFacts:
         job, observed = snapshot.job, snapshot.observed
         if job.spec is None or scheduler_of(job.spec) != "kueue":
             return None
-        facts = LookedUp()
+        facts = LookupResults()
         name = job.spec.scheduling.priority_class_name
         if name is not None and name not in observed.priorities:
             found = await self._read(PRIORITY_CLASSES, key, name)
@@ -51,7 +51,7 @@ class KueueFacts:
             found = await self._read(RESOURCE_FLAVORS, key, flavor)
             if found is not None:
                 facts.flavors[flavor] = _flavor(found) if found else None
-        self._store.note_looked_up(key, facts)
+        self._store.record_lookups(key, facts)
         unread = any(facts.flavors.get(flavor) is None for flavor in missing)
         unread = unread or (name is not None and name not in observed.priorities and name not in facts.priorities)
         return TRY_AGAIN if unread else None

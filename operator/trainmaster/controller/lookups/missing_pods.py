@@ -58,7 +58,7 @@ class MissingPods:
         lacking = [child for child in sets if present[child.name] < (child.replicas or 0)]
         for child in sets:
             if child not in lacking:
-                self._store.clear_blocked(key, _action(child))
+                self._store.clear_refusal(key, _action(child))
         if not lacking:
             self.forget(job.uid)
             return None
@@ -86,7 +86,7 @@ class MissingPods:
         if events:
             newest = max(events, key=event_time)
             message = text(newest.get("message"))
-            self._store.note_blocked(key, Problem(_action(child), "FailedCreate", message, event_time(newest)), 0.0)
+            self._store.record_refusal(key, Problem(_action(child), "FailedCreate", message, event_time(newest)), 0.0)
 
 
 def _action(child: ChildView) -> str:

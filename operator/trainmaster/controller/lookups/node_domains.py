@@ -12,7 +12,7 @@ import logging
 from trainmaster.api.json_values import mapping
 from trainmaster.controller.apiserver.cluster import NODES, Cluster
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
-from trainmaster.controller.cache.looked_up import LookedUp
+from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 
@@ -57,5 +57,5 @@ class NodeDomains:
 
         await asyncio.gather(*(read(node) for node in nodes))
         if found:
-            self._store.note_looked_up(key, LookedUp(domains=found))
+            self._store.record_lookups(key, LookupResults(domains=found))
         return TRY_AGAIN if len(found) < len(nodes) else None

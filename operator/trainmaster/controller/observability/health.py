@@ -53,5 +53,5 @@ class HealthServer:
         return web.Response(body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
-def _answer(trouble: str | None) -> web.Response:
-    return web.Response(text=(trouble or "ok") + "\n", status=503 if trouble else 200)
+def _answer(problem: str | None) -> web.Response:
+    return web.Response(text=(problem or "ok") + "\n", status=503 if problem else 200)

@@ -37,14 +37,14 @@ class GangWatching:
         store: Store,
         namespaces: Collection[str],
         *,
-        note: Callable[[Event], None],
+        receive: Callable[[Event], None],
         relisted: Callable[[], None],
     ) -> None:
         self._connection = connection
         self._cluster = cluster
         self._store = store
         self._namespaces = tuple(namespaces)
-        self._note = note
+        self._receive_event = receive
         self._relisted = relisted
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
         # Types that could be listed, so that a sweep can look after them too.
@@ -93,7 +93,7 @@ class GangWatching:
         self._relisted()
         served = self._cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
-        watcher = Watcher(self._connection, self._namespaces, resources=(served,), note=self._note)
+        watcher = Watcher(self._connection, self._namespaces, resources=(served,), receive=self._receive_event)
         error = await watcher.live()
         logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
 
@@ -107,21 +107,21 @@ class GangWatching:
                     for item in page:
                         # Lists leave both out of their items.
                         typed = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
-                        self._store.note(resource, typed)
+                        self._store.upsert(resource, typed)
         except (NotFound, Forbidden) as error:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
                 # All objects went with their type.
                 self._served = [served for served in self._served if served != resource]
                 for key, name, version in known:
-                    self._store.drop(resource, key, name, version.uid)
+                    self._store.remove(resource, key, name, version.uid)
             return False
         except ClusterError as error:
             logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             return False
         if resource not in self._served:
             self._served.append(resource)
-            self._store.note_listed(resource)
+            self._store.record_listed(resource)
         return True
 
 

@@ -56,7 +56,7 @@ class Resync:
                 pages = self._cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
                 async for page in pages:
                     for item in page:
-                        self._store.note(resource, item)
+                        self._store.upsert(resource, item)
 
     def soon(self) -> None:
         """Ask for a sweep."""
@@ -101,7 +101,7 @@ class Resync:
             for item in page:
                 await self._compare(resource, mapping(item.get("metadata")), known)
         for (_, name), (key, version) in known.items():
-            self._store.drop(resource, key, name, version.uid)
+            self._store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
         """One object of the list; what is left in `known` at the end isn't there any more."""
@@ -111,9 +111,9 @@ class Resync:
             if entry[1].resource_version == metadata.get("resourceVersion"):
                 return
         elif entry is not None:
-            self._store.drop(resource, entry[0], place[1], entry[1].uid)
+            self._store.remove(resource, entry[0], place[1], entry[1].uid)
         try:
-            self._store.note(resource, await self._cluster.get(resource, *place))
+            self._store.upsert(resource, await self._cluster.get(resource, *place))
         except NotFound:
             # Deleted since the list; the watch or the next sweep tells.
             return

@@ -78,14 +78,14 @@ class Watcher:
         namespaces: Collection[str],
         *,
         resources: Collection[Resource] = WATCHED,
-        note: Callable[[Event], None],
+        receive: Callable[[Event], None],
         restarted: Callable[[], None] = lambda: None,
         reconnect_seconds: float = 0.1,
     ) -> None:
         self._connection = connection
         self._namespaces = tuple(namespaces)
         self._resources = tuple(resources)
-        self._note = note
+        self._receive_event = receive
         self._restarted = restarted
         self._reconnect_seconds = reconnect_seconds
         self._inbox: deque[Event] = deque()
@@ -164,7 +164,7 @@ class Watcher:
                     return
                 event = self._inbox.popleft()
             try:
-                self._note(event)
+                self._receive_event(event)
             except Exception:
                 # One event that can't be taken must not keep all others from being seen: nothing would drain the inbox.
                 logger.exception("An event of %s can't be taken in.", event[1].plural)
@@ -252,10 +252,10 @@ class _Life:
         return registry
 
     def _handler(self, resource: Resource) -> Any:
-        async def note(event: kopf.RawEvent, **_: Any) -> None:
+        async def receive(event: kopf.RawEvent, **_: Any) -> None:
             self._receive((event["type"], resource, dict(event["object"])))
 
-        return note
+        return receive
 
     def _settings(self) -> kopf.OperatorSettings:
         settings = kopf.OperatorSettings()

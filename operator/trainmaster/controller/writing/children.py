@@ -62,7 +62,7 @@ class ChildWriter:
                 answer = await self._apply(key, resource, known, manifest)
         except NotFound as error:
             raise _without_place(error, resource) from error
-        self._store.note(resource, answer)
+        self._store.upsert(resource, answer)
 
     async def _create(
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str
@@ -102,7 +102,7 @@ class ChildWriter:
             "managedFields": as_applied(mappings(live["metadata"].get("managedFields"))),
         }
         patch = self._cluster.patch(resource, key.namespace, known.name, {"metadata": metadata})
-        self._store.note(resource, await self._if_unchanged(key, resource, known, patch))
+        self._store.upsert(resource, await self._if_unchanged(key, resource, known, patch))
         return replace(known, created=False)
 
     async def _if_unchanged(
@@ -132,9 +132,9 @@ class ChildWriter:
         except NotFound as error:
             known = self._store.version(key, resource, name)
             if known is not None:
-                self._store.drop(resource, key, name, known.uid)
+                self._store.remove(resource, key, name, known.uid)
             raise _changed(key, resource, name) from error
-        self._store.note(resource, live)
+        self._store.upsert(resource, live)
         return live
 
 

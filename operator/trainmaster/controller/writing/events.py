@@ -1,8 +1,8 @@
 """Kubernetes Events about jobs, for `kubectl describe` and `kubectl events`.
 
 Core v1 Events, because both commands read those; the API server shows them in events.k8s.io too. The rules against
-floods are client-go's (tools/record/events_cache.go): an event that was told already is counted up instead of told
-again, and each job has a budget of 25 at once, refilled with one in five minutes.
+floods are client-go's (tools/record/events_cache.go): an event that was recorded already is counted up instead of
+recorded again, and each job has a budget of 25 at once, refilled with one in five minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REMEMBERED = 4_096
 
 
 @dataclass
-class _Told:
+class _Recorded:
     name: str
     count: int
     at: float
@@ -55,41 +55,41 @@ class EventRecorder:
         self._cluster = cluster
         self._clock = clock
         self._instance = socket.gethostname()
-        self._told: OrderedDict[tuple[str, str, str], _Told] = OrderedDict()
+        self._recorded: OrderedDict[tuple[str, str, str], _Recorded] = OrderedDict()
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
-    async def tell(self, job: Job, event: JobEvent) -> None:
+    async def record(self, job: Job, event: JobEvent) -> None:
         """Write an event, or count up the one that says the same."""
         now = self._clock()
         # kubectl prints messages as they are, a line of a table each.
         message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
         place = (job.uid, event.reason, message)
-        told = self._told.get(place)
+        recorded = self._recorded.get(place)
         try:
-            if told is not None and now - told.at < REPEAT_SECONDS:
-                told.count += 1
-                told.at = now
+            if recorded is not None and now - recorded.at < REPEAT_SECONDS:
+                recorded.count += 1
+                recorded.at = now
                 await self._cluster.patch(
-                    EVENTS, job.namespace, told.name, {"count": told.count, "lastTimestamp": _timestamp(now)}
+                    EVENTS, job.namespace, recorded.name, {"count": recorded.count, "lastTimestamp": _timestamp(now)}
                 )
                 return
-            if not self._take(job.uid, now):
-                logger.info("Event not told, %s has had too many: %s %s", job.name, event.reason, message)
+            if not self._spend(job.uid, now):
+                logger.info("Event not recorded, %s has had too many: %s %s", job.name, event.reason, message)
                 return
             name = f"{job.name}.{uuid.uuid4().hex[:16]}"
             await self._cluster.create(EVENTS, job.namespace, self._body(job, event, name, message, now))
         except NotFound:
             # The event has expired, or the namespace is gone.
-            self._told.pop(place, None)
+            self._recorded.pop(place, None)
             return
         except ClusterError as error:
             logger.warning("Event %s of %s/%s not written: %s", event.reason, job.namespace, job.name, error)
             return
-        self._told[place] = _Told(name, 1, now)
-        while len(self._told) > REMEMBERED:
-            self._told.popitem(last=False)
+        self._recorded[place] = _Recorded(name, 1, now)
+        while len(self._recorded) > REMEMBERED:
+            self._recorded.popitem(last=False)
 
-    def _take(self, uid: str, now: float) -> bool:
+    def _spend(self, uid: str, now: float) -> bool:
         budget = self._budgets.setdefault(uid, _Budget(BURST, now))
         budget.tokens = min(BURST, budget.tokens + max(0.0, now - budget.at) / REFILL_SECONDS)
         budget.at = now

@@ -71,7 +71,7 @@ class LogKeeper(Protocol):
 class Evidence(Protocol):
     """Keeps what is known of attempts that ended badly."""
 
-    def note(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
+    def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
 
@@ -131,10 +131,10 @@ class Executor:
                 await self._evidence.last(key, snapshot, decision.status)
         wrote, waits = await self._write_status(key, snapshot, decision)
         if self._evidence is not None:
-            self._evidence.note(key, snapshot, decision.status)
+            self._evidence.record_failure(key, snapshot, decision.status)
         retries = [wait for wait in (waits, await self._act(key, snapshot, decision.actions)) if wait is not None]
         for event in decision.events:
-            await self._events.tell(snapshot.job, event)
+            await self._events.record(snapshot.job, event)
         return Outcome(wrote, min(retries, default=None))
 
     async def _write_status(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> tuple[bool, float | None]:
@@ -162,17 +162,17 @@ class Executor:
             await self._read_job_again(key, uid)
             raise
         except NotFound:
-            self._store.drop(JOBS, key, key.name, uid)
+            self._store.remove(JOBS, key, key.name, uid)
             raise
         self._status_written[uid] = self._now()
-        self._store.note(JOBS, answer)
+        self._store.upsert(JOBS, answer)
         return True, None
 
     async def _read_job_again(self, key: JobKey, uid: str) -> None:
         try:
-            self._store.note(JOBS, await self._cluster.get(JOBS, key.namespace, key.name))
+            self._store.upsert(JOBS, await self._cluster.get(JOBS, key.namespace, key.name))
         except NotFound:
-            self._store.drop(JOBS, key, key.name, uid)
+            self._store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
         """Applies and assignments go together, the sets after what their pods mount; the rest in order."""
@@ -202,20 +202,20 @@ class Executor:
         """Carry out an action unless its refusal is young; returns the seconds until it may be tried again."""
         name = describe(action)
         clock = asyncio.get_running_loop().time
-        blocked = self._store.blocked(key, name)
-        if blocked is not None and blocked.retry_at > clock():
-            return blocked.retry_at - clock()
+        refusal = self._store.refusal(key, name)
+        if refusal is not None and refusal.retry_at > clock():
+            return refusal.retry_at - clock()
         try:
             await self._carry_out(key, snapshot, action)
         except Refused as error:
-            failures = blocked.failures if blocked is not None else 0
+            failures = refusal.failures if refusal is not None else 0
             # 2.0 ** 1024 overflows, after 17 hours of refusals.
             wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
             problem = Problem(name, error.reason or type(error).__name__, error.message[:1_000], self._now())
-            self._store.note_blocked(key, problem, clock() + wait)
+            self._store.record_refusal(key, problem, clock() + wait)
             return wait
-        self._store.clear_blocked(key, name)
+        self._store.clear_refusal(key, name)
         return None
 
     async def _carry_out(self, key: JobKey, snapshot: Snapshot, action: Action) -> None:
@@ -252,7 +252,7 @@ class Executor:
                     answer = await self._cluster.patch(PODS, key.namespace, pod.name, body)
                 except NotFound:
                     # The pod that comes in its place has the assignment from the template.
-                    self._store.drop(PODS, key, pod.name, pod.uid)
+                    self._store.remove(PODS, key, pod.name, pod.uid)
                     return
                 except (Conflict, Invalid):
                     # Replaced by another pod of the same name? Kubernetes answers a patch with another uid with 422
@@ -260,7 +260,7 @@ class Executor:
                     answer = await self._cluster.get(PODS, key.namespace, pod.name)
                     if answer["metadata"]["uid"] == pod.uid:
                         raise
-            self._store.note(PODS, answer)
+            self._store.upsert(PODS, answer)
 
         results = await asyncio.gather(*(annotate(pod) for pod in pods), return_exceptions=True)
         for result in results:
@@ -271,17 +271,17 @@ class Executor:
         try:
             live = await self._cluster.get(PODS, key.namespace, action.pod.name)
         except NotFound:
-            self._store.drop(PODS, key, action.pod.name, action.pod.uid)
+            self._store.remove(PODS, key, action.pod.name, action.pod.uid)
             return
         metadata = live["metadata"]
         if metadata.get("uid") != action.pod.uid:
-            self._store.drop(PODS, key, action.pod.name, action.pod.uid)
-            self._store.note(PODS, live)
+            self._store.remove(PODS, key, action.pod.name, action.pod.uid)
+            self._store.upsert(PODS, live)
             return
         known = self._store.version(key, PODS, action.pod.name)
         if known is None or known.resource_version != metadata.get("resourceVersion"):
             # Not what was decided on: look at it again before destroying anything.
-            self._store.note(PODS, live)
+            self._store.upsert(PODS, live)
             raise Conflict(
                 f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
             )
@@ -302,7 +302,7 @@ class Executor:
                 grace_seconds=0 if action.force else None,
             )
         except NotFound:
-            self._store.drop(PODS, key, action.pod.name, action.pod.uid)
+            self._store.remove(PODS, key, action.pod.name, action.pod.uid)
 
     async def _is_stranded(self, pod: dict[str, Any], action: DeletePod) -> bool:
         node = str(pod.get("spec", {}).get("nodeName") or "")
@@ -321,9 +321,9 @@ class Executor:
             except Conflict as error:
                 changed = error
             # A finalizer may keep it for a while.
-            self._store.note(resource, await self._cluster.get(resource, key.namespace, action.name))
+            self._store.upsert(resource, await self._cluster.get(resource, key.namespace, action.name))
         except NotFound:
-            self._store.drop(resource, key, action.name, action.uid)
+            self._store.remove(resource, key, action.name, action.uid)
         if changed is not None:
             raise changed
 
@@ -331,7 +331,7 @@ class Executor:
         try:
             live = await self._cluster.get(JOBS, key.namespace, key.name)
             if live["metadata"].get("uid") != action.uid or live["metadata"].get("deletionTimestamp"):
-                self._store.note(JOBS, live)
+                self._store.upsert(JOBS, live)
                 return
             phase = (live.get("status") or {}).get("phase")
             if phase not in TERMINAL_PHASES:
@@ -340,7 +340,7 @@ class Executor:
                 JOBS, key.namespace, key.name, uid=action.uid, resource_version=live["metadata"]["resourceVersion"]
             )
         except NotFound:
-            self._store.drop(JOBS, key, key.name, action.uid)
+            self._store.remove(JOBS, key, key.name, action.uid)
 
 
 def describe(action: Action) -> str:

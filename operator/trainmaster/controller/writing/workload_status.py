@@ -25,12 +25,12 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
     try:
         live = await cluster.get(WORKLOADS, key.namespace, action.name)
     except NotFound:
-        store.drop(WORKLOADS, key, action.name, action.uid)
+        store.remove(WORKLOADS, key, action.name, action.uid)
         return
     metadata, status = mapping(live.get("metadata")), mapping(live.get("status"))
     if metadata.get("uid") != action.uid:
-        store.drop(WORKLOADS, key, action.name, action.uid)
-        store.note(WORKLOADS, live)
+        store.remove(WORKLOADS, key, action.name, action.uid)
+        store.upsert(WORKLOADS, live)
         return
     wanted: dict[str, tuple[bool, str, str]] = {
         one.type: (one.status, one.reason, one.message) for one in action.conditions
@@ -48,7 +48,7 @@ async def report_workload(cluster: Cluster, store: Store, key: JobKey, action: R
         "metadata": {"uid": action.uid, "resourceVersion": metadata.get("resourceVersion")},
         "status": {**patch, "conditions": conditions},
     }
-    store.note(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, subresource="status"))
+    store.upsert(WORKLOADS, await cluster.patch(WORKLOADS, key.namespace, action.name, body, subresource="status"))
 
 
 def _with(

@@ -19,7 +19,7 @@ from tests.unit.controller.polling import until
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.controller.apiserver.errors import Unavailable
-from trainmaster.controller.cache.large_jobs import Apart, LargeJobs
+from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey, Snapshot, SpecVersion, read_spec
 from trainmaster.controller.cache.store import MAX_STATUS_BYTES, Store
 from trainmaster.controller.observability.metrics import OperatorMetrics
@@ -82,10 +82,10 @@ def size_of(root: object) -> int:
 def test_a_large_job_is_kept_in_a_few_kibibytes(spec: dict[str, Any]) -> None:
     """As Python's objects they were megabytes."""
     store = Store(lambda key: None, KEYS)
-    store.note(JOBS, large(**spec))
+    store.upsert(JOBS, large(**spec))
     kept = size_of(store.snapshot(KEY))
     other = Store(lambda key: None, KEYS)
-    other.note(JOBS, b.job())
+    other.upsert(JOBS, b.job())
     assert kept - size_of(other.snapshot(KEY)) < 64 * KIB
 
 
@@ -95,7 +95,7 @@ def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
     specs: list[weakref.ref[JobSpec]] = []
     for n in range(12):
         raw = large(10 * n + 1, uid=f"uid-{n}", training={"lr": 0.1})
-        store.note(JOBS, raw)
+        store.upsert(JOBS, raw)
         snapshot = store.snapshot(KEY)
         assert snapshot is not None
         assert snapshot.job.spec is not None
@@ -103,12 +103,12 @@ def test_nothing_holds_the_spec_of_a_job_that_is_gone() -> None:
         first = decide(snapshot.job, snapshot.observed, 1_795_000_000.0, Settings())
         raw = {**raw, "status": first.status.model_dump(by_alias=True, exclude_none=True)}
         raw["metadata"]["resourceVersion"] = str(10 * n + 2)
-        store.note(JOBS, raw)
+        store.upsert(JOBS, raw)
         snapshot = store.snapshot(KEY)
         assert snapshot is not None
         assert decide(snapshot.job, snapshot.observed, 1_795_000_000.0, Settings()).actions
         metrics.count_jobs(store.jobs())
-        store.note_deleted(JOBS, raw)
+        store.delete(JOBS, raw)
         del snapshot, first
     gc.collect()
     assert [spec() for spec in specs] == [None] * 12
@@ -135,10 +135,10 @@ class World:
     def __init__(self) -> None:
         self.changes: list[JobKey] = []
         self.asked: list[JobKey] = []
-        self.store = Store(self.changes.append, KEYS, read_apart=self.asked.append)
+        self.store = Store(self.changes.append, KEYS, read_large=self.asked.append)
 
     def read(self, raw: dict[str, Any], generation: int = 1) -> None:
-        self.store.note_read(KEY, SpecVersion(raw["metadata"]["uid"], generation), read_spec(raw, "bert"))
+        self.store.record_spec(KEY, SpecVersion(raw["metadata"]["uid"], generation), read_spec(raw, "bert"))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)
@@ -148,7 +148,7 @@ class World:
 
 def test_a_large_job_is_not_read_where_it_comes_in() -> None:
     world = World()
-    world.store.note(JOBS, large(1, **MAPPINGS))
+    world.store.upsert(JOBS, large(1, **MAPPINGS))
     assert (world.asked, world.changes, world.store.snapshot(KEY)) == ([KEY], [], None)
     # A sweep of the store finds it there.
     assert [name for _, name, _ in world.store.known(JOBS)] == ["bert"]
@@ -160,32 +160,32 @@ def test_a_large_job_is_not_read_where_it_comes_in() -> None:
 
 def test_a_job_of_common_size_is_read_at_once() -> None:
     world = World()
-    world.store.note(JOBS, large(1, training={"epochs": 3, "words": ["a"] * 100}))
+    world.store.upsert(JOBS, large(1, training={"epochs": 3, "words": ["a"] * 100}))
     assert world.asked == []
     assert not world.snapshot().job.large
 
 
 def test_what_happens_to_a_job_while_it_is_read_is_not_lost() -> None:
     world = World()
-    world.store.note(JOBS, large(1, **MAPPINGS))
-    world.store.note(JOBS, large(2, status={"attempt": 4}, **MAPPINGS))
+    world.store.upsert(JOBS, large(1, **MAPPINGS))
+    world.store.upsert(JOBS, large(2, status={"attempt": 4}, **MAPPINGS))
     world.read(large(1, **MAPPINGS))
     assert world.snapshot().job.status.attempt == 4
     assert world.snapshot().version.resource_version == "2"
     # From then on only its status is read, at once.
-    world.store.note(JOBS, large(3, status={"attempt": 5}, **MAPPINGS))
+    world.store.upsert(JOBS, large(3, status={"attempt": 5}, **MAPPINGS))
     assert world.snapshot().job.status.attempt == 5
-    assert not world.store.is_unread(KEY)
+    assert not world.store.awaits_spec(KEY)
 
 
 def test_an_answer_to_our_own_write_shows_at_once_while_a_new_spec_is_read() -> None:
     """No later pass may see the attempt before, or the job would be decided on twice."""
     world = World()
-    world.store.note(JOBS, large(1, **MAPPINGS))
+    world.store.upsert(JOBS, large(1, **MAPPINGS))
     world.read(large(1, **MAPPINGS))
     changed = large(2, workers=3, status={"attempt": 2}, **MAPPINGS)
     changed["metadata"]["generation"] = 2
-    world.store.note(JOBS, changed)
+    world.store.upsert(JOBS, changed)
     job = world.snapshot().job
     assert (job.status.attempt, job.generation, job.spec.workers if job.spec else None) == (2, 1, 2)
     # What was read of the generation before is of no use any more.
@@ -198,11 +198,11 @@ def test_an_answer_to_our_own_write_shows_at_once_while_a_new_spec_is_read() -> 
 
 def test_a_job_that_is_deleted_or_replaced_while_it_is_read_does_not_come_back() -> None:
     world = World()
-    world.store.note(JOBS, large(1, **MAPPINGS))
-    world.store.note_deleted(JOBS, large(2, **MAPPINGS))
+    world.store.upsert(JOBS, large(1, **MAPPINGS))
+    world.store.delete(JOBS, large(2, **MAPPINGS))
     world.read(large(1, **MAPPINGS))
     assert world.store.snapshot(KEY) is None
-    world.store.note(JOBS, large(3, uid="another", **MAPPINGS))
+    world.store.upsert(JOBS, large(3, uid="another", **MAPPINGS))
     world.read(large(1, **MAPPINGS))
     assert world.store.snapshot(KEY) is None
 
@@ -210,29 +210,29 @@ def test_a_job_that_is_deleted_or_replaced_while_it_is_read_does_not_come_back()
 def test_a_large_job_that_cant_run_says_why() -> None:
     world = World()
     raw = large(1, podTemplate={"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}})
-    world.store.note(JOBS, raw)
+    world.store.upsert(JOBS, raw)
     world.read(raw)
     assert world.snapshot().job.invalid == ("spec.podTemplate.spec.tolerations: has 20000 items; use at most 1000")
 
 
 def test_a_status_beyond_all_measure_is_not_kept() -> None:
     world = World()
-    world.store.note(JOBS, large(1, status={"attempt": 1, "notes": "a" * MAX_STATUS_BYTES}))
+    world.store.upsert(JOBS, large(1, status={"attempt": 1, "notes": "a" * MAX_STATUS_BYTES}))
     snapshot = world.store.snapshot(KEY)
     assert snapshot is not None
     assert str(snapshot.job.unreadable).startswith("the status can't be read (it has more than 262144 bytes)")
     assert snapshot.raw_status == {"conditions": []}
-    world.store.note(JOBS, large(2, status={"attempt": 1}))
+    world.store.upsert(JOBS, large(2, status={"attempt": 1}))
     assert world.snapshot().job.status.attempt == 1
 
 
 async def test_large_jobs_are_read_one_by_one_and_again_when_that_fails() -> None:
-    cluster, apart = FakeCluster(), Apart()
-    reader = LargeJobs(cluster, apart)
-    store = Store(lambda key: None, KEYS, read_apart=reader.add)
+    cluster, thread = FakeCluster(), LargeJobThread()
+    reader = LargeJobs(cluster, thread)
+    store = Store(lambda key: None, KEYS, read_large=reader.add)
     for name in ("one", "two"):
-        store.note(JOBS, cluster.put(JOBS, b.job(name, uid=name, **MAPPINGS)))
-    store.note(JOBS, b.job("gone", uid="gone", **MAPPINGS))
+        store.upsert(JOBS, cluster.put(JOBS, b.job(name, uid=name, **MAPPINGS)))
+    store.upsert(JOBS, b.job("gone", uid="gone", **MAPPINGS))
     cluster.fail("get", JOBS.plural, Unavailable("GET jobs", "try later", status=503))
     task = asyncio.create_task(reader.run(store))
     try:
@@ -240,7 +240,7 @@ async def test_large_jobs_are_read_one_by_one_and_again_when_that_fails() -> Non
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await apart.close()
+        await thread.close()
     # Each once, once more after the failure, and the one that isn't there.
     assert cluster.calls["get", "DistributedTrainingJob"] == 4
     assert all(job.spec is not None for job in store.jobs())
@@ -265,7 +265,7 @@ async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
         return SimpleNamespace(wrote_status=False, retry_after=None)
 
     queue: WorkQueue[JobKey] = WorkQueue()
-    store, apart = Store(queue.add, KEYS), Apart()
+    store, thread = Store(queue.add, KEYS), LargeJobThread()
     look = cast(Any, SimpleNamespace(look=nothing))
     streams = cast(Any, SimpleNamespace(expect=lambda *_: None, follow=lambda *_: None))
     reconciler = Reconciler(
@@ -281,15 +281,15 @@ async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
         kills=look,
         domains=look,
         kueue=look,
-        apart=apart,
+        thread=thread,
     )
     for n in range(10):
-        store.note(JOBS, b.job(f"large-{n}", uid=f"large-{n}", **MAPPINGS))
-    store.note(JOBS, b.job("small", uid="small"))
-    workers = [asyncio.create_task(work()) for work in (reconciler.work, reconciler.work, reconciler.work_apart)]
+        store.upsert(JOBS, b.job(f"large-{n}", uid=f"large-{n}", **MAPPINGS))
+    store.upsert(JOBS, b.job("small", uid="small"))
+    workers = [asyncio.create_task(work()) for work in (reconciler.work, reconciler.work, reconciler.work_large)]
     await until(lambda: len(threads) == 11)
     queue.close()
     await asyncio.gather(*workers)
-    await apart.close()
+    await thread.close()
     assert threads.pop("small") == threading.current_thread().name
     assert set(threads.values()) == {"large jobs_0"}

@@ -30,7 +30,7 @@ class World:
             self.note(STATEFUL_SETS, b.child("StatefulSet"))
 
     def note(self, resource: Any, raw: dict[str, Any]) -> None:
-        self.store.note(resource, self.versioned(raw))
+        self.store.upsert(resource, self.versioned(raw))
 
     def versioned(self, raw: dict[str, Any]) -> dict[str, Any]:
         self._version += 1
@@ -73,7 +73,7 @@ def test_a_pod_that_only_has_the_labels_is_no_worker(controller: str | None) -> 
     world.changes.clear()
     world.note(PODS, failed(controller=controller))
     assert (world.workers, world.observed.reports) == ([], ())
-    world.store.note_deleted(PODS, world.versioned(failed(controller=controller)))
+    world.store.delete(PODS, world.versioned(failed(controller=controller)))
     assert world.observed.gone == {}
     assert world.changes == [], "nor is a pass spent on it"
 
@@ -120,7 +120,7 @@ def test_a_group_has_no_workers_of_another_groups_indexes() -> None:
 def test_a_strangers_pod_in_the_place_of_a_lost_one_takes_nothing_from_what_is_known_of_it() -> None:
     world = World()
     world.note(PODS, b.pod(0))
-    world.store.note_deleted(PODS, world.versioned(b.pod(0)))
+    world.store.delete(PODS, world.versioned(b.pod(0)))
     for number in range(2):
         world.note(PODS, failed(controller=None, uid=f"theirs-{number}"))
     world.note(PODS, b.pod(0, uid="next"))
@@ -139,7 +139,7 @@ def test_the_order_in_which_job_set_and_pod_are_seen_makes_no_difference(order: 
     ]
     for index in order:
         resource, raw = news[index]
-        store.note(resource, {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(10 + index)}})
+        store.upsert(resource, {**raw, "metadata": {**raw["metadata"], "resourceVersion": str(10 + index)}})
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
     assert [view.name for view in snapshot.observed.pods] == ["bert-0"]
@@ -150,7 +150,7 @@ def test_pods_outlive_their_set_and_its_successor_has_pods_too() -> None:
     world = World()
     for index in range(2):
         world.note(PODS, b.pod(index))
-    world.store.note_deleted(STATEFUL_SETS, world.versioned(b.child("StatefulSet")))
+    world.store.delete(STATEFUL_SETS, world.versioned(b.child("StatefulSet")))
     assert world.workers == ["bert-0", "bert-1"], "the garbage collector ends them, with their grace period"
     world.note(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
     world.note(PODS, pod("bert-1", controller="successor", uid="new"))

@@ -31,7 +31,7 @@ class World:
 
     def note_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
         """The StatefulSet that `b.pod` is controlled by."""
-        self.store.note(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
+        self.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)
@@ -41,54 +41,54 @@ class World:
 
 def test_a_late_watch_event_never_takes_back_our_own_status_write() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
     # The answer to our status write, then the watch event of something before it.
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 2}), 12))
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 11))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 2}), 12))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 11))
     assert world.snapshot().job.status.attempt == 2
     assert world.snapshot().version.resource_version == "12"
 
 
 def test_resource_versions_are_compared_as_numbers() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 999))
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 2}), 1000))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 999))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 2}), 1000))
     assert world.snapshot().job.status.attempt == 2
 
 
 def test_a_deleted_object_never_comes_back_by_a_late_event() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
-    world.store.note(PODS, versioned(b.pod(0), 11))
-    world.store.note_deleted(PODS, versioned(b.pod(0), 13))
-    world.store.note(PODS, versioned(b.pod(0), 12))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.store.upsert(PODS, versioned(b.pod(0), 11))
+    world.store.delete(PODS, versioned(b.pod(0), 13))
+    world.store.upsert(PODS, versioned(b.pod(0), 12))
     assert world.snapshot().observed.pods == ()
 
 
 def test_the_deletion_of_an_earlier_object_of_the_same_name_is_not_taken_for_this_one() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
-    world.store.note(PODS, versioned(b.pod(0, uid="new"), 15))
-    world.store.note_deleted(PODS, versioned(b.pod(0, uid="old"), 14))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.store.upsert(PODS, versioned(b.pod(0, uid="new"), 15))
+    world.store.delete(PODS, versioned(b.pod(0, uid="old"), 14))
     assert [pod.uid for pod in world.snapshot().observed.pods] == ["new"]
 
 
 def test_a_late_event_of_an_earlier_object_of_the_same_name_does_not_take_its_place() -> None:
     """kopf keeps the order of each uid's events only; the deletion of the first pod was never seen."""
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
-    world.store.note(PODS, versioned(b.pod(0, uid="first"), 11))
-    world.store.note(PODS, versioned(b.pod(0, uid="second"), 14))
-    world.store.note(PODS, versioned(b.pod(0, uid="first"), 13))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.store.upsert(PODS, versioned(b.pod(0, uid="first"), 11))
+    world.store.upsert(PODS, versioned(b.pod(0, uid="second"), 14))
+    world.store.upsert(PODS, versioned(b.pod(0, uid="first"), 13))
     assert [pod.uid for pod in world.snapshot().observed.pods] == ["second"]
 
 
 def test_children_may_come_before_their_job() -> None:
     world = World()
-    world.store.note(STATEFUL_SETS, versioned(b.child("StatefulSet"), 11))
-    world.store.note(PODS, versioned(b.pod(1), 12))
+    world.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet"), 11))
+    world.store.upsert(PODS, versioned(b.pod(1), 12))
     assert world.store.snapshot(KEY) is None
-    world.store.note(JOBS, versioned(b.job(), 10))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
     observed = world.snapshot().observed
     assert [child.kind for child in observed.children] == ["StatefulSet"]
     assert [pod.worker for pod in observed.pods] == [1]
@@ -96,16 +96,16 @@ def test_children_may_come_before_their_job() -> None:
 
 def test_a_job_created_anew_under_the_same_name_starts_with_nothing_of_the_old_one() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(uid="old", status={"attempt": 3}), 10))
-    world.store.note(PODS, versioned(b.pod(0, job_uid="old"), 11))
-    world.store.note_report(KEY, Report(3, 0, "x", "Failed"))
-    world.store.note_stream(KEY, StreamView(connected=True))
-    world.store.note(JOBS, versioned(b.job(uid="new"), 20))
+    world.store.upsert(JOBS, versioned(b.job(uid="old", status={"attempt": 3}), 10))
+    world.store.upsert(PODS, versioned(b.pod(0, job_uid="old"), 11))
+    world.store.record_report(KEY, Report(3, 0, "x", "Failed"))
+    world.store.record_stream(KEY, StreamView(connected=True))
+    world.store.upsert(JOBS, versioned(b.job(uid="new"), 20))
     snapshot = world.snapshot()
     assert (snapshot.job.uid, snapshot.job.status.attempt) == ("new", 0)
     assert (snapshot.observed.pods, snapshot.observed.reports) == ((), ())
     assert not snapshot.observed.stream.connected
-    world.store.note(JOBS, versioned(b.job(uid="old"), 12))
+    world.store.upsert(JOBS, versioned(b.job(uid="old"), 12))
     assert world.snapshot().job.uid == "new"
 
 
@@ -117,45 +117,45 @@ def stopped(job_uid: str) -> dict[str, Any]:
 def test_what_the_pods_of_an_earlier_job_of_the_same_name_tell_as_they_end_is_not_this_jobs() -> None:
     world = World()
     world.note_set("old", 2)
-    world.store.note(JOBS, versioned(b.job(uid="old"), 10))
-    world.store.note(PODS, versioned(b.pod(0, job_uid="old"), 11))
+    world.store.upsert(JOBS, versioned(b.job(uid="old"), 10))
+    world.store.upsert(PODS, versioned(b.pod(0, job_uid="old"), 11))
     assert [pod.worker for pod in world.snapshot().observed.pods] == [0]
-    world.store.note(JOBS, versioned(b.job(uid="new"), 20))
-    world.store.note(PODS, versioned(stopped("old"), 21))
+    world.store.upsert(JOBS, versioned(b.job(uid="new"), 20))
+    world.store.upsert(PODS, versioned(stopped("old"), 21))
     assert world.snapshot().observed.reports == ()
 
 
 def test_what_a_pod_told_as_it_ended_counts_also_where_the_pod_is_seen_before_its_job() -> None:
     world = World()
-    world.store.note(PODS, versioned(stopped(b.JOB_UID), 11))
-    world.store.note(JOBS, versioned(b.job(), 10))
+    world.store.upsert(PODS, versioned(stopped(b.JOB_UID), 11))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
     assert [report.state for report in world.snapshot().observed.reports] == ["Stopped"]
 
 
 def test_an_end_is_not_taken_back_by_an_earlier_report_of_the_same_pod() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
     failed = Report(1, 0, "pod", "Failed", exit_code=1, at=5.0)
-    world.store.note_report(KEY, failed)
-    world.store.note_report(KEY, replace(failed, state="Running", exit_code=None))
+    world.store.record_report(KEY, failed)
+    world.store.record_report(KEY, replace(failed, state="Running", exit_code=None))
     assert world.snapshot().observed.reports == (failed,)
 
 
 def test_reports_of_attempts_before_the_previous_one_are_forgotten() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 10))
-    world.store.note_report(KEY, Report(1, 0, "pod", "Failed"))
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 3}), 11))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world.store.record_report(KEY, Report(1, 0, "pod", "Failed"))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 3}), 11))
     assert world.snapshot().observed.reports == ()
 
 
 def test_a_termination_message_is_a_report_and_nonsense_in_it_is_not() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(status={"attempt": 1}), 10))
+    world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
     message = json.dumps({"attempt": 1, "worker": 0, "uid": "pod-bert-0", "state": "Failed", "exitCode": 7})
-    world.store.note(PODS, versioned(b.pod(0, containerStatuses=[b.terminated(7, message)]), 11))
-    world.store.note(PODS, versioned(b.pod(1, containerStatuses=[b.terminated(1, '{"attempt": "many"}')]), 12))
-    world.store.note(PODS, versioned(b.pod(2, containerStatuses=[b.terminated(1, "Traceback ...")]), 13))
+    world.store.upsert(PODS, versioned(b.pod(0, containerStatuses=[b.terminated(7, message)]), 11))
+    world.store.upsert(PODS, versioned(b.pod(1, containerStatuses=[b.terminated(1, '{"attempt": "many"}')]), 12))
+    world.store.upsert(PODS, versioned(b.pod(2, containerStatuses=[b.terminated(1, "Traceback ...")]), 13))
     observed = world.snapshot().observed
     assert [(report.worker, report.exit_code) for report in observed.reports] == [(0, 7)]
     ends = [pod.worker_container.end for pod in observed.pods if pod.worker_container]
@@ -164,11 +164,11 @@ def test_a_termination_message_is_a_report_and_nonsense_in_it_is_not() -> None:
 
 def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
     world.changes.clear()
-    assert world.store.note_progress(KEY, 2, 0, {0: RankProgress(step=5)}, 1.0) is True
-    assert world.store.note_progress(KEY, 2, 1, {1: RankProgress(step=5)}, 2.0) is False
-    assert world.store.note_progress(KEY, 1, 0, {0: RankProgress(step=99)}, 3.0) is None
+    assert world.store.record_progress(KEY, 2, 0, {0: RankProgress(step=5)}, 1.0) is True
+    assert world.store.record_progress(KEY, 2, 1, {1: RankProgress(step=5)}, 2.0) is False
+    assert world.store.record_progress(KEY, 1, 0, {0: RankProgress(step=99)}, 3.0) is None
     assert world.changes == []
     observed = world.snapshot().observed
     assert (observed.progress_attempt, observed.progress[0][0].step) == (2, 5)
@@ -176,10 +176,10 @@ def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> No
 
 def test_an_object_that_changed_in_nothing_that_is_decided_on_asks_for_no_pass() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
-    world.store.note(PODS, versioned(b.pod(0), 11))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.store.upsert(PODS, versioned(b.pod(0), 11))
     world.changes.clear()
-    world.store.note(PODS, versioned(b.pod(0), 12))
+    world.store.upsert(PODS, versioned(b.pod(0), 12))
     assert world.changes == []
     known = world.store.version(KEY, PODS, "bert-0")
     assert known is not None
@@ -188,7 +188,7 @@ def test_an_object_that_changed_in_nothing_that_is_decided_on_asks_for_no_pass()
 
 def test_a_spec_that_cannot_run_is_told_in_a_sentence() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(workers=0), 10))
+    world.store.upsert(JOBS, versioned(b.job(workers=0), 10))
     job = world.snapshot().job
     assert job.spec is None
     assert "workers" in (job.invalid or "")
@@ -196,28 +196,28 @@ def test_a_spec_that_cannot_run_is_told_in_a_sentence() -> None:
 
 def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(status={"phase": "Levitating"}), 10))
+    world.store.upsert(JOBS, versioned(b.job(status={"phase": "Levitating"}), 10))
     snapshot = world.snapshot()
     assert decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).actions == ()
     assert str(snapshot.job.unreadable).startswith("the status can't be read (phase: Input should be 'Pending'")
-    world.store.note(JOBS, versioned(b.job(status={"phase": "Succeeded"}), 11))
+    world.store.upsert(JOBS, versioned(b.job(status={"phase": "Succeeded"}), 11))
     assert world.snapshot().job.status.phase == "Succeeded"
 
 
 def test_a_strangers_child_is_shown_with_its_owner() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
-    world.store.note(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid=None), 11))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.store.upsert(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid=None), 11))
     assert world.snapshot().observed.children[0].owner_uid is None
 
 
 def test_the_same_refusal_again_is_no_news() -> None:
     world = World()
-    world.store.note(JOBS, versioned(b.job(), 10))
+    world.store.upsert(JOBS, versioned(b.job(), 10))
     world.changes.clear()
     for at in (1.0, 2.0):
-        world.store.note_blocked(KEY, Problem("apply x", "Forbidden", "exceeded quota", at), at + 5)
+        world.store.record_refusal(KEY, Problem("apply x", "Forbidden", "exceeded quota", at), at + 5)
     assert len(world.changes) == 1
     assert world.snapshot().observed.problems[0].message == "exceeded quota"
-    world.store.clear_blocked(KEY, "apply x")
+    world.store.clear_refusal(KEY, "apply x")
     assert world.snapshot().observed.problems == ()

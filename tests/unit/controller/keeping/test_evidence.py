@@ -42,10 +42,10 @@ class World:
 
     def __post_init__(self) -> None:
         self.store = Store(lambda _key: None, KEYS)
-        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
-        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         for index in range(2):
-            self.store.note(PODS, self.cluster.put(PODS, b.pod(index)))
+            self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
         self.keeper = EvidenceKeeper(self.cluster, self.store, self.tail, settle_seconds=self.settle_seconds)
 
     async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
@@ -57,12 +57,12 @@ class World:
         return found
 
     def note(self, *failures: Failure) -> None:
-        self.keeper.note(KEY, self.snapshot(), JobStatus(phase="Running", attempt=2, failures=list(failures)))
+        self.keeper.record_failure(KEY, self.snapshot(), JobStatus(phase="Running", attempt=2, failures=list(failures)))
 
     def reported(self, worker: int, **fields: Any) -> None:
         uid = self.snapshot().observed.pods[worker].uid
         values: dict[str, Any] = {"attempt": 1, "worker": worker, "uid": uid, "state": "Failed", "reason": "Error"}
-        self.store.note_report(KEY, Report(**{**values, **fields}))
+        self.store.record_report(KEY, Report(**{**values, **fields}))
 
     def data(self) -> dict[str, str]:
         found = self.cluster.objects.get(("configmaps", b.NAMESPACE, "bert-evidence"))
@@ -88,7 +88,7 @@ def stalled(attempt: int = 1, worker: int = 1, text: str = "in stuck") -> Eviden
 
 async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner() -> None:
     world = World()
-    world.keeper.take(b.JOB_UID, stalled())
+    world.keeper.record_stall(b.JOB_UID, stalled())
     world.note(failed())
     world.reported(1, reason="Hung", rank=1, error="stuck\x1b[31m\ud800", exit_code=68)
     world.reported(0, state="Stopped", reason="Stopped", culprit=False)
@@ -111,10 +111,10 @@ async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner()
 async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(forbids: str) -> None:
     world = World()
     if forbids == "the job":
-        world.store.note(JOBS, world.cluster.put(JOBS, b.job(runPolicy={"keepLogs": False})))
+        world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(runPolicy={"keepLogs": False})))
     else:
         world.keeper = EvidenceKeeper(world.cluster, world.store, world.tail, keep_output=False, settle_seconds=0.05)
-    world.keeper.take(b.JOB_UID, stalled(text="a patient's name"))
+    world.keeper.record_stall(b.JOB_UID, stalled(text="a patient's name"))
     world.note(failed())
     world.reported(1, reason="Hung", rank=1, error="a patient's name", exit_code=68)
     await until(lambda: bool(world.data()))
@@ -144,7 +144,7 @@ async def test_at_the_jobs_end_it_is_written_at_once_and_keeps_what_was_known() 
     earlier = AttemptEvidence(1, {"reason": "Hung"}, ranks={0: {"text": "kept before"}}, logs={1: "log"})
     metadata = {"namespace": b.NAMESPACE, "name": "bert-evidence", "ownerReferences": b.owner()}
     world.cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {evidence_key(1): earlier.to_json()}})
-    world.keeper.take(b.JOB_UID, stalled())
+    world.keeper.record_stall(b.JOB_UID, stalled())
     world.note(failed())
     await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
     kept = world.kept(1)
@@ -172,7 +172,7 @@ async def test_what_only_a_pod_knows_is_written_before_the_operator_deletes_it()
         status=JobStatus(phase="Restarting", attempt=1, failures=[failure]).model_dump(by_alias=True, mode="json")
     )
     job["metadata"]["resourceVersion"] = "1000"
-    world.store.note(JOBS, job)
+    world.store.upsert(JOBS, job)
     world.reported(1)
     world.reported(0, culprit=False)
     bystander, culprit = (pod.uid for pod in world.snapshot().observed.pods)

@@ -44,8 +44,8 @@ from trainmaster.controller.keys.signing_keys import (
     rotated,
 )
 from trainmaster.controller.leaders.reach import AgentAddress
-from trainmaster.controller.leaders.streams import LeadStreams
-from trainmaster.controller.leaders.targets import Following
+from trainmaster.controller.leaders.streams import LeaderStreams
+from trainmaster.controller.leaders.targets import StreamTarget
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.reconciling.snapshot import PodView
 
@@ -185,7 +185,7 @@ def noted(annotation: str, *, template: str | None = None, **labels: str) -> Sto
         elif resource == STATEFUL_SETS:
             raw["metadata"].setdefault("uid", "set-bert")
             raw["spec"]["template"] = {"metadata": {"annotations": {ASSIGNMENT_ANNOTATION: template or annotation}}}
-        store.note(resource, raw)
+        store.upsert(resource, raw)
     return store
 
 
@@ -266,10 +266,10 @@ async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token(
         async def close(self) -> None:
             return None
 
-    streams = LeadStreams(Reach(), store, KEYS, progressed=lambda key, first: None)  # type: ignore[arg-type]
+    streams = LeaderStreams(Reach(), store, KEYS, progressed=lambda key, first: None)  # type: ignore[arg-type]
     streams.refused = writer.doubt_secret
     agent = AgentAddress(b.NAMESPACE, "bert-0", "u", 0, "127.0.0.1")
-    streams.follow(KEY, Following(KEY, b.JOB_UID, 1, (agent,), {0: 1}))
+    streams.watch(KEY, StreamTarget(KEY, b.JOB_UID, 1, (agent,), {0: 1}))
     await until(lambda: len(asked) > 1)
     await streams.close()
     await writer._agents_secrets.make(b.NAMESPACE)

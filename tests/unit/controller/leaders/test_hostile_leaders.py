@@ -24,8 +24,8 @@ from trainmaster.controller.leaders import streams
 from trainmaster.controller.leaders.budget import StreamBudget
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.stream_lines import EvidenceLine, Line, LineBuffer, parse_line
-from trainmaster.controller.leaders.streams import LeadStreams
-from trainmaster.controller.leaders.targets import Following, plan
+from trainmaster.controller.leaders.streams import LeaderStreams
+from trainmaster.controller.leaders.targets import StreamTarget, plan
 
 KEY = JobKey(b.NAMESPACE, "bert")
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -65,16 +65,18 @@ class World:
         self.faults: list[str] = []
         self.evidence: list[EvidenceLine] = []
         self.store = Store(self.changes.append, KEYS)
-        self.store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+        self.store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
         self.reach = DirectReach(pod.port)
-        self.streams = LeadStreams(self.reach, self.store, KEYS, progressed=lambda *_: None, failed=self.faults.append)
+        self.streams = LeaderStreams(
+            self.reach, self.store, KEYS, progressed=lambda *_: None, failed=self.faults.append
+        )
         self.streams.heard = lambda _, line: self.evidence.append(line)
         self.address = AgentAddress(b.NAMESPACE, "bert-0", "pod-bert-0", 0, pod.address)
 
     def follow(self, attempt: int = 1) -> None:
         ranks = {0: range(2), 1: range(2, 4)}
-        self.streams.follow(
-            KEY, Following(KEY, b.JOB_UID, attempt, (self.address,), {0: 2, 1: 2}, assigned=1, ranks=ranks)
+        self.streams.watch(
+            KEY, StreamTarget(KEY, b.JOB_UID, attempt, (self.address,), {0: 2, 1: 2}, assigned=1, ranks=ranks)
         )
 
     def snapshot(self) -> Snapshot:
@@ -110,13 +112,13 @@ def then(*pieces: bytes) -> Answer:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the streams would have waited before they were opened again; they don't wait here."""
     waited: list[float] = []
-    pause = streams._Follower._pause
+    pause = streams._LeaderStream._pause
 
     def shortened(follower: Any) -> float:
         waited.append(pause(follower))
         return 0.001
 
-    monkeypatch.setattr(streams._Follower, "_pause", shortened)
+    monkeypatch.setattr(streams._LeaderStream, "_pause", shortened)
     return waited
 
 
@@ -162,7 +164,7 @@ async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_aga
     """It vanished in `gather`, and nobody could see why a job was deaf."""
     waited = pauses(monkeypatch)
     async with followed(then(said(report("Running")))) as (world, _):
-        note = world.store.note_report
+        note = world.store.record_report
         mistakes = [KeyError("a"), RecursionError("b"), OverflowError("c")]
 
         def mistaken(key: JobKey, told: Report) -> bool:
@@ -170,7 +172,7 @@ async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_aga
                 raise mistakes.pop(0)
             return note(key, told)
 
-        monkeypatch.setattr(world.store, "note_report", mistaken)
+        monkeypatch.setattr(world.store, "record_report", mistaken)
         with caplog.at_level(logging.ERROR):
             await until(lambda: bool(world.snapshot().observed.reports))
         assert world.faults == ["bug"] * 3
@@ -186,7 +188,7 @@ async def test_a_stay_that_fails_is_a_mistake_of_ours_too(monkeypatch: pytest.Mo
     async def mistaken(*_: Any) -> None:
         raise TypeError("stay")
 
-    monkeypatch.setattr(streams._Follower, "_stay_with", mistaken)
+    monkeypatch.setattr(streams._LeaderStream, "_stay_with", mistaken)
     async with followed(then()) as (world, _):
         await until(lambda: len(waited) >= 3)
     assert set(world.faults) == {"bug"}
@@ -228,7 +230,7 @@ async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_tha
         await until(lambda: bool(world.snapshot().observed.reports))
         assert [sorted(line.ranks) for line in world.evidence] == [[0, 1]]
         world.follow(attempt=9)
-        await until(lambda: world.streams._followers[KEY].following.attempt == 9)
+        await until(lambda: world.streams._streams[KEY].target.attempt == 9)
     async with hostile(then(said(*(evidence(attempt, 0, 0) for attempt in range(1, 9)), report("Running")))) as pod:
         world = World(pod)
         world.follow(attempt=9)
@@ -242,7 +244,7 @@ async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> 
     """Each change asks for a pass over the job."""
     flips = [report("Starting" if number % 2 else "Running", at=float(number)) for number in range(2_000)]
     async with followed(then(*(said(flip) for flip in flips))) as (world, _):
-        follower = world.streams._followers[KEY]
+        follower = world.streams._streams[KEY]
         await until(lambda: follower._budget.seconds > 0)
         most = 2 * (10 + 6 * 2)
         # The lines of one turn may go beyond it.
@@ -347,16 +349,16 @@ def test_an_attempt_is_an_allowance_of_changes() -> None:
 def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
     """In the stream and as termination messages, which name any attempt and any worker."""
     store = Store(lambda _: None, KEYS)
-    store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
-    store.note(STATEFUL_SETS, b.child("StatefulSet"))
+    store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+    store.upsert(STATEFUL_SETS, b.child("StatefulSet"))
     for attempt in range(1, 500):
-        store.note_report(KEY, Report(attempt, attempt % 2, "u", "Running"))
+        store.record_report(KEY, Report(attempt, attempt % 2, "u", "Running"))
     for number in range(2, 300):
         said_by_it = json.dumps({"attempt": 2**40 + number, "worker": number, "state": "Failed", "exitCode": 1})
         end = {"exitCode": 1, "finishedAt": "2026-11-22T10:00:00Z", "message": said_by_it}
         status = {"name": "worker", "state": {"running": {}}, "lastState": {"terminated": end}}
         pod = b.pod(1, containerStatuses=[status])
-        store.note(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": str(number)}})
+        store.upsert(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": str(number)}})
     found = store.snapshot(KEY)
     assert found is not None
     assert len(found.observed.reports) <= REPORTED_ATTEMPTS * 2
@@ -376,13 +378,13 @@ def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
         processes=(1_000,) * 4_000,
     )
     store = Store(lambda _: None, KEYS)
-    store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
-    store.note(STATEFUL_SETS, b.child("StatefulSet"))
+    store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+    store.upsert(STATEFUL_SETS, b.child("StatefulSet"))
     pod = b.pod(0, assigned=huge)
-    store.note(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
+    store.upsert(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
     found = store.snapshot(KEY)
     assert found is not None
-    following = plan(found, found.job.status)
-    assert following is not None
-    assert (set(following.workers), following.world) == ({0, 1}, 2)
-    assert not following.has_ranks(1, 0, [1])
+    target = plan(found, found.job.status)
+    assert target is not None
+    assert (set(target.workers), target.world) == ({0, 1}, 2)
+    assert not target.has_ranks(1, 0, [1])

@@ -25,8 +25,8 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.stream_lines import LineBuffer, parse_line
-from trainmaster.controller.leaders.streams import LeadStreams
-from trainmaster.controller.leaders.targets import Following, plan
+from trainmaster.controller.leaders.streams import LeaderStreams
+from trainmaster.controller.leaders.targets import StreamTarget, plan
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -118,9 +118,9 @@ def address(worker: int, ip: str | None = None) -> AgentAddress:
     return AgentAddress(b.NAMESPACE, f"bert-{worker}", f"pod-bert-{worker}", worker, ip or f"127.0.0.{worker + 1}")
 
 
-def following(*candidates: AgentAddress, attempt: int = 1) -> Following:
+def target(*candidates: AgentAddress, attempt: int = 1) -> StreamTarget:
     ranks = {0: range(1), 1: range(1, 2)}
-    return Following(KEY, b.JOB_UID, attempt, candidates, {0: 1, 1: 1}, assigned=attempt, ranks=ranks)
+    return StreamTarget(KEY, b.JOB_UID, attempt, candidates, {0: 1, 1: 1}, assigned=attempt, ranks=ranks)
 
 
 class World:
@@ -128,8 +128,8 @@ class World:
         self.changes: list[JobKey] = []
         self.progressed: list[bool] = []
         self.store = Store(self.changes.append, KEYS)
-        self.store.note(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
-        self.streams = LeadStreams(
+        self.store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
+        self.streams = LeaderStreams(
             DirectReach(port),
             self.store,
             KEYS,
@@ -164,7 +164,7 @@ def report(worker: int = 0, state: str = "Failed", attempt: int = 1, **fields: A
 async def test_everything_a_lead_says_reaches_the_store_and_is_acknowledged() -> None:
     lead = Lead(lines=[{"type": "report", "seq": 3, "report": report(1, exitCode=9)}])
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: bool(lead.acked))
         observed = w.snapshot().observed
         assert [(r.worker, r.exit_code) for r in observed.reports] == [(1, 9)]
@@ -185,7 +185,7 @@ async def test_everything_a_lead_says_reaches_the_store_and_is_acknowledged() ->
 async def test_a_broken_stream_is_opened_again_at_once_and_says_everything_again() -> None:
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
         lead.lines.append({"type": "report", "seq": 1, "report": report()})
         lead.hang_up()
@@ -199,13 +199,13 @@ async def test_when_the_lead_is_lost_the_next_worker_is_followed_and_the_lead_ag
         # Nobody listens at 127.0.0.3; the second worker's agent is at 127.0.0.1.
         async with world(port) as w:
             gone = address(0, "127.0.0.3")
-            w.streams.follow(KEY, following(gone, address(1, "127.0.0.1")))
+            w.streams.watch(KEY, target(gone, address(1, "127.0.0.1")))
             await until(lambda: w.connected_to() == 1)
         assert first.open == 0
         async with listening_at("127.0.0.3", port, first), world(port) as w:
-            w.streams.follow(KEY, following(address(1, "127.0.0.1")))
+            w.streams.watch(KEY, target(address(1, "127.0.0.1")))
             await until(lambda: w.connected_to() == 1)
-            w.streams.follow(KEY, following(gone, address(1, "127.0.0.1")))
+            w.streams.watch(KEY, target(gone, address(1, "127.0.0.1")))
             await until(lambda: w.connected_to() == 0)
 
 
@@ -224,7 +224,7 @@ async def test_a_lead_that_takes_the_connection_and_says_nothing_is_left_for_the
             return opening(method, agent, path, *rest)
 
         monkeypatch.setattr(w.streams._reach, "open", noted)
-        w.streams.follow(KEY, following(address(0), address(1)))
+        w.streams.watch(KEY, target(address(0), address(1)))
         await until(lambda: w.connected_to() == 1)
         assert tried == ["/v1/stream 0", "/v1/stream 1"]
 
@@ -246,10 +246,10 @@ async def listening_at(ip: str, port: int, lead: Lead) -> AsyncIterator[None]:
 async def test_a_replaced_lead_is_left_and_the_new_pod_is_followed() -> None:
     old, new = Lead(0), Lead(0)
     async with listening(old, new) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0, "127.0.0.1")))
+        w.streams.watch(KEY, target(address(0, "127.0.0.1")))
         await until(lambda: old.open == 1)
         replaced = AgentAddress(b.NAMESPACE, "bert-0", "another", 0, "127.0.0.2")
-        w.streams.follow(KEY, following(replaced))
+        w.streams.watch(KEY, target(replaced))
         await until(lambda: new.open == 1 and old.open == 0)
 
 
@@ -257,7 +257,7 @@ async def test_an_assignment_is_pushed_to_the_lead_and_a_lead_that_knows_better_
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
         w.streams.push(KEY, b.assignment(1))
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
         w.streams.push(KEY, b.assignment(2))
         await until(lambda: bool(lead.pushed))
@@ -277,7 +277,7 @@ async def test_reports_of_strangers_and_of_attempts_that_were_never_made_are_not
         ]
     )
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: bool(w.snapshot().observed.reports))
         assert [r.worker for r in w.snapshot().observed.reports] == [1]
 
@@ -303,17 +303,17 @@ class Failing:
 @pytest.mark.parametrize("ticks", range(-6, 7))
 async def test_news_at_the_moment_when_a_stream_breaks_dont_keep_the_next_one_from_being_opened(ticks: int) -> None:
     reach = Failing()
-    streams = LeadStreams(reach, Store(lambda key: None, KEYS), KEYS, progressed=lambda key, first: None)
-    streams.follow(KEY, following(address(1)))
+    streams = LeaderStreams(reach, Store(lambda key: None, KEYS), KEYS, progressed=lambda key, first: None)
+    streams.watch(KEY, target(address(1)))
     await until(lambda: reach.opened == [1])
     # Worker 0 is there now, and would be preferred once it answers.
-    streams.follow(KEY, following(address(0), address(1)))
+    streams.watch(KEY, target(address(0), address(1)))
     await asyncio.sleep(0.01)
     for tick in range(-6, 7):
         if tick == 0:
             reach.over.set()
         if tick == ticks:
-            streams.follow(KEY, following(address(0, "127.0.0.9"), address(1)))
+            streams.watch(KEY, target(address(0, "127.0.0.9"), address(1)))
         await asyncio.sleep(0)
     await until(lambda: len(reach.opened) > 1)
     await streams.close()
@@ -322,11 +322,11 @@ async def test_news_at_the_moment_when_a_stream_breaks_dont_keep_the_next_one_fr
 async def test_agents_of_an_earlier_job_of_the_same_name_tell_nothing_of_this_one() -> None:
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
         # Deleted, and created anew, before any pass: the stream is still that of the old one's pods, which now stop.
         again = b.job(uid="22222222-2222-2222-2222-222222222222")
-        w.store.note(JOBS, {**again, "metadata": {**again["metadata"], "resourceVersion": "9"}})
+        w.store.upsert(JOBS, {**again, "metadata": {**again["metadata"], "resourceVersion": "9"}})
         lead.say({"type": "report", "seq": 1, "report": report(1, "Stopped")})
         await until(lambda: bool(lead.acked))
         assert w.snapshot().observed.reports == ()
@@ -336,7 +336,7 @@ async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed(
     """Its reports are acknowledged, so they would never be told again."""
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: lead.open == 1)
         w.streams.expect(KEY, 2)
         lead.say({"type": "report", "seq": 1, "report": report(1, attempt=2)})
@@ -349,10 +349,10 @@ async def test_a_report_from_before_its_attempt_is_known_is_heard_again() -> Non
     early = {"type": "report", "seq": 1, "report": report(1, attempt=2)}
     lead = Lead(lines=[early])
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: lead.acked == [1])
         assert w.snapshot().observed.reports == ()
-        w.streams.follow(KEY, following(address(0), attempt=2))
+        w.streams.watch(KEY, target(address(0), attempt=2))
         await until(lambda: bool(w.snapshot().observed.reports))
 
 
@@ -360,7 +360,7 @@ async def test_a_report_from_before_its_attempt_is_known_is_heard_again() -> Non
 async def test_what_does_not_fit_the_protocol_ends_the_connection_and_nothing_else(nonsense: bytes) -> None:
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: w.connected_to() == 0)
         lead.say(nonsense)
         await until(lambda: lead.opened == 2)
@@ -371,19 +371,19 @@ async def test_a_job_that_needs_no_stream_any_more_leaves_no_task_behind() -> No
     lead = Lead()
     async with listening(lead) as port, world(port) as w:
         before = len(asyncio.all_tasks())
-        w.streams.follow(KEY, following(address(0)))
+        w.streams.watch(KEY, target(address(0)))
         await until(lambda: lead.open == 1)
-        w.streams.follow(KEY, None)
+        w.streams.watch(KEY, None)
         await until(lambda: lead.open == 0)
         await until(lambda: len(asyncio.all_tasks()) <= before)
         assert w.connected_to() is None
 
 
-def planned(status: JobStatus, *pods: dict[str, Any]) -> Following | None:
+def planned(status: JobStatus, *pods: dict[str, Any]) -> StreamTarget | None:
     store = Store(lambda _: None, KEYS)
     raws = [(JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), *((PODS, pod) for pod in pods)]
     for number, (resource, raw) in enumerate(raws):
-        store.note(resource, {**raw, "metadata": {"uid": f"u{number}", **raw["metadata"], "resourceVersion": "1"}})
+        store.upsert(resource, {**raw, "metadata": {"uid": f"u{number}", **raw["metadata"], "resourceVersion": "1"}})
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
     return plan(snapshot, status)

@@ -24,10 +24,10 @@ class World:
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
         self.kills = KilledContainers(self.cluster, self.store)
-        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
-        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         container = {**b.running(), "lastState": b.terminated(**{"code": 137, **end})["state"]}
-        self.store.note(PODS, self.cluster.put(PODS, b.pod(0, containerStatuses=[container])))
+        self.store.upsert(PODS, self.cluster.put(PODS, b.pod(0, containerStatuses=[container])))
 
     def event(self, message: str, at: str, *, uid: str = "pod-bert-0", container: str = "worker") -> None:
         about = {"kind": "Pod", "name": "bert-0", "uid": uid, "fieldPath": f"spec.containers{{{container}}}"}
@@ -65,7 +65,7 @@ async def test_many_ends_at_a_time_are_asked_for_together() -> None:
     world = World()
     for index in (1, 2):
         container = {**b.running(), "lastState": b.terminated(137)["state"]}
-        world.store.note(PODS, world.cluster.put(PODS, b.pod(index, containerStatuses=[container])))
+        world.store.upsert(PODS, world.cluster.put(PODS, b.pod(index, containerStatuses=[container])))
     world.event(PROBE, "2026-11-21T04:00:05Z")
     world.event(PROBE, "2026-11-21T04:00:05Z", uid="pod-bert-2")
     assert await world.look() == [f"the kubelet: {PROBE}", None, f"the kubelet: {PROBE}"]

@@ -86,9 +86,9 @@ async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
     job = b.job()
     job["spec"] = {**job["spec"], "scheduling": {"gang": {"scheduler": "kueue"}, "queue": "q"}}
     stored = cluster.put(JOBS, job)
-    store.note(JOBS, stored)
+    store.upsert(JOBS, stored)
     admission = {"podSetAssignments": [{"name": "worker", "flavors": {"gpu": "h100"}}]}
-    store.note(WORKLOADS, cluster.put(WORKLOADS, workload(stored["metadata"]["uid"], admission=admission)))
+    store.upsert(WORKLOADS, cluster.put(WORKLOADS, workload(stored["metadata"]["uid"], admission=admission)))
     facts = KueueFacts(cluster, store)
 
     async def look() -> float | None:

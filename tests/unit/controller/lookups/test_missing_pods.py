@@ -23,13 +23,13 @@ class World:
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
         self.missing = MissingPods(self.cluster, self.store, clock=lambda: self.now)
-        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
         self.set_uid = self.put(STATEFUL_SETS, b.child("StatefulSet"))["metadata"]["uid"]
         self.put(PODS, b.pod(0))
 
     def put(self, resource: Any, raw: dict[str, Any]) -> dict[str, Any]:
         stored = self.cluster.put(resource, raw)
-        self.store.note(resource, stored)
+        self.store.upsert(resource, stored)
         return stored
 
     def event(self, message: str, at: str, uid: str | None = None) -> None:

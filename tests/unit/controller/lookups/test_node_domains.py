@@ -18,12 +18,12 @@ async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() 
     cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     job = b.job()
     job["spec"] = {**job["spec"], "scheduling": {"topology": {"key": "rack"}}}
-    store.note(JOBS, cluster.put(JOBS, job))
-    store.note(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+    store.upsert(JOBS, cluster.put(JOBS, job))
+    store.upsert(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
     for index in range(2):
         pod = b.pod(index)
         pod["spec"] = {**pod.get("spec", {}), "nodeName": f"node-{index}"}
-        store.note(PODS, cluster.put(PODS, pod))
+        store.upsert(PODS, cluster.put(PODS, pod))
     cluster.put(NODES, {"metadata": {"namespace": "", "name": "node-0", "labels": {"rack": "a"}}})
     look = NodeDomains(cluster, store).look
 

@@ -44,7 +44,7 @@ def test_json_keeps_what_was_said() -> None:
 async def test_the_message_of_an_event_is_one_harmless_line() -> None:
     cluster = FakeCluster()
     job = Job("team-a", "bert", "uid", 1, 0.0, None, JobStatus())
-    await EventRecorder(cluster, lambda: 0.0).tell(job, JobEvent("Warning", "Failed", HOSTILE))
+    await EventRecorder(cluster, lambda: 0.0).record(job, JobEvent("Warning", "Failed", HOSTILE))
     (event,) = cluster.objects.values()
     assert UNSAFE.search(event["message"]) is None
     assert "\n" not in event["message"]

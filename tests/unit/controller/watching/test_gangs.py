@@ -23,14 +23,16 @@ SPEC = JobSpec.model_validate({"workers": 2, "scheduling": {"gang": {"scheduler"
 async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_listed_is_gone_too() -> None:
     cluster, changed = FakeCluster(), list[JobKey]()
     store = Store(changed.append, KEYS)
-    store.note(JOBS, cluster.put(JOBS, b.job()))
+    store.upsert(JOBS, cluster.put(JOBS, b.job()))
     labels = {JOB_NAME_LABEL: "bert"}
     written = {"metadata": {"name": "bert", "namespace": b.NAMESPACE, "labels": labels, "ownerReferences": b.owner()}}
-    store.note(POD_GROUPS, cluster.put(POD_GROUPS, written))
+    store.upsert(POD_GROUPS, cluster.put(POD_GROUPS, written))
     assert [name for _, name, _ in store.known(POD_GROUPS)] == ["bert"]
     cluster.fail("list", POD_GROUPS.plural, NotFound("list", "the cluster doesn't serve it", status=404))
     changed.clear()
-    watching = GangWatching(cast(Connection, None), cluster, store, (), note=lambda _event: None, relisted=lambda: None)
+    watching = GangWatching(
+        cast(Connection, None), cluster, store, (), receive=lambda _event: None, relisted=lambda: None
+    )
     await watching.fill([SPEC])
     assert list(store.known(POD_GROUPS)) == []
     assert changed == [JobKey(b.NAMESPACE, "bert")], "the job is looked at again"

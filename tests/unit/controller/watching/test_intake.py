@@ -144,14 +144,14 @@ def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
     def broken(*_: Any) -> None:
         raise Broken("odd\nvalue")
 
-    store.note(JOBS, cluster.put(JOBS, b.job()))
-    store.note(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+    store.upsert(JOBS, cluster.put(JOBS, b.job()))
+    store.upsert(STATEFUL_SETS, cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
     with monkeypatch.context() as patched:
         patched.setattr(store_module, "pod_view", broken)
         raw = cluster.put(PODS, b.pod(0))
         for _ in range(3):
-            store.note(PODS, raw)
-    store.note(PODS, cluster.put(PODS, b.pod(1)))
+            store.upsert(PODS, raw)
+    store.upsert(PODS, cluster.put(PODS, b.pod(1)))
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
     assert [pod.worker for pod in snapshot.observed.pods] == [1]
@@ -163,8 +163,8 @@ def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
 @pytest.mark.parametrize("resource", [JOBS, PODS])
 def test_what_is_no_object_is_passed_over(resource: Any, raw: Any) -> None:
     store = Store(lambda key: None, KEYS)
-    store.note(resource, raw)
-    store.note_deleted(resource, raw)
+    store.upsert(resource, raw)
+    store.delete(resource, raw)
     assert len(store) == 0
 
 
@@ -184,11 +184,11 @@ def test_a_job_that_no_reader_has_foreseen_says_so_and_keeps_its_past(monkeypatc
     }
     with monkeypatch.context() as patched:
         patched.setattr(Record, "parse", broken)
-        store.note(JOBS, cluster.put(JOBS, b.job()))
+        store.upsert(JOBS, cluster.put(JOBS, b.job()))
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
     assert str(snapshot.job.unreadable).startswith("the job can't be read (Broken('odd value'))")
-    store.note(JOBS, cluster.put(JOBS, b.job(status=past)))
+    store.upsert(JOBS, cluster.put(JOBS, b.job(status=past)))
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
     status = decide(snapshot.job, snapshot.observed, 1_000.0, Settings()).status
@@ -201,7 +201,7 @@ def test_a_job_that_no_reader_has_foreseen_says_so_and_keeps_its_past(monkeypatc
     assert added["message"].startswith("the status can't be read (conditions.0.status: Input should be 'True'")
     # Once it stands there, there is nothing more to write.
     raw = cluster.put(JOBS, b.job(status={**past, **patch}))
-    store.note(JOBS, raw)
+    store.upsert(JOBS, raw)
     again = store.snapshot(KEY)
     assert again is not None
     assert with_conditions(again.raw_status, decide(again.job, again.observed, 2_000.0, Settings()).status) == {}
@@ -212,7 +212,7 @@ async def test_a_sweep_passes_over_what_cannot_be_read_and_compares_all_others()
     for index in range(3):
         cluster.put(PODS, b.pod(index))
     cluster.fail("get", PODS.plural, Unusable("GET pod", "12 bytes that aren't JSON"))
-    store.note(PODS, b.pod(7, name="gone"))
+    store.upsert(PODS, b.pod(7, name="gone"))
     await Resync(cluster, store, (), interval=60.0).sweep()
     assert sorted(name for _, name, _ in store.known(PODS)) == ["bert-1", "bert-2"]
 

@@ -23,7 +23,7 @@ class World:
         self.cluster = FakeCluster()
         self.store = Store(lambda key: None, KEYS)
         self.writer = ChildWriter(self.cluster, self.store, KEYS)
-        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)
@@ -149,7 +149,7 @@ async def test_what_the_watch_shows_otherwise_by_now_is_not_written() -> None:
     world = World()
     await world.write(b.child("StatefulSet"))
     snapshot = world.snapshot()
-    world.store.note(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, b.child("StatefulSet", rendered_hash="newer")))
+    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, b.child("StatefulSet", rendered_hash="newer")))
     with pytest.raises(Conflict):
         await world.write(b.child("StatefulSet", rendered_hash="h2"), snapshot)
     assert world.cluster.calls["apply", "StatefulSet"] == 0
@@ -160,7 +160,7 @@ async def test_a_status_that_moved_on_is_no_reason_to_decide_anew() -> None:
     await world.write(b.child("StatefulSet"))
     snapshot = world.snapshot()
     moved = {**b.child("StatefulSet"), "status": {"readyReplicas": 1}}
-    world.store.note(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, moved))
+    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, moved))
     await world.write(b.child("StatefulSet", rendered_hash="h2"), snapshot)
     assert world.stored("statefulsets")["metadata"]["annotations"] == {"trainmaster.dev/rendered-hash": "h2"}
 
@@ -175,7 +175,7 @@ async def test_a_refusal_of_the_content_is_told_as_one() -> None:
 
 async def test_what_the_create_wrote_is_declared_to_be_applied_once() -> None:
     world = World()
-    world.store.note(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
+    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
     for rendered_hash in ("h2", "h3"):
         await world.write(b.child("StatefulSet", rendered_hash=rendered_hash))
     assert world.writes() == [("patch", "StatefulSet"), ("apply", "StatefulSet"), ("apply", "StatefulSet")]
@@ -185,7 +185,7 @@ async def test_what_the_create_wrote_is_declared_to_be_applied_once() -> None:
 
 async def test_a_set_that_is_scaled_to_zero_costs_one_write() -> None:
     world = World()
-    world.store.note(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
+    world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
     nothing = {**b.child("StatefulSet", rendered_hash="h2"), "spec": {"replicas": 0}}
     await world.write(nothing)
     assert world.writes() == [("apply", "StatefulSet")]

@@ -57,12 +57,12 @@ class World:
             progress_seconds=5.0,
             now=lambda: self.now,
         )
-        self.store.note(JOBS, self.cluster.put(JOBS, b.job()))
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
 
     def add_pods(self, count: int = 2) -> None:
-        self.store.note(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
+        self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         for index in range(count):
-            self.store.note(PODS, self.cluster.put(PODS, b.pod(index)))
+            self.store.upsert(PODS, self.cluster.put(PODS, b.pod(index)))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(KEY)
@@ -83,7 +83,7 @@ def running(**fields: Any) -> JobStatus:
 async def test_a_write_that_is_refused_for_a_year_is_still_tried_once_a_minute() -> None:
     world = World()
     for _ in range(525_600):
-        world.store.note_blocked(KEY, Problem("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
+        world.store.record_refusal(KEY, Problem("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
     world.cluster.fail("create", "services", Forbidden("create", "quota", status=403, reason="Forbidden"))
     outcome = await world.execute(b.decided(running(), Apply(b.child("Service"))))
     assert outcome.retry_after == 60.0
@@ -150,7 +150,7 @@ async def test_progress_that_was_decided_on_an_old_view_is_not_written() -> None
 async def test_a_child_is_deleted_only_as_it_was_when_that_was_decided() -> None:
     world = World()
     made = world.cluster.put(SERVICES, b.child("Service"))
-    world.store.note(SERVICES, made)
+    world.store.upsert(SERVICES, made)
     world.cluster.put(SERVICES, b.child("Service", rendered_hash="newer"))
     action = DeleteChild("Service", "bert", made["metadata"]["uid"])
     with pytest.raises(Conflict):
@@ -233,7 +233,7 @@ async def test_a_refusal_that_ends_leaves_no_problem() -> None:
     world = World()
     world.cluster.fail("create", "services", Forbidden("apply", "no", status=403))
     await world.execute(b.decided(running(), Apply(b.child("Service"))))
-    blocked = world.store.blocked(KEY, "apply Service bert")
+    blocked = world.store.refusal(KEY, "apply Service bert")
     assert blocked is not None
     blocked.retry_at = 0.0
     await world.execute(b.decided(running(), Apply(b.child("Service"))))
@@ -298,7 +298,7 @@ async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forb
 ) -> None:
     world = World()
     world.executor._keep_logs = KeptLogs(world.cluster, limit=limit)
-    world.store.note(JOBS, world.cluster.put(JOBS, b.job(**spec)))
+    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(**spec)))
     world.add_pods()
     world.cluster.logs = {"bert-0": "a patient's name\n"}
     await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))

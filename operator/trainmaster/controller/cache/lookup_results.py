@@ -8,7 +8,7 @@ from trainmaster.reconciling.snapshot import Flavor
 
 
 @dataclass
-class LookedUp:
+class LookupResults:
     """Domains of nodes (`node_domains`), Kueue's flavors and values of priority classes (`kueue_facts`), each by name;
     and why the kubelet killed containers (`killed_containers`)."""
 
@@ -18,7 +18,7 @@ class LookedUp:
 
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
 
-    def merge(self, more: LookedUp) -> bool:
+    def merge(self, more: LookupResults) -> bool:
         """Add what was looked up now; whether anything is new."""
         before = (dict(self.domains), dict(self.flavors), dict(self.priorities), dict(self.kills))
         self.domains.update(more.domains)
