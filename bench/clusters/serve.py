@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_local.apiserver.api import Api
 from trainmaster_local.apiserver.storage import Change
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings

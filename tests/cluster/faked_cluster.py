@@ -19,8 +19,8 @@ from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
 from tests.cluster.operator_account import HOME, operator_kubeconfig
 from trainmaster.api.crd import crd_yaml
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster.controller.settings import OperatorSettings
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster_local.apiserver.api import Api
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster_local.embedded import ThreadedCluster

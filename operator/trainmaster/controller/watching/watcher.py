@@ -29,7 +29,6 @@ from typing import Any, cast
 import kopf
 from kopf._cogs.structs.references import Insights
 
-from trainmaster.api.protocol import FIELD_MANAGER, JOB_NAME_LABEL
 from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.apiserver.cluster import (
     CONFIG_MAPS,
@@ -43,6 +42,7 @@ from trainmaster.controller.apiserver.cluster import (
     Resource,
 )
 from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.wire.names import FIELD_MANAGER, JOB_NAME_LABEL
 
 logger = logging.getLogger(__name__)
 
