@@ -11,7 +11,6 @@
 | Is the reported goodput what theory predicts? | `goodput` |
 | What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
 | What do checkpoints, slow data and a resumed run cost, and how much memory is used? | the other `trainloop_*` |
-| How many requests a second does the embedded cluster answer? | `local_api` |
 
 `clusters/` has what the operator's benchmarks share: a cluster and an operator in processes of their own.
 """

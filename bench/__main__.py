@@ -1,6 +1,6 @@
 """`python -m bench [NAME ...]` runs the benchmarks one after the other; each prints a table.
 
-A benchmark is a module of this folder that can be run by itself (`python -m bench.local_api`). Benchmarks run one
+A benchmark is a module of this folder that can be run by itself (`python -m bench.operator_scale`). Benchmarks run one
 at a time and in processes of their own, because the figures of two that run together would be worth nothing.
 """
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
-from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.storage import Change
+from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
+from trainmaster.cli.local_images import configure
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster_local.embedded import LocalCluster
+from trainmaster_local.inside import Api, Change
 
 PING_SECONDS = 5.0
 # A lost node is noticed within two seconds instead of fifty.
@@ -129,7 +129,7 @@ async def main(folder: Path, pods: str, nodes: int) -> None:
         ],
         node_timings=NODE_TIMINGS if nodes > 1 else NodeTimings(),
     )
-    async with LocalCluster(config) as cluster:
+    async with LocalCluster(configure(config)) as cluster:
         agents = FakeAgents(cluster.api)
         runner = await agents.start() if pods == "fake" else None
         print(cluster.kubeconfig, agents.port, flush=True)

@@ -1,0 +1,14 @@
+"""A small Kubernetes in one process: API server, controllers, scheduler, and kubelets that run pods as processes.
+
+Public is what these modules define; all else may change, and nothing outside of the distribution imports it:
+
+| module | what it is for |
+|---|---|
+| `config` | what a cluster is made of: `ClusterConfig`, nodes, timings, `Image` |
+| `embedded` | a cluster in this process: `LocalCluster` in an event loop, `ThreadedCluster` beside one |
+| `cluster` | a cluster as a process of its own: `up`, `down`, `status` |
+| `inside` | what tests reach in it: the API without HTTP, faults, rights, faked containers |
+| `testing.clusters` | the same tests on the embedded cluster and on real ones, with kubectl |
+
+To read the inside, begin with `embedded` (what runs), then `apiserver`, `kinds`, `controllers`, `scheduler`, `kubelet`.
+"""

@@ -14,6 +14,7 @@ import fcntl
 import json
 import logging
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -91,37 +92,37 @@ def status(state_dir: Path) -> ClusterInfo | None:
     return ClusterInfo.read(state_dir) if _runs(state_dir) else None
 
 
-def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True) -> ClusterInfo:
+def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True, configure: str = "") -> ClusterInfo:
     """Starts a cluster of `nodes` nodes with `gpus` (faked) GPUs each; without `detach` it runs until SIGINT or
     SIGTERM.
 
-    Raises LocalClusterError when one runs already or it doesn't come up.
+    `configure` names a function that is given the ClusterConfig and returns the one to use, as `package.module:name`:
+    a name, because the cluster is a process of its own. Raises LocalClusterError when one runs already or it doesn't
+    come up.
     """
     state_dir = state_dir.absolute()
     if detach:
-        return _start(state_dir, nodes, gpus)
+        return _start(state_dir, nodes, gpus, configure)
     with _lock(state_dir) as free:
         if not free:
             raise _up_already(state_dir)
-        return asyncio.run(_serve(state_dir, nodes, gpus))
+        return asyncio.run(_serve(state_dir, nodes, gpus, configure))
 
 
 def _up_already(state_dir: Path) -> LocalClusterError:
     info = ClusterInfo.read(state_dir)
     where = f" at {info.server} (process {info.pid})" if info else ""
-    return LocalClusterError(
-        f"the cluster in {state_dir} is up already{where}: use it, or `trainmaster local down` first"
-    )
+    return LocalClusterError(f"the cluster in {state_dir} is up already{where}: use it, or take it down first")
 
 
-def _start(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
+def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInfo:
     if _runs(state_dir):
         raise _up_already(state_dir)
     state_dir.mkdir(parents=True, exist_ok=True)
     (state_dir / INFO).unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "trainmaster_local.cluster",
-        "--state-dir", str(state_dir), "--nodes", str(nodes), "--gpus", str(gpus),
+        "--state-dir", str(state_dir), "--nodes", str(nodes), "--gpus", str(gpus), "--configure", configure,
     ]  # fmt: skip
     with (state_dir / LOG).open("w") as log:
         process = subprocess.Popen(
@@ -166,7 +167,7 @@ def _lives(pid: int) -> bool:
     return Path("/proc", str(pid)).exists()
 
 
-async def _serve(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
+async def _serve(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInfo:
     """Runs a cluster until a signal says to stop."""
     from trainmaster_local.embedded import LocalCluster
 
@@ -175,6 +176,8 @@ async def _serve(state_dir: Path, nodes: int, gpus: int) -> ClusterInfo:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     config = ClusterConfig(state_dir=state_dir, nodes=single_node(gpus, nodes))
+    if configure:
+        config = pkgutil.resolve_name(configure)(config)
     async with LocalCluster(config) as cluster:
         info = ClusterInfo(os.getpid(), cluster.server, cluster.kubeconfig, state_dir)
         info.write()
@@ -190,11 +193,12 @@ def main() -> int:
     parser.add_argument("--state-dir", type=Path, required=True, help="where the cluster keeps its files")
     parser.add_argument("--nodes", type=int, default=1, help="number of nodes")
     parser.add_argument("--gpus", type=int, default=0, help="nvidia.com/gpu that each node claims to have")
+    parser.add_argument("--configure", default="", metavar="MODULE:FUNCTION", help="what changes the configuration")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     try:
-        up(options.state_dir, nodes=options.nodes, gpus=options.gpus, detach=False)
+        up(options.state_dir, nodes=options.nodes, gpus=options.gpus, detach=False, configure=options.configure)
     except LocalClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

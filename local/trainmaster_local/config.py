@@ -13,6 +13,8 @@ from trainmaster_local.auth import Authorizer
 from trainmaster_local.images import Image
 from trainmaster_local.kubelet.host import KubeletTimings
 
+__all__ = ["ClusterConfig", "Image", "KubeletTimings", "NodeConfig", "NodeTimings", "Taint", "single_node"]
+
 
 @dataclass(frozen=True)
 class Taint:
@@ -65,13 +67,15 @@ class NodeTimings:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """A local cluster. `port` 0 is any free one; `images` are looked at before the built-in table; `authorizer` makes
-    what says who may do what, by default by the roles that are stored."""
+    """A local cluster. `port` 0 is any free one; `images` come before the built-in ones (`images.BUILTIN_IMAGES`);
+    `hosts_variable` is the environment variable by which containers find their hosts file; `authorizer` makes what
+    says who may do what, by default by the roles that are stored."""
 
     state_dir: Path
     nodes: Sequence[NodeConfig] = (NodeConfig(),)
     port: int = 0
     images: Sequence[Image] = ()
+    hosts_variable: str = "HOSTS_FILE"
     kubelet: KubeletTimings = field(default_factory=KubeletTimings)
     node_timings: NodeTimings = field(default_factory=NodeTimings)
     authorizer: Callable[[Api], auth.Authorizer] = Authorizer

@@ -25,7 +25,6 @@ from typing import Any, Self, TypeVar
 import trustme
 import yaml
 
-from trainmaster.agent.build import zipapp_bytes
 from trainmaster_local.access import ClusterAuthenticator
 from trainmaster_local.apiserver import crd
 from trainmaster_local.apiserver.api import Api
@@ -45,7 +44,7 @@ from trainmaster_local.controllers.scheduling import SchedulerController
 from trainmaster_local.controllers.statefulset_controller import StatefulSetController
 from trainmaster_local.controllers.workloads import DeploymentController, ReplicaSetController
 from trainmaster_local.events import EventRecorder
-from trainmaster_local.images import ImageTable, default_images
+from trainmaster_local.images import BUILTIN_IMAGES, ImageTable
 from trainmaster_local.kinds import BUILTIN_TYPES
 from trainmaster_local.kinds.bootstrap import bootstrap
 from trainmaster_local.kinds.reviews import serve_tokens
@@ -59,7 +58,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MEMORY_ROOT = Path("/dev/shm")
-_MEMORY_PREFIX = "trainmaster-"
+_MEMORY_PREFIX = "trainmaster-local-"
 
 
 class LocalCluster:
@@ -180,7 +179,7 @@ class LocalCluster:
             raise RuntimeError("the cluster isn't started")
         address = self._pool.node(self._node_numbers)
         self._node_numbers += 1
-        images = ImageTable((*self.config.images, *default_images(self.config.state_dir / "images" / "agent.pyz")))
+        images = ImageTable((*self.config.images, *BUILTIN_IMAGES))
         kubelet = Kubelet(
             self.api,
             config,
@@ -190,6 +189,7 @@ class LocalCluster:
             authority=self.authority,
             runtime=self._runtime,
             images=images,
+            hosts_variable=self.config.hosts_variable,
             pool=self._pool,
             hosts=self._hosts,
             events=self._recorder("kubelet", config.name),
@@ -250,7 +250,6 @@ class LocalCluster:
                 if not Path("/proc", left.name.removeprefix(_MEMORY_PREFIX).partition("-")[0]).exists():
                     shutil.rmtree(left, ignore_errors=True)
             self._memory = MEMORY_ROOT / f"{_MEMORY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
-        build_agent(folder / "images" / "agent.pyz")
 
     def _write_kubeconfig(self) -> None:
         text = yaml.safe_dump(
@@ -276,14 +275,6 @@ class LocalCluster:
         )
         self.kubeconfig.touch(mode=0o600)
         self.kubeconfig.write_text(text)
-
-
-def build_agent(path: Path) -> None:
-    """Makes the agent's zipapp, which pods find at /opt/trainmaster/agent.pyz."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(zipapp_bytes())
-    temporary.replace(path)
 
 
 class ThreadedCluster:

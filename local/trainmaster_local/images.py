@@ -102,36 +102,22 @@ def image_id(reference: str) -> str:
     return "sha256:" + hashlib.sha256(normalize(reference).encode()).hexdigest()
 
 
-# What the trainer image has at /opt/trainmaster/examples; only a checkout of the project has it here.
-EXAMPLE_SCRIPTS = Path(__file__).parents[2] / "images" / "trainer" / "examples"
-
-
-def default_images(agent: Path) -> tuple[Image, ...]:
-    """Trainmaster's images, Python's and PyTorch's, and a few that people use for their shell; all run on this
-    machine's.
-
-    `agent` is the agent's zipapp, which the trainer image has at /opt/trainmaster/agent.pyz.
-    """
-    return (
-        Image(
-            patterns=("ghcr.io/trainmaster/*", "docker.io/trainmaster/*", "trainmaster.dev/*"),
-            paths={"/opt/trainmaster/agent.pyz": agent, "/opt/trainmaster/examples": EXAMPLE_SCRIPTS},
-            command=("python3",),
+# Python's and PyTorch's images, and a few that people use for their shell; all run on this machine's.
+BUILTIN_IMAGES = (
+    Image(
+        patterns=("docker.io/library/python:*", "docker.io/pytorch/pytorch:*", "docker.io/local/*", "localhost/*"),
+        # Where a script keeps a flag of its own in the root folder, each container has its own.
+        paths={"/ok": Path("ok")},
+        command=("python3",),
+    ),
+    Image(
+        patterns=(
+            "docker.io/library/busybox:*",
+            "docker.io/library/alpine:*",
+            "docker.io/library/debian:*",
+            "docker.io/library/ubuntu:*",
+            "registry.k8s.io/pause:*",
         ),
-        Image(
-            patterns=("docker.io/library/python:*", "docker.io/pytorch/pytorch:*", "docker.io/local/*", "localhost/*"),
-            # Where a script keeps a flag of its own in the root folder, each container has its own.
-            paths={"/opt/trainmaster/agent.pyz": agent, "/ok": Path("ok")},
-            command=("python3",),
-        ),
-        Image(
-            patterns=(
-                "docker.io/library/busybox:*",
-                "docker.io/library/alpine:*",
-                "docker.io/library/debian:*",
-                "docker.io/library/ubuntu:*",
-                "registry.k8s.io/pause:*",
-            ),
-            command=("sh",),
-        ),
-    )
+        command=("sh",),
+    ),
+)

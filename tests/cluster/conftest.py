@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster import operator_account
-from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
-from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster.cli.local_images import configure
+from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster
 
 if TYPE_CHECKING:
@@ -42,14 +42,16 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedC
     """The session's cluster."""
     folder = tmp_path_factory.mktemp("cluster")
     kubeconfig, assets = os.environ.get("TRAINMASTER_TEST_KUBECONFIG"), os.environ.get("KUBEBUILDER_ASSETS")
-    config = ClusterConfig(
-        state_dir=folder,
-        nodes=(NodeConfig(cpu="64", memory="64Gi", pods=1000, resources={"nvidia.com/gpu": 8}),),
-        kubelet=KubeletTimings(backoff_scale=BACKOFF_SCALE),
-        node_timings=NodeTimings(
-            lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
-        ),
-        authorizer=operator_account.authorizer,
+    config = configure(
+        ClusterConfig(
+            state_dir=folder,
+            nodes=(NodeConfig(cpu="64", memory="64Gi", pods=1000, resources={"nvidia.com/gpu": 8}),),
+            kubelet=KubeletTimings(backoff_scale=BACKOFF_SCALE),
+            node_timings=NodeTimings(
+                lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
+            ),
+            authorizer=operator_account.authorizer,
+        )
     )
     with open_cluster(
         config, kubeconfig=Path(kubeconfig) if kubeconfig else None, assets=Path(assets) if assets else None

@@ -19,12 +19,12 @@ from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
 from tests.cluster.operator_account import HOME, operator_kubeconfig
 from trainmaster.api.crd import crd_yaml
+from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
+from trainmaster.cli.local_images import configure
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
-from trainmaster_local.apiserver.api import Api
-from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
+from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.embedded import ThreadedCluster
-from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster_local.inside import Api
 
 JOBS = "distributedtrainingjobs.trainmaster.dev"
 CHILDREN = ("pods", "services", "statefulsets.apps", "configmaps")
@@ -147,7 +147,7 @@ def faked_cluster(folder: Path, *, nodes: int = 2, timings: Timings | None = Non
         ),
         authorizer=operator_account.authorizer,
     )
-    with ThreadedCluster(config) as threaded:
+    with ThreadedCluster(configure(config)) as threaded:
         workers = FakedWorkers(threaded.cluster, timings=timings or Timings())
         threaded.call(workers.start())
         for definition in yaml.safe_load_all(crd_yaml()):

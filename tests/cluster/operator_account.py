@@ -18,9 +18,7 @@ from typing import Any
 import yaml
 from helm_python import Chart
 
-from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.auth import Attributes, Decision
-from trainmaster_local.auth import Authorizer
+from trainmaster_local.inside import Api, Attributes, Authorizer, Decision
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "trainmaster"
 KUBECTL = Path(sys.executable).with_name("kubectl")

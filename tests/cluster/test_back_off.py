@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.operator_under_test import running_operator
 from tests.cluster.scenarios import Scenario, Stage, train
-from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster_local.config import KubeletTimings
 from trainmaster_local.testing.clusters import SharedCluster, new_namespace
 
 # Nobody listens there.

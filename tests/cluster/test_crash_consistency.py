@@ -19,8 +19,8 @@ import pytest
 
 from tests.cluster.faked_agents import Fail, Script
 from tests.cluster.faked_cluster import JOBS, WRITES, FakedCluster, faked_cluster
-from trainmaster_local.apiserver.faults import Fault
-from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster_local.config import KubeletTimings
+from trainmaster_local.inside import Fault
 
 Write = tuple[str, str, int]
 """Verb, resource, and the how-manieth of its kind in the job."""

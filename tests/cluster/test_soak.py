@@ -23,9 +23,7 @@ import pytest
 
 from tests.cluster.faked_agents import Agent, Script, Timings
 from tests.cluster.faked_cluster import FakedCluster, faked_cluster
-from trainmaster_local.apiserver.api import DeleteOptions
-from trainmaster_local.apiserver.faults import Fault
-from trainmaster_local.kubelet.runtime import Exit
+from trainmaster_local.inside import DeleteOptions, Exit, Fault
 
 JOBS_AT_A_TIME = 50
 NODES = 5

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
-from trainmaster_local.kubelet.host import KubeletTimings
+from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster
 
 # A twentieth of Kubernetes' back-off: 10 s become 0.5 s, in the same order and with the same messages.

@@ -25,7 +25,7 @@ CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "set
 
 def gauge(name: str = "one", **spec: object) -> str:
     return json.dumps(
-        {"apiVersion": "kubectl.trainmaster.dev/v1", "kind": "Gauge", "metadata": {"name": name}, "spec": spec}
+        {"apiVersion": "kubectl.example.dev/v1", "kind": "Gauge", "metadata": {"name": name}, "spec": spec}
     )
 
 
@@ -38,7 +38,7 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
 def gauges(kubectl: Kubectl) -> Iterator[None]:
     """The Gauge definition, established."""
     kubectl("apply", "-f", str(DEFINITION))
-    kubectl("wait", "--for=condition=Established", "crd/gauges.kubectl.trainmaster.dev", "--timeout=60s")
+    kubectl("wait", "--for=condition=Established", "crd/gauges.kubectl.example.dev", "--timeout=60s")
     yield
     kubectl("delete", "gauges", "--all")
 
@@ -55,8 +55,8 @@ def test_resources_and_versions_are_listed(kubectl: Kubectl, gauges: None) -> No
     listed = {row.split()[0]: row.split() for row in kubectl("api-resources").splitlines()[1:]}
     assert listed["statefulsets"] == ["statefulsets", "sts", "apps/v1", "true", "StatefulSet"]
     assert listed["nodes"] == ["nodes", "no", "v1", "false", "Node"]
-    assert listed["gauges"] == ["gauges", "gg", "kubectl.trainmaster.dev/v1", "true", "Gauge"]
-    assert {"apps/v1", "v1", "kubectl.trainmaster.dev/v1"} <= set(kubectl("api-versions").split())
+    assert listed["gauges"] == ["gauges", "gg", "kubectl.example.dev/v1", "true", "Gauge"]
+    assert {"apps/v1", "v1", "kubectl.example.dev/v1"} <= set(kubectl("api-versions").split())
     assert "pods" in kubectl("api-resources", "--namespaced=true", "--verbs=list", "-o", "name").split()
 
 

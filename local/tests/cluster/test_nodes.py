@@ -285,7 +285,7 @@ def test_a_lost_node_that_comes_back_ends_what_was_deleted(cluster: Cluster) -> 
 
 def test_faked_pods_end_as_their_annotation_says(cluster: Cluster) -> None:
     assert cluster.embedded
-    fake = "local.trainmaster.dev/fake"
+    fake = "trainmaster-local/fake"
     cluster.apply(pod("fake", "no program", annotations={fake: "{}"}, restartPolicy="Never"))
     cluster.eventually(lambda: ready(cluster, "fake"))
     script = json.dumps({"exitCode": 3, "message": "scripted"})
@@ -298,7 +298,7 @@ def test_faked_pods_end_as_their_annotation_says(cluster: Cluster) -> None:
 def test_owned_objects_go_with_their_owner(cluster: Cluster) -> None:
     """Background, foreground and orphan (`pkg/controller/garbagecollector`)."""
     for name in ("background", "foreground", "orphan"):
-        cluster.apply(stateful_set(name, 1, "time.sleep(600)", annotations={"local.trainmaster.dev/fake": "{}"}))
+        cluster.apply(stateful_set(name, 1, "time.sleep(600)", annotations={"trainmaster-local/fake": "{}"}))
     for name in ("background", "foreground", "orphan"):
         cluster.eventually(partial(ready, cluster, f"{name}-0"))
         cluster.kubectl("delete", "statefulset", name, f"--cascade={name}")
@@ -308,7 +308,7 @@ def test_owned_objects_go_with_their_owner(cluster: Cluster) -> None:
 
 
 def test_ordered_sets_start_one_by_one_and_roll_backwards(cluster: Cluster) -> None:
-    made = stateful_set("ordered", 3, "time.sleep(600)", annotations={"local.trainmaster.dev/fake": "{}"})
+    made = stateful_set("ordered", 3, "time.sleep(600)", annotations={"trainmaster-local/fake": "{}"})
     made["spec"]["podManagementPolicy"] = "OrderedReady"
     cluster.apply(made)
     cluster.kubectl("rollout", "status", "statefulset/ordered", "--timeout=60s")
@@ -334,7 +334,7 @@ def test_a_deployment_rolls_out_and_back(cluster: Cluster) -> None:
             "replicas": 2,
             "selector": {"matchLabels": {"app": "web"}},
             "template": {
-                "metadata": {"labels": {"app": "web"}, "annotations": {"local.trainmaster.dev/fake": "{}"}},
+                "metadata": {"labels": {"app": "web"}, "annotations": {"trainmaster-local/fake": "{}"}},
                 "spec": {"containers": [{"name": "c", "image": "python:3.12", "env": [{"name": "V", "value": "1"}]}]},
             },
         },

@@ -2,7 +2,7 @@
 
 A claim is bound, without waiting for a pod, to a volume of its own, a folder below the cluster's state folder that is
 named after the claim. The folder outlives pods, nodes and the cluster itself: a claim of the same name finds its
-files again after `trainmaster local down` and `up`. It is removed when the claim is deleted while the cluster runs
+files again after the cluster's end and its next start. It is removed when the claim is deleted while the cluster runs
 (reclaim policy Delete).
 """
 
@@ -22,7 +22,7 @@ from trainmaster_local.events import EventRecorder
 Object = Mapping[str, Any]
 
 CLASS = "local-path"
-PROVISIONER = "trainmaster.dev/local-path"
+PROVISIONER = "trainmaster-local/path"
 CLAIMS, VOLUMES, CLASSES = "persistentvolumeclaims", "persistentvolumes", "storageclasses.storage.k8s.io"
 
 

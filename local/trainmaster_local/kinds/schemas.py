@@ -20,7 +20,7 @@ Schema = dict[str, Any]
 RELEASE = "v1.36.0"
 """The Kubernetes release whose answers the local cluster gives."""
 
-DEFINITION = "x-trainmaster-definition"
+DEFINITION = "x-definition"
 """The extension that names the definition a schema was made from, such as `io.k8s.api.core.v1.Container`."""
 
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"

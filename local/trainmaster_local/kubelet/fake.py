@@ -1,6 +1,6 @@
 """Containers without processes, so that thousands of pods run in a test.
 
-A pod is faked when it has the annotation `local.trainmaster.dev/fake`, or when the node fakes all of its pods. The
+A pod is faked when it has the annotation `trainmaster-local/fake`, or when the node fakes all of its pods. The
 annotation's value is JSON and scripts the containers' end; an empty value runs until the pod is deleted::
 
     {"exitCode": 1, "afterSeconds": 2.5, "message": "…termination message…", "reason": "OOMKilled"}
@@ -22,7 +22,7 @@ from typing import Any
 
 from trainmaster_local.kubelet.runtime import SIGKILL, SIGTERM, Container, ContainerConfig, Exit
 
-ANNOTATION = "local.trainmaster.dev/fake"
+ANNOTATION = "trainmaster-local/fake"
 _FIELDS = {"exitCode", "afterSeconds", "message", "reason", "once"}
 
 

@@ -62,6 +62,7 @@ class Kubelet:
         authority: str,
         runtime: Runtime,
         images: ImageTable,
+        hosts_variable: str,
         pool: AddressPool,
         hosts: HostsFiles,
         events: EventRecorder,
@@ -84,6 +85,7 @@ class Kubelet:
         self.fakes = FakeRuntime()
         self._pool = pool
         self._hosts = hosts
+        self._hosts_variable = hosts_variable
         self._events = events
         self._node_timings = node_timings
         self._options = Options(manager="kubelet")
@@ -200,8 +202,8 @@ class Kubelet:
                     "architecture": machine,
                     "operatingSystem": "linux",
                     "kernelVersion": platform.release(),
-                    "osImage": "Trainmaster local (processes)",
-                    "containerRuntimeVersion": "trainmaster://0.1.0",
+                    "osImage": "processes of this machine",
+                    "containerRuntimeVersion": "trainmaster-local://0.1.0",
                     "kubeletVersion": "v1.36.0",
                     "kubeProxyVersion": "",
                     "machineID": "",
@@ -307,7 +309,7 @@ class Kubelet:
             "KUBERNETES_SERVICE_HOST": host,
             "KUBERNETES_SERVICE_PORT": port,
             "KUBERNETES_SERVICE_PORT_HTTPS": port,
-            "TRAINMASTER_HOSTS_FILE": str(self._hosts.path(namespace)),
+            self._hosts_variable: str(self._hosts.path(namespace)),
         }
 
     def kubeconfig(self, pod: Object, token_file: Path) -> str:

@@ -165,9 +165,7 @@ def _refuse(
 ) -> Callable[[SubresourceCall, web.BaseRequest, str], Awaitable[web.StreamResponse]]:
     async def refuse(call: SubresourceCall, request: web.BaseRequest, path: str) -> web.StreamResponse:
         await asyncio.sleep(0)
-        raise ApiError(
-            501, "NotImplemented", f"{what} isn't part of a Trainmaster local cluster: pods are processes{hint}"
-        )
+        raise ApiError(501, "NotImplemented", f"{what} isn't part of a local cluster: pods are processes{hint}")
 
     return refuse
 

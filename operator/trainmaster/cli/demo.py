@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -50,6 +51,9 @@ class Demo:
 
     def run(self) -> bool:
         """Run the example; whether it succeeded. Raises DemoError and the client's errors."""
+        if not all(find_spec(name) for name in ("trainmaster_local", "trainloop")):
+            raise DemoError("the demo's parts aren't installed: pip install 'trainmaster[demo]'")
+        from trainmaster.cli.local_images import CONFIGURE
         from trainmaster_local import cluster
 
         if not self.example.is_file():
@@ -59,7 +63,7 @@ class Demo:
         name, job_file = self._prepare()
         state = self.folder / "cluster"
         started = time.monotonic()
-        info = cluster.up(state, nodes=1, gpus=0, detach=True)
+        info = cluster.up(state, nodes=1, gpus=0, detach=True, configure=CONFIGURE)
         try:
             self._say(
                 "cluster",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -20,6 +21,16 @@ StateDir = Annotated[
 ]
 
 
+def _cluster() -> ModuleType:
+    """The module that starts and stops clusters, which is a distribution of its own."""
+    try:
+        from trainmaster_local import cluster
+    except ModuleNotFoundError as error:
+        say("error: the local cluster isn't installed: pip install 'trainmaster[local]'", error=True)
+        raise typer.Exit(1) from error
+    return cluster
+
+
 def _state_option(state_dir: Path) -> str:
     return "" if state_dir == STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"
 
@@ -32,10 +43,11 @@ def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay; stop the cluster on Ctrl-C.")] = False,
 ) -> None:
     """Start the cluster and say how to use it."""
-    from trainmaster_local import cluster
+    cluster = _cluster()
+    from trainmaster.cli.local_images import CONFIGURE
 
     try:
-        info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground)
+        info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground, configure=CONFIGURE)
     except cluster.LocalClusterError as error:
         say(f"error: {error}", error=True)
         raise typer.Exit(1) from error
@@ -48,18 +60,14 @@ def up(
 @app.command()
 def down(state_dir: StateDir = STATE_DIR) -> None:
     """Stop the cluster and everything that runs in it; its folder stays."""
-    from trainmaster_local import cluster
-
-    stopped = cluster.down(state_dir.resolve())
+    stopped = _cluster().down(state_dir.resolve())
     say("The cluster is down." if stopped else "No cluster was running.")
 
 
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
     """Say whether the cluster runs; exit with 1 when it doesn't."""
-    from trainmaster_local import cluster
-
-    info = cluster.status(state_dir.resolve())
+    info = _cluster().status(state_dir.resolve())
     if info is None:
         say(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
         raise typer.Exit(1)

@@ -11,10 +11,7 @@ from typing import Any
 
 from trainmaster.api.crd import crd
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL
-from trainmaster_local.apiserver import crd as definitions
-from trainmaster_local.apiserver.api import Api, ApiError, Options
-from trainmaster_local.apiserver.resources import Registry
-from trainmaster_local.kinds import BUILTIN_TYPES
+from trainmaster_local.inside import Api, ApiError, Options, new_api
 
 RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"
@@ -60,11 +57,7 @@ def schema() -> dict[str, Any]:
 @cache
 def _server() -> tuple[asyncio.Runner, Api]:
     async def start() -> Api:
-        registry = Registry()
-        for type_ in BUILTIN_TYPES:
-            registry.add(type_)
-        api = Api(registry)
-        definitions.install(api)
+        api = new_api()
         await api.create("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         await api.create("customresourcedefinitions.apiextensions.k8s.io", crd())
         return api

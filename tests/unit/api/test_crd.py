@@ -19,7 +19,7 @@ from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
 from trainmaster.api.v1alpha1 import FailureReason, JobSpec
 from trainmaster.api.values import SUBDOMAIN_PATTERN
 from trainmaster.reconciling.reasons import REASONS
-from trainmaster_local.apiserver.tables import custom_columns
+from trainmaster_local.inside import RULE_LIMIT, custom_columns, rule_costs
 
 ROOT = Path(__file__).parents[3]
 
@@ -244,3 +244,9 @@ def test_a_status_of_a_newer_operator_is_kept() -> None:
 def test_the_parser_reads_what_the_api_server_stored() -> None:
     spec = {"workers": 2, "resources": {"gpus": 1, "cpu": {"request": 1}}, "checkpoint": {"volume": {"emptyDir": True}}}
     assert parse_spec(apply(spec).stored["spec"], "job").model_dump() == parse_spec(spec, "job").model_dump()
+
+
+def test_rules_are_far_below_the_limits_of_what_they_may_cost() -> None:
+    costs = rule_costs(crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+    assert len(costs) > 40
+    assert max(costs) < RULE_LIMIT / 4

@@ -10,15 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import HUGE, JSON, damaged, nested
-from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean
+from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, parse_ranks
+from trainmaster.api.json_values import shown
 from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
+from trainmaster.api.protocol import Assignment, ProtocolError, Report, parse_progress
 from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.wire.assignment import Assignment, parse_text
-from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.evidence import parse_ranks
-from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
-from trainmaster.wire.values import shown
 
 REPORT: dict[str, Any] = {
     "attempt": 3,
@@ -46,9 +42,11 @@ PROGRESS: dict[str, Any] = {
     "message": "words",
     "result": {"accuracy": 0.9},
 }
-ASSIGNMENT = Assignment(
-    "uid", 3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 28533, processes=(8, 4)
-).to_wire()
+ASSIGNMENT = json.loads(
+    Assignment(
+        "uid", 3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 28533, processes=(8, 4)
+    ).to_json()
+)
 EVIDENCE: dict[str, Any] = {
     "attempt": 3,
     "failure": {"reason": "Hung"},
@@ -112,7 +110,7 @@ def test_a_report_is_parsed_or_refused(data: Any) -> None:
 def test_progress_is_parsed_or_refused(data: Any) -> None:
     if isinstance(data, dict):
         try:
-            progress = RankProgress.parse(data)
+            progress = parse_progress(data)
         except ProtocolError:
             return
         json.dumps([progress.loss, progress.step, dict(progress.result), progress.message], allow_nan=False)
@@ -121,11 +119,11 @@ def test_progress_is_parsed_or_refused(data: Any) -> None:
 @given(damaged(ASSIGNMENT).map(as_text) | st.text(st.characters()) | JSON)
 def test_an_assignment_is_parsed_or_refused(text: Any) -> None:
     try:
-        assignment = Assignment.parse(parse_text(text))
+        assignment = Assignment.parse(text)
     except ProtocolError:
         return
     # What is taken can be written again, and reads the same.
-    assert Assignment.parse(assignment.to_wire()) == assignment
+    assert Assignment.parse(assignment.to_json()) == assignment
 
 
 @given(damaged(EVIDENCE).map(as_text) | st.text(st.characters()))
@@ -140,7 +138,7 @@ def test_evidence_of_ranks_is_parsed_or_refused(data: Any) -> None:
         ranks = parse_ranks(data)
     except ProtocolError:
         return
-    json.dumps([state.to_wire() for state in ranks.values()], allow_nan=False)
+    json.dumps(ranks, allow_nan=False)
 
 
 @given(JSON)
@@ -190,7 +188,7 @@ def test_a_status_is_read_or_refused(data: Any) -> None:
 )
 def test_an_annotation_that_broke_the_operator_is_no_assignment(text: str) -> None:
     with pytest.raises(ProtocolError):
-        Assignment.parse(parse_text(text))
+        Assignment.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -199,4 +197,4 @@ def test_an_annotation_that_broke_the_operator_is_no_assignment(text: str) -> No
 )
 def test_progress_that_is_no_plausible_number_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"^{field}: "):
-        RankProgress.parse({field: value})
+        parse_progress({field: value})

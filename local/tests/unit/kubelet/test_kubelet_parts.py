@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from trainmaster_local.images import ImageNotFound, ImageTable, InvalidImageName, default_images, normalize
+from trainmaster_local.images import BUILTIN_IMAGES, Image, ImageNotFound, ImageTable, InvalidImageName, normalize
 from trainmaster_local.kubelet.atomic import Content, write_atomically
 from trainmaster_local.kubelet.backoff import Backoff, go_duration
 from trainmaster_local.kubelet.environment import ConfigError, PodFacts, environment, expand
 from trainmaster_local.kubelet.paths import PathMap
+from trainmaster_local.kubelet.server import collected
 from trainmaster_local.network import AddressPool, hosts_text
 
 Object = dict[str, Any]
@@ -47,7 +48,7 @@ def test_container_paths_are_rewritten_at_path_boundaries(text: str, rewritten: 
         ("python", "docker.io/library/python:latest"),
         ("python:3.12-slim", "docker.io/library/python:3.12-slim"),
         ("local/python:test", "docker.io/local/python:test"),
-        ("ghcr.io/trainmaster/trainer:0.1.0", "ghcr.io/trainmaster/trainer:0.1.0"),
+        ("ghcr.io/example/trainer:0.1.0", "ghcr.io/example/trainer:0.1.0"),
         ("localhost:5000/a/b", "localhost:5000/a/b:latest"),
     ],
 )
@@ -55,8 +56,8 @@ def test_image_names_are_normalized_as_containerd_does(reference: str, name: str
     assert normalize(reference) == name
 
 
-def test_image_errors_have_the_recorded_words(tmp_path: Path) -> None:
-    table = ImageTable(default_images(tmp_path / "agent.pyz"))
+def test_image_errors_have_the_recorded_words() -> None:
+    table = ImageTable(BUILTIN_IMAGES)
     with pytest.raises(InvalidImageName) as invalid:
         table.find("Bad//Name:1")
     assert str(invalid.value) == (
@@ -67,7 +68,16 @@ def test_image_errors_have_the_recorded_words(tmp_path: Path) -> None:
         table.find("nowhere.invalid/none:1")
     with pytest.raises(ImageNotFound, match=r'failed to resolve reference "docker.io/library/nginx:1": .*: not found$'):
         table.find("nginx:1")
-    assert table.find("ghcr.io/trainmaster/trainer:0.1.0").paths["/opt/trainmaster/agent.pyz"] == tmp_path / "agent.pyz"
+    with pytest.raises(ImageNotFound):
+        table.find("ghcr.io/example/own:1")
+
+
+def test_a_cluster_s_own_images_come_before_the_built_in_ones() -> None:
+    own = Image(patterns=("ghcr.io/example/*", "docker.io/library/python:*"), command=("own",))
+    table = ImageTable((own, *BUILTIN_IMAGES))
+    assert table.find("ghcr.io/example/own:1") is own
+    assert table.find("python") is own
+    assert table.find("busybox").command == ("sh",)
 
 
 def test_back_off_doubles_to_five_minutes_and_is_forgotten_after_ten() -> None:
@@ -200,3 +210,10 @@ def test_two_clusters_share_no_address() -> None:
     finally:
         one.close()
         two.close()
+
+
+def test_the_kubelet_keeps_the_newest_dead_container_too() -> None:
+    last = {"lastState": {"terminated": {"containerID": "containerd://one"}}}
+    assert collected({"state": {"terminated": {"containerID": "containerd://two"}}, **last}) == "containerd://one"
+    assert collected({"state": {"running": {}}, **last}) is None
+    assert collected({"state": {"terminated": {"containerID": "containerd://one"}}, "lastState": {}}) is None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from trainmaster.wire.report import Report
-from trainmaster.wire.states import STATES
+from trainmaster.agent.report import STATES, Report
 
 _OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),

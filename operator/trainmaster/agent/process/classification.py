@@ -13,8 +13,7 @@ import signal
 from typing import NamedTuple, Optional
 
 from trainmaster.agent.process.children import Ending
-from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.states import WorkerState
+from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 
 MAX_ERROR_FILE_BYTES = 262_144
 
@@ -55,7 +54,7 @@ _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.S
 class Outcome(NamedTuple):
     """How this worker's part of an attempt ended; becomes a report."""
 
-    state: WorkerState
+    state: str
     rank: Optional[int] = None
     exit_code: Optional[int] = None
     signal: Optional[int] = None

@@ -18,9 +18,7 @@ from trainmaster.controller.apiserver.cluster import GANGS, Cluster, Resource
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.kopf_thread import WatchEvent
-from trainmaster.controller.watching.watched import SELECTORS
-from trainmaster.controller.watching.watcher import Watcher
+from trainmaster.controller.watching.watcher import SELECTORS, Event, Watcher
 from trainmaster.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)
@@ -39,7 +37,7 @@ class GangWatching:
         store: Store,
         namespaces: Collection[str],
         *,
-        receive: Callable[[WatchEvent], None],
+        receive: Callable[[Event], None],
         relisted: Callable[[], None],
     ) -> None:
         self._connection = connection
@@ -95,10 +93,8 @@ class GangWatching:
         self._relisted()
         served = self._cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
-        watcher = Watcher(
-            self._connection, self._cluster, self._namespaces, resources=(served,), receive=self._receive_event
-        )
-        error = await watcher.watch_once()
+        watcher = Watcher(self._connection, self._namespaces, resources=(served,), receive=self._receive_event)
+        error = await watcher.live()
         logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
 
     async def _list(self, resource: Resource) -> bool:

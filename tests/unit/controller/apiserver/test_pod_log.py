@@ -10,7 +10,6 @@ from kubernetes.aio.client import Configuration
 from trainmaster.controller.apiserver.client import KubernetesCluster
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import Refused
-from trainmaster_local.kubelet.server import collected
 
 # A kubelet 1.36.2's whole answer for a container that it had removed, with status 200.
 GONE = b"unable to retrieve container logs for containerd://b3bc6541703533433266e16a987dbf15c0c8107ceb3c7495048dc98afa4cf5b2"
@@ -42,10 +41,3 @@ async def test_a_container_that_was_removed_has_no_log() -> None:
 
 async def test_a_program_may_say_the_same() -> None:
     assert await read(b"step 1\n" + GONE + b"\n") == f"step 1\n{GONE.decode()}\n"
-
-
-def test_the_local_kubelet_keeps_the_newest_dead_container_too() -> None:
-    last = {"lastState": {"terminated": {"containerID": "containerd://one"}}}
-    assert collected({"state": {"terminated": {"containerID": "containerd://two"}}, **last}) == "containerd://one"
-    assert collected({"state": {"running": {}}, **last}) is None
-    assert collected({"state": {"terminated": {"containerID": "containerd://one"}}, "lastState": {}}) is None

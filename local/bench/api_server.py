@@ -1,4 +1,4 @@
-"""Requests a second that the local cluster's API server answers on one core: `python bench/local_api.py`.
+"""Requests a second that the local cluster's API server answers on one core: `python local/bench/api_server.py`.
 
 The server runs in a process of its own; the client keeps a few connections busy. `in process` is the same without HTTP,
 by CPU seconds, so that other programs on the machine don't change it.

@@ -1,0 +1,65 @@
+"""What a test may reach inside of a running cluster, or use without one.
+
+The API without HTTP and its changes as they happen, who decides on rights, faults, and the containers of faked pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster_local.apiserver import crd
+from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions, Options
+from trainmaster_local.apiserver.auth import Attributes, Decision
+from trainmaster_local.apiserver.cel import Rules
+from trainmaster_local.apiserver.cel_costs import RULE_LIMIT, estimate
+from trainmaster_local.apiserver.faults import Fault
+from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.tables import custom_columns
+from trainmaster_local.auth import Authorizer
+from trainmaster_local.kinds import BUILTIN_TYPES
+from trainmaster_local.kubelet.fake import FakeRuntime
+from trainmaster_local.kubelet.runtime import Container, ContainerConfig, Exit
+
+__all__ = [
+    "RULE_LIMIT",
+    "Api",
+    "ApiError",
+    "Attributes",
+    "Authorizer",
+    "Change",
+    "Container",
+    "ContainerConfig",
+    "Decision",
+    "DeleteOptions",
+    "Exit",
+    "FakeRuntime",
+    "Fault",
+    "Options",
+    "custom_columns",
+    "new_api",
+    "rule_costs",
+]
+
+
+def new_api() -> Api:
+    """Makes an API of its own, in the running event loop: all built-in types and custom resources, and no objects."""
+    registry = Registry()
+    for type_ in BUILTIN_TYPES:
+        registry.add(type_)
+    api = Api(registry)
+    crd.install(api)
+    return api
+
+
+def rule_costs(schema: Mapping[str, Any]) -> list[int]:
+    """Returns what each CEL expression of a definition's schema costs by Kubernetes' estimate; `RULE_LIMIT` is the most
+    that one may."""
+    return [
+        estimate(expression.serialize(), place.declared) * place.often
+        for place in Rules.compile(schema).places("", 1)
+        for pair in place.compiled
+        for expression in pair
+        if expression is not None
+    ]
