@@ -19,8 +19,10 @@ from collections.abc import Callable
 from tests.signer import JOB, JOB_UID, KEYS, NAMESPACE, environment
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import read_settings
-from trainmaster.api.protocol import MASTER_PORTS, Assignment
 from trainmaster.api.signing import SigningKeys
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.ports import port_at
+from trainmaster.wire.signing import canonical
 
 TRIES = 50
 LIMIT_MILLISECONDS = 15.0
@@ -43,7 +45,7 @@ def assignment(attempt: int, workers: int) -> Assignment:
         workers=tuple(range(workers)),
         uids=tuple(f"3f1d6c1e-0000-4000-8000-{worker:012d}" for worker in range(workers)),
         hosts=tuple(f"{JOB}-{worker}.{JOB}.{NAMESPACE}.svc" for worker in range(workers)),
-        port=MASTER_PORTS[attempt],
+        port=port_at(attempt),
     )
 
 
@@ -84,7 +86,7 @@ def main() -> int:
         same = milliseconds(lambda _, of=data, by=agent: by.read(of[-1]))
         cold = first(environ, data[0])
         worst = max(worst, sign + cold)
-        size = len(attempts[0].to_json())
+        size = len(canonical(attempts[0].to_wire()))
         print(
             f"{workers:>7}  {sign:>4.2f} ms  {cold:>4.1f} ms  {again:>4.2f} ms  {same:>4.2f} ms  {sign + cold:>4.1f} ms"
             f"  {size:>7} B  {len(texts[0]):>7} B"

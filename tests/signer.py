@@ -7,7 +7,8 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from trainmaster.api.signing import SigningKeys, canonical, key_id
+from trainmaster.api.signing import SigningKeys
+from trainmaster.wire.signing import canonical, key_id
 
 KEYS = SigningKeys((b"the operator's key of the tests:",), b"the seed of the tests' secrets:)")
 # Somebody else's: what they sign is signed well, by the wrong one.

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainmaster.agent.authority import Authority, job_token
-from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
+from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import Settings, read_settings
-from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, Assignment
-from trainmaster.api.protocol import POD_INDEX_LABEL as INDEX_LABEL
+from trainmaster.wire.assignment import Assignment, parse_text
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL
+from trainmaster.wire.names import POD_INDEX_LABEL as INDEX_LABEL
+from trainmaster.wire.reasons import EXIT_BY_REASON
+from trainmaster.wire.signing import job_token
 from trainmaster_local.inside import Container, Exit, FakeRuntime
 
 if TYPE_CHECKING:
@@ -113,16 +116,16 @@ class Agent:
 
     @property
     def token(self) -> str:
-        return job_token(self.settings)
+        return job_token(self.settings.agents_secret, self.settings.job_uid)
 
     def read(self, text: str) -> Assignment | None:
         """An assignment that the real agent would take, checked by its code."""
         try:
             self.authority.read(json.loads(text))
-        except InvalidAssignment as error:
+        except ProtocolError as error:
             self.home.refused.append(f"{self.pod}: {error}")
             return None
-        return Assignment.parse(text)
+        return Assignment.parse(parse_text(text))
 
     def take_text(self, text: str) -> None:
         assignment = self.read(text)

@@ -27,7 +27,8 @@ from aiohttp import web
 from tests.cluster.faked_agents import ENDED, Agent, Fail, Run, Script, Timings
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import Settings
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER, Assignment
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL, TOKEN_HEADER
 from trainmaster_local.embedded import LocalCluster
 from trainmaster_local.inside import Change, Container, ContainerConfig, FakeRuntime
 
@@ -232,7 +233,7 @@ class FakedWorkers:
         if assignment is None:
             return web.Response(status=400, text=self.refused[-1])
         if agent.assignment is not None and agent.assignment.attempt > assignment.attempt:
-            return web.Response(status=409, text=agent.assignment.to_json())
+            return web.Response(status=409, text=json.dumps(agent.assignment.to_wire()))
         for peer in agent.peers():
             peer.take(assignment)
         return web.Response(status=204)

@@ -19,7 +19,8 @@ from trainmaster.controller import app
 from trainmaster.controller.app import Operator
 from trainmaster.controller.observability.log_formats import set_up
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.watching.watcher import Event, Watcher
+from trainmaster.controller.watching.kopf_thread import WatchEvent
+from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.reconciling import decide
 
 _context = multiprocessing.get_context("forkserver")
@@ -50,10 +51,10 @@ def _main(settings: OperatorSettings, log: str, disorder: int | None) -> None:
 class _Disorder:
     """Hands events on as no API server should: some twice, some late (so in another order), some never."""
 
-    def __init__(self, receive: Callable[[Event], None], random_: random.Random) -> None:
+    def __init__(self, receive: Callable[[WatchEvent], None], random_: random.Random) -> None:
         self._receive_event, self._random = receive, random_
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: WatchEvent) -> None:
         chance = self._random.random()
         if chance < 0.15 and event[0] is not None:
             return

@@ -13,7 +13,8 @@ import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from tests.signer import STRANGER
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, Assignment
+from trainmaster.wire.assignment import Assignment, parse_text
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
 from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
@@ -35,7 +36,7 @@ def annotation(cluster: Cluster, pod: str = "job-0") -> dict[str, Any]:
 def forged(genuine: dict[str, Any]) -> str:
     """What an attacker makes of an annotation: a far attempt, and signatures of his own."""
     text = json.dumps({**genuine, "attempt": FORGED, "uids": None})
-    return STRANGER.sign(Assignment.parse(text))
+    return STRANGER.sign(Assignment.parse(parse_text(text)))
 
 
 def status(cluster: Cluster) -> dict[str, Any]:

@@ -9,14 +9,14 @@ this agent's, and one of the keys in the pod's environment has signed exactly th
 from __future__ import annotations
 
 import binascii
-import json
 import re
 from typing import Any
 
 from trainmaster.agent import ed25519
-from trainmaster.agent.assignment import Assignment, from_wire
-from trainmaster.agent.errors import InvalidAssignment
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.signing import SIGNATURES, key_id, signed_text
 
 MAX_AHEAD = 100_000
 """Attempts that one may be beyond the highest seen: more than an attempt a second makes in a day, which is longer than
@@ -39,56 +39,34 @@ class Authority:
         self._highest = 0
 
     def read(self, data: Any) -> Assignment:
-        """The assignment that a JSON object is; raises InvalidAssignment with the field and its value."""
-        assignment = from_wire(data)
+        """The assignment that a JSON object is; raises ProtocolError with the field and its value."""
+        assignment = Assignment.parse(data)._replace(signed=data)
         if assignment.job != self._job:
-            raise InvalidAssignment(f"assignment.job: {assignment.job!r} is not this job's uid ({self._job!r})")
+            raise ProtocolError(f"assignment.job: {assignment.job!r} is not this job's uid ({self._job!r})")
         for worker, host in zip(assignment.workers, assignment.hosts):
             match = self._host.fullmatch(host)
             if match is None or match[1] != str(worker):
-                raise InvalidAssignment(f"assignment.hosts: {host!r} is not worker {worker}'s {self._pattern}")
+                raise ProtocolError(f"assignment.hosts: {host!r} is not worker {worker}'s {self._pattern}")
         if self._highest and assignment.attempt > self._highest + MAX_AHEAD:
             ahead = f"more than {MAX_AHEAD} beyond the highest seen ({self._highest})"
-            raise InvalidAssignment(f"assignment.attempt: {assignment.attempt} is {ahead}")
-        self._verify(assignment.wire)
+            raise ProtocolError(f"assignment.attempt: {assignment.attempt} is {ahead}")
+        self._verify(data)
         self._highest = max(self._highest, assignment.attempt)
         return assignment
 
     def _verify(self, wire: dict[str, Any]) -> None:
-        message = canonical({name: value for name, value in wire.items() if name != "signatures"})
+        message = signed_text(wire)
         if message in self._verified:
             return
-        signatures = wire.get("signatures")
+        signatures = wire.get(SIGNATURES)
         if not isinstance(signatures, dict):
-            raise InvalidAssignment("assignment.signatures: there are none; the operator signs what it assigns")
+            raise ProtocolError("assignment.signatures: there are none; the operator signs what it assigns")
         for key in self._keys:
             if ed25519.verify(key, message, _signature(signatures.get(key_id(key)))):
                 self._verified = [*self._verified[1 - REMEMBERED :], message]
                 return
         known = ", ".join(key_id(key) for key in self._keys)
-        raise InvalidAssignment(f"assignment.signatures: none was made with a key that this pod knows ({known})")
-
-
-def canonical(data: dict[str, Any]) -> bytes:
-    """What is signed: keys in order, no blanks, ASCII only."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
-
-
-def key_id(public_key: bytes) -> str:
-    """How a signature names the key that it was made with."""
-    from hashlib import sha256
-
-    return sha256(public_key).hexdigest()[:16]
-
-
-def job_token(settings: Settings) -> str:
-    """What opens the agents' port of this job; empty, so that nothing does, where the namespace's Secret is missing."""
-    if not settings.agents_secret:
-        return ""
-    # Here, because it costs 3 ms of an agent's start, and nobody asks for it before that.
-    import hmac
-
-    return hmac.new(settings.agents_secret.encode(), settings.job_uid.encode(), "sha256").hexdigest()
+        raise ProtocolError(f"assignment.signatures: none was made with a key that this pod knows ({known})")
 
 
 def _signature(value: Any) -> bytes:

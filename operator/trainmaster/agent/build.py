@@ -23,14 +23,15 @@ _UNCHECKED_HASH = b"\x01\x00\x00\x00"
 
 def zipapp_bytes() -> bytes:
     """The zipapp's content."""
-    folder = os.path.dirname(os.path.abspath(__file__))
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sources = {"__main__.py": _MAIN, "trainmaster/__init__.py": ""}
-    for path in sorted(glob.glob(os.path.join(folder, "**", "*.py"), recursive=True)):
-        name = os.path.relpath(path, folder)
-        # `build` itself stays outside: an installed agent copies its own file.
-        if name not in ("build.py", "__main__.py"):
-            with open(path, encoding="utf-8") as file:
-                sources[f"trainmaster/agent/{name}"] = file.read()
+    for part in ("agent", "wire"):
+        for path in sorted(glob.glob(os.path.join(package, part, "**", "*.py"), recursive=True)):
+            name = os.path.relpath(path, package)
+            # `build` itself stays outside: an installed agent copies its own file.
+            if name not in ("agent/build.py", "agent/__main__.py"):
+                with open(path, encoding="utf-8") as file:
+                    sources[f"trainmaster/{name}"] = file.read()
     archive = io.BytesIO()
     archive.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(archive, "a") as bundle:

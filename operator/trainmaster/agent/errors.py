@@ -1,22 +1,6 @@
-"""The agent's own exit codes, and the errors that end it or a request.
-
-Exit codes are part of docs/protocol.md: the kubelet shows them, and the operator's rules match on them.
-"""
+"""The errors that end the agent or a request; what comes over a wire raises `wire.errors.ProtocolError`."""
 
 from __future__ import annotations
-
-EXIT_FINISHED = 0
-EXIT_USAGE = 64
-EXIT_TERMINATED = 143
-
-# The agent's own reasons for a failure; any other failure ends with the child's code.
-EXIT_BY_REASON = {
-    "LaunchError": 65,
-    "MasterUnreachable": 66,
-    "PreflightMismatch": 67,
-    "Hung": 68,
-    "AgentLost": 69,
-}
 
 
 class AgentError(Exception):
@@ -29,7 +13,3 @@ class UsageError(AgentError):
 
 class LaunchError(AgentError):
     """The ranks can't be started here: exit code 65."""
-
-
-class InvalidAssignment(AgentError):
-    """A text that isn't an assignment; says which field is wrong."""

@@ -12,9 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainmaster.agent.assignment import Assignment, AssignmentFile, newer
-from trainmaster.agent.authority import Authority, job_token
-from trainmaster.agent.errors import EXIT_BY_REASON, InvalidAssignment
+from trainmaster.agent.assignment import AssignmentFile
+from trainmaster.agent.authority import Authority
 from trainmaster.agent.hang.diagnosis import evidence_line
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.follower import Link
@@ -26,9 +25,14 @@ from trainmaster.agent.process import children, environment, saved_report
 from trainmaster.agent.process.classification import Outcome
 from trainmaster.agent.process.output import Printer
 from trainmaster.agent.process.part import Listeners, Part, launch_error
-from trainmaster.agent.report import Report, text, whole
-from trainmaster.agent.report import from_wire as report_from_wire
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment, newer
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.reasons import EXIT_BY_REASON
+from trainmaster.wire.report import Report
+from trainmaster.wire.signing import job_token
+from trainmaster.wire.states import WorkerState
+from trainmaster.wire.values import text, whole
 
 FILE_SECONDS = 0.05
 KEPT_ATTEMPTS = 5
@@ -82,7 +86,7 @@ class Worker:
             self._loop,
             settings,
             Handlers(
-                token=lambda: job_token(settings),
+                token=lambda: job_token(settings.agents_secret, settings.job_uid),
                 read=self._authority.read,
                 offer=self.offer,
                 acknowledge=self._lead.acknowledge,
@@ -187,7 +191,7 @@ class Worker:
 
     # Reports
 
-    def _new_report(self, attempt: int, state: str) -> Report:
+    def _new_report(self, attempt: int, state: WorkerState) -> Report:
         settings = self._settings
         return Report(attempt, settings.worker, settings.pod_uid, state, settings.node, at=time.time())
 
@@ -285,14 +289,14 @@ class Worker:
         if kind == "assignment":
             try:
                 self.offer(self._authority.read(line.get("assignment")))
-            except InvalidAssignment as error:
+            except ProtocolError as error:
                 self._complain(str(error))
         elif attempt is None:
             return
         elif kind == "ack":
             self._leaving.acknowledged(attempt)
         elif kind == "stop":
-            failed = report_from_wire(line.get("report"))
+            failed = Report.read(line.get("report"))
             if failed is not None and failed.worker != self._settings.worker:
                 # An operator may follow this worker, not the lead: it hears who failed before who was stopped for it.
                 self._lead.take_report(failed)
@@ -350,7 +354,7 @@ class Worker:
             data = self._file.poll()
             if data is not None:
                 self.offer(self._authority.read(data))
-        except InvalidAssignment as error:
+        except ProtocolError as error:
             self._complain(f"{self._settings.assignment_file}: {error}")
 
     def _reap(self) -> None:
@@ -370,7 +374,7 @@ class Worker:
         assignment = self._assignment
         shown = None
         if assignment is not None:
-            shown = {name: value for name, value in assignment.wire.items() if name != "signatures"}
+            shown = assignment.to_wire()
         return {
             "worker": self._settings.worker,
             "uid": self._settings.pod_uid,

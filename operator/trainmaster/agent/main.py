@@ -54,8 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    from trainmaster.agent.errors import EXIT_USAGE, LaunchError, UsageError
-    from trainmaster.agent.settings import AGENTS_SECRET, read_settings
+    from trainmaster.agent.errors import LaunchError, UsageError
+    from trainmaster.agent.settings import read_settings
+    from trainmaster.wire.names import AGENTS_SECRET_VARIABLE
+    from trainmaster.wire.reasons import EXIT_USAGE
 
     command = words[1:] if words[:1] == ["--"] else words
     try:
@@ -67,11 +69,11 @@ def _run(words: list[str]) -> int:
     from trainmaster.agent.executor import Worker
 
     # With it ranks could speak for any job of the namespace.
-    environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET}
+    environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET_VARIABLE}
     try:
         return Worker(settings, command, environ).run(_terminated)
     except LaunchError as error:
-        from trainmaster.agent.report import Report
+        from trainmaster.wire.report import Report
 
         code = 65
         report = Report(
@@ -93,12 +95,12 @@ def _run(words: list[str]) -> int:
 def _assigned_attempt(settings: Settings) -> int:
     from trainmaster.agent.assignment import AssignmentFile
     from trainmaster.agent.authority import Authority
-    from trainmaster.agent.errors import InvalidAssignment
+    from trainmaster.wire.errors import ProtocolError
 
     try:
         data = AssignmentFile(settings.assignment_file).poll()
         return 0 if data is None else Authority(settings).read(data).attempt
-    except InvalidAssignment:
+    except ProtocolError:
         return 0
 
 
@@ -137,10 +139,12 @@ def _install(path: str) -> int:
 
 def _state() -> int:
     """Ask the agent of this container; what it left on disk where it doesn't answer."""
-    from trainmaster.agent.authority import job_token
-    from trainmaster.agent.errors import EXIT_USAGE, AgentError
+    from trainmaster.agent.errors import AgentError
     from trainmaster.agent.process.saved_report import read_mark
     from trainmaster.agent.settings import read_settings
+    from trainmaster.wire.names import TOKEN_HEADER
+    from trainmaster.wire.reasons import EXIT_USAGE
+    from trainmaster.wire.signing import job_token
 
     try:
         settings = read_settings(os.environ)
@@ -150,9 +154,8 @@ def _state() -> int:
     if settings.agents_secret and settings.port:
         try:
             with socket.create_connection((settings.pod_ip or "127.0.0.1", settings.port), timeout=2) as sock:
-                head = (
-                    f"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: {job_token(settings)}\r\nConnection: close\r\n\r\n"
-                )
+                token = job_token(settings.agents_secret, settings.job_uid)
+                head = f"GET /v1/state HTTP/1.1\r\n{TOKEN_HEADER}: {token}\r\nConnection: close\r\n\r\n"
                 sock.sendall(head.encode())
                 with sock.makefile("rb") as file:
                     status, _, body = file.read().partition(b"\r\n\r\n")

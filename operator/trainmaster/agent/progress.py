@@ -2,71 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import time
 from typing import Any
 
-MAX_FILE_BYTES = 4_096
-MAX_RESULTS = 16
-MAX_MESSAGE_CHARACTERS = 200
-MAX_RANKS = 256
-SECTIONS = ("setup", "data", "train", "evaluate", "checkpoint", "finish")
-_WHOLE = ("step", "totalSteps", "startStep")
-_NUMBERS = ("epoch", "loss", "samplesPerSecond", "stepSeconds", "etaSeconds", "sectionSeconds")
-_WAITED = ("dataSeconds", "checkpointSeconds", "evaluateSeconds")
+from trainmaster.wire.limits import MAX_PROGRESS_FILE_BYTES
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.values import loads
 
 
 def parse_progress(text: bytes) -> dict[str, Any] | None:
     """The known fields of one progress file that are well-formed; None where it isn't a JSON object."""
-    if len(text) > MAX_FILE_BYTES:
+    if len(text) > MAX_PROGRESS_FILE_BYTES:
         return None
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
+        progress = RankProgress.salvage(loads(text))
+    except ValueError:
         return None
-    return clean_progress(data)
-
-
-def clean_progress(data: Any) -> dict[str, Any] | None:
-    """Keep the known fields that are well-formed."""
-    if not isinstance(data, dict):
-        return None
-    kept: dict[str, Any] = {}
-    for name in _WHOLE:
-        value = data.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53:
-            kept[name] = value
-    for name in (*_NUMBERS, *_WAITED):
-        if _finite(data.get(name)):
-            kept[name] = data[name]
-    if data.get("section") in SECTIONS:
-        kept["section"] = data["section"]
-    if isinstance(data.get("message"), str):
-        kept["message"] = data["message"][:MAX_MESSAGE_CHARACTERS]
-    if isinstance(data.get("result"), dict):
-        numbers = {str(name)[:64]: value for name, value in data["result"].items() if _finite(value)}
-        kept["result"] = dict(list(numbers.items())[:MAX_RESULTS])
-    return kept
-
-
-def clean_ranks(value: Any) -> dict[str, dict[str, Any]]:
-    """Bound the `ranks` of a progress line that came over the wire."""
-    if not isinstance(value, dict):
-        return {}
-    ranks: dict[str, dict[str, Any]] = {}
-    for rank, data in list(value.items())[:MAX_RANKS]:
-        cleaned = clean_progress(data)
-        if cleaned is not None and rank.isascii() and rank.isdigit() and len(rank) < 8:
-            ranks[rank] = cleaned
-    return ranks
-
-
-def _finite(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return -1e300 < value < 1e300 and math.isfinite(value)
+    return None if progress is None else progress.to_wire()
 
 
 class Heartbeats:
@@ -91,7 +44,7 @@ class Heartbeats:
                 if self._seen.get(path) == seen:
                     continue
                 with open(path, "rb") as file:
-                    text = file.read(MAX_FILE_BYTES + 1)
+                    text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
             except OSError:
                 continue
             self._seen[path] = seen

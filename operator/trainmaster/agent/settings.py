@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 from trainmaster.agent import ed25519
 from trainmaster.agent.errors import UsageError
-
-AGENTS_SECRET = "TRAINMASTER_AGENTS_SECRET"
-"""Not for the ranks: `main` takes it out of their environment."""
+from trainmaster.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
 
 
 class Settings(NamedTuple):
@@ -31,7 +29,8 @@ class Settings(NamedTuple):
     public_keys: tuple[bytes, ...]
     """Ed25519 keys of the operator: only what is signed with one of them is taken as an assignment."""
     agents_secret: str
-    """The namespace's; empty where its Secret is missing, and then the agents' port opens for nobody."""
+    """The namespace's; empty where its Secret is missing, and then the agents' port opens for nobody. Not for
+    the ranks: `main` takes it out of their environment."""
     node: str
     pod_uid: str
     pod_ip: str
@@ -74,11 +73,11 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         job_uid=environ.get("TRAINMASTER_JOB_UID", ""),
         namespace=environ.get("TRAINMASTER_NAMESPACE", ""),
         public_keys=_public_keys(environ),
-        agents_secret=environ.get(AGENTS_SECRET, ""),
+        agents_secret=environ.get(AGENTS_SECRET_VARIABLE, ""),
         node=environ.get("TRAINMASTER_NODE_NAME", ""),
         pod_uid=environ.get("TRAINMASTER_POD_UID", ""),
         pod_ip=environ.get("TRAINMASTER_POD_IP", ""),
-        port=_whole(environ, "TRAINMASTER_AGENT_PORT", 8472, 0),
+        port=_whole(environ, "TRAINMASTER_AGENT_PORT", AGENT_PORT, 0),
         assignment_file=environ.get("TRAINMASTER_ASSIGNMENT_FILE") or "/run/trainmaster/podinfo/assignment",
         state_dir=os.path.abspath(environ.get("TRAINMASTER_STATE_DIR") or "/run/trainmaster/state"),
         termination_log=environ.get("TRAINMASTER_TERMINATION_LOG") or "/dev/termination-log",
@@ -93,7 +92,7 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
 
 
 def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:
-    name = "TRAINMASTER_PUBLIC_KEYS"
+    name = PUBLIC_KEYS_VARIABLE
     texts = environ.get(name, "").split(",")
     if texts == [""]:
         raise UsageError(

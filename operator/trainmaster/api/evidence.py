@@ -1,7 +1,7 @@
 """The evidence of an attempt: what is kept of how it ended, after its pods are gone.
 
-It is one JSON text by attempt in the ConfigMap `<job>-evidence`, key `attempt-<n>.json`. What ranks and agents said in
-it is user input: `parse_ranks` bounds it where it comes in, and `AttemptEvidence.parse` takes whatever stands there.
+It is one JSON text by attempt in the ConfigMap `<job>-evidence`, key `attempt-<n>.json`. Anybody may have edited it, so
+`AttemptEvidence.parse` accepts whatever stands there. What ranks and agents said in it has come over the wire.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainmaster.api.json_values import decimal, is_number, is_whole, loads, mapping, shown, whole
 from trainmaster.api.printable import UNSAFE
-from trainmaster.api.protocol import MAX_INDEX, SECTIONS, ProtocolError
+from trainmaster.wire.limits import MAX_INDEX
+from trainmaster.wire.values import decimal, loads, mapping, whole
 
-MAX_RANKS = 1_024
-MAX_TEXT = 40_000
 _MEMBERS = ("failure", "workers", "ranks", "logs")
 _KEY = re.compile(r"attempt-(\d{1,9})\.json")
 
@@ -42,36 +40,6 @@ def clean(text: object, limit: int) -> str:
     """The beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
     raw = text[:limit] if isinstance(text, str) else ""
     return UNSAFE.sub("", raw.encode("utf-8", "replace").decode())
-
-
-def parse_ranks(value: object) -> dict[int, dict[str, Any]]:
-    """The `ranks` of an evidence line, bounded. Raises ProtocolError where it isn't an object of ranks."""
-    if not isinstance(value, Mapping):
-        raise ProtocolError(f"evidence.ranks: {shown(value)} is not an object")
-    if len(value) > MAX_RANKS:
-        raise ProtocolError(f"evidence.ranks: {len(value)} are more than {MAX_RANKS}")
-    found: dict[int, dict[str, Any]] = {}
-    left = MAX_TEXT
-    for rank, data in value.items():
-        number = decimal(rank, MAX_INDEX)
-        if number is None:
-            raise ProtocolError(f"evidence.ranks: {shown(rank)} is not a rank")
-        if not isinstance(data, Mapping):
-            raise ProtocolError(f"evidence.ranks.{rank}: {shown(data)} is not an object")
-        text = clean(data.get("text"), left)
-        left -= len(text)
-        kept = {name: data[name] for name in ("step", "collective") if is_whole(data.get(name))}
-        silent = data.get("silentSeconds")
-        if isinstance(silent, int | float) and is_number(silent) and 0 <= silent < 1e9:
-            kept["silentSeconds"] = silent
-        if isinstance(data.get("section"), str) and data["section"] in SECTIONS:
-            kept["section"] = data["section"]
-        if isinstance(data.get("state"), str):
-            kept["state"] = clean(data["state"], 1)
-        if data.get("waits") is True:
-            kept["waits"] = True
-        found[number] = {**kept, "text": text}
-    return found
 
 
 @dataclass(frozen=True)

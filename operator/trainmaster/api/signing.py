@@ -12,25 +12,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
-from collections.abc import Mapping
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
 
-from trainmaster.api.json_values import loads
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, MAX_ASSIGNMENT_CHARACTERS, Assignment, ProtocolError
+from trainmaster.wire.assignment import Assignment, parse_text
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
+from trainmaster.wire.signing import SIGNATURES, canonical, job_token, key_id, signed_text
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SEED_BYTES = 32
-PUBLIC_KEYS_VARIABLE = "TRAINMASTER_PUBLIC_KEYS"
 AGENTS_SECRET_KEY = "secret"
 AGENTS_SECRET_TYPE = "trainmaster.dev/agents"
 # A pass asks for the same signature twice or three times (template, annotation, push).
 REMEMBERED_SIGNATURES = 64
+# Workers of the assignments that were read last: of 25 of the largest jobs, or of ten thousand small ones.
+REMEMBERED_WORKERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,7 @@ class SigningKeys:
 
     private: tuple[bytes, ...] = field(repr=False)
     agents_seed: bytes = field(repr=False)
-    # By digest of the text. A text is checked once for as long as somebody holds what was read from it, and the pods of
-    # a job share one value.
-    _read: WeakValueDictionary[bytes, Assignment] = field(
-        default_factory=WeakValueDictionary, init=False, repr=False, compare=False
-    )
+    _read: _Read = field(default_factory=lambda: _Read(), init=False, repr=False, compare=False)
 
     @property
     def public_keys(self) -> str:
@@ -63,23 +60,18 @@ class SigningKeys:
 
     def sign(self, assignment: Assignment) -> str:
         """The assignment as it travels: its JSON object with `signatures`."""
-        text = assignment.to_json()
-        return canonical({**json.loads(text), "signatures": dict(_signatures(self.private, text.encode()))})
+        data = assignment.to_wire()
+        return canonical({**data, SIGNATURES: dict(_signatures(self.private, signed_text(data)))})
 
     def read(self, text: object) -> Assignment:
         """The assignment that an annotation shows, of whichever job. Raises ProtocolError if no key has signed it."""
-        if not isinstance(text, str) or len(text) > MAX_ASSIGNMENT_CHARACTERS:
-            raise ProtocolError(
-                f"{ASSIGNMENT_ANNOTATION}: not a text of at most {MAX_ASSIGNMENT_CHARACTERS} characters"
-            )
+        if not isinstance(text, str):
+            raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not a text")
         try:
             digest = hashlib.sha256(text.encode()).digest()
-            assignment = self._read.get(digest)
-            if assignment is None:
-                assignment = self._read[digest] = self._verified(text)
+            return self._read.get(digest) or self._read.keep(digest, self._verified(text))
         except (ValueError, RecursionError) as error:
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not an assignment of this operator: {error}") from error
-        return assignment
 
     def agents_secret(self, namespace: str) -> AgentsSecret:
         """The Secret from which agents of a namespace derive their jobs' tokens."""
@@ -88,16 +80,16 @@ class SigningKeys:
 
     def job_token(self, namespace: str, job_uid: str) -> str:
         """The token of a job's agents, as they derive it themselves."""
-        return hmac.digest(self.agents_secret(namespace).value.encode(), job_uid.encode(), "sha256").hex()
+        return job_token(self.agents_secret(namespace).value, job_uid)
 
     def _verified(self, text: str) -> Assignment:
         from cryptography.exceptions import InvalidSignature
 
-        data = loads(text)
-        signatures = data.pop("signatures", None) if isinstance(data, dict) else None
+        data = parse_text(text)
+        signatures = data.get(SIGNATURES) if isinstance(data, dict) else None
         if not isinstance(signatures, dict):
             raise ProtocolError("it isn't signed")
-        message = canonical(data).encode()
+        message = signed_text(data)
         for seed in self.private:
             signature = signatures.get(key_id(_public(seed)))
             if isinstance(signature, str):
@@ -105,18 +97,33 @@ class SigningKeys:
                     _key(seed).public_key().verify(base64.b64decode(signature, validate=True), message)
                 except InvalidSignature:
                     continue
-                return Assignment.parse(message.decode())
+                return Assignment.parse(data)
         raise ProtocolError("none of the operator's keys has signed it")
 
 
-def canonical(data: Mapping[str, Any]) -> str:
-    """The JSON that is signed: keys in order, no blanks, ASCII only. Agents write the same from what they have read."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+class _Read:
+    """What was read last, by digest of its text, so that a text is checked once, and the pods of a job share one value.
 
+    It is bounded by the workers that are listed, because they are what takes room: about 250 bytes each.
+    """
 
-def key_id(public_key: bytes) -> str:
-    """How a signature names the key that it was made with."""
-    return hashlib.sha256(public_key).hexdigest()[:16]
+    def __init__(self) -> None:
+        self._assignments: OrderedDict[bytes, Assignment] = OrderedDict()
+        self._workers = 0
+
+    def get(self, digest: bytes) -> Assignment | None:
+        assignment = self._assignments.get(digest)
+        if assignment is not None:
+            self._assignments.move_to_end(digest)
+        return assignment
+
+    def keep(self, digest: bytes, assignment: Assignment) -> Assignment:
+        self._assignments[digest] = assignment
+        self._workers += len(assignment.workers)
+        while self._workers > REMEMBERED_WORKERS:
+            _, oldest = self._assignments.popitem(last=False)
+            self._workers -= len(oldest.workers)
+        return assignment
 
 
 @lru_cache(maxsize=32)

@@ -53,9 +53,9 @@ def prune(
     force: Annotated[bool, typer.Option("--force", help="Also while pods don't know the newest key.")] = False,
 ) -> None:
     """Remove all keys but the newest, unless pods still run that don't know it: these would refuse every assignment."""
-    from trainmaster.api.protocol import JOB_UID_LABEL
     from trainmaster.controller.apiserver.cluster import PODS
     from trainmaster.controller.keys.signing_keys import knows_newest, pruned, read_keys
+    from trainmaster.wire.names import JOB_UID_LABEL
 
     async def remove(cluster: KubernetesCluster) -> str:
         current = (await read_keys(cluster, namespace))[0]

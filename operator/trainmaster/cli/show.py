@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.api.protocol import POD_INDEX_LABEL
 from trainmaster.api.v1alpha1 import Failure, Progress, TimeSpent
 from trainmaster.client import TrainingJob
 from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.wire.names import POD_INDEX_LABEL
 
 PHASE_STYLES = {
     "Succeeded": "bold green",

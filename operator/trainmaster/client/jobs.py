@@ -18,13 +18,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trainmaster.api.decoding import decode
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
-from trainmaster.api.json_values import decode
 from trainmaster.api.limits import check_size
-from trainmaster.api.protocol import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
 from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, WaitTimeout
 from trainmaster.client.transport import Transport, connect
+from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 FIELD_MANAGER = "trainmaster-client"
 # A watch is opened anew after this long without a line: a half-open connection is noticed.

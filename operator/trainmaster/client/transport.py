@@ -16,7 +16,7 @@ import urllib3
 from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
-from trainmaster.api.json_values import decode
+from trainmaster.api.decoding import decode
 from trainmaster.api.v1alpha1 import GROUP, INSTALL_CRD
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
 

@@ -36,8 +36,10 @@ from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Decide, Reconciler
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.controller.watching.kopf_thread import WatchEvent
 from trainmaster.controller.watching.resync import Resync
-from trainmaster.controller.watching.watcher import WATCHED, Event, Watcher
+from trainmaster.controller.watching.watched import WATCHED
+from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.controller.workqueue import WorkQueue
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor
@@ -151,7 +153,9 @@ class Operator:
             # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
             apart_from_jobs = tuple(resource for resource in watched if resource != JOBS)
             self._watchers = [
-                Watcher(connection, settings.namespaces, resources=resources, receive=receive, restarted=restarted)
+                Watcher(
+                    connection, cluster, settings.namespaces, resources=resources, receive=receive, restarted=restarted
+                )
                 for resources in ((JOBS,), apart_from_jobs)
             ]
             reconciler = self._reconciler(stack, cluster, store, keys, queue, streams, gangs, thread)
@@ -364,10 +368,10 @@ def _unusable(connection: Connection, error: ClusterError) -> OperatorError:
     return OperatorError(f"the cluster at {connection.configuration.host} can't be used: {error}")
 
 
-def _event_receiver(store: Store, resync: Resync) -> Callable[[Event], None]:
+def _event_receiver(store: Store, resync: Resync) -> Callable[[WatchEvent], None]:
     """What is done with each event of a watch."""
 
-    def receive(event: Event) -> None:
+    def receive(event: WatchEvent) -> None:
         kind, resource, raw = event
         if kind == "DELETED":
             store.delete(resource, raw)

@@ -7,9 +7,6 @@ the attempt are touched after TOUCH_SECONDS, and then ever more rarely.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from trainmaster.api.protocol import Assignment, master_port
 from trainmaster.reconciling.decision import Assign, PodRef, Touch
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.situation import Situation, is_alive
@@ -17,6 +14,8 @@ from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.reconciling.topology import is_unordered
 from trainmaster.rendering import first_assignment, rank_grace_seconds
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.ports import master_port
 
 # What ranks of a broken attempt get between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
 # has exited, and its exit code is what matters.
@@ -33,10 +32,9 @@ def desired_assignment(situation: Situation) -> Assignment:
     everybody = first_assignment(situation.identity, situation.spec)
     if is_unordered(situation):
         # The ranks' order isn't known, and the pods need something to wait for.
-        return replace(everybody, attempt=0, state="Hold")
+        return everybody._replace(attempt=0, state="Hold")
     runs = status.phase is None or situation.running
-    return replace(
-        everybody,
+    return everybody._replace(
         attempt=attempt,
         workers=situation.workers,
         hosts=tuple(_host(situation, everybody, worker) for worker in situation.workers),

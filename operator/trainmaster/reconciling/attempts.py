@@ -21,7 +21,7 @@ from trainmaster.reconciling.attribution import Cause, cause_of
 from trainmaster.reconciling.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
 from trainmaster.reconciling.quarantine import blame, unblame
 from trainmaster.reconciling.reasons import Strength, known_reason
-from trainmaster.reconciling.situation import ENDED_STATES, Situation, count_ends, is_alive, is_silence
+from trainmaster.reconciling.situation import Situation, count_ends, is_alive, is_silence
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.topology import in_rank_order, is_unordered
@@ -245,7 +245,7 @@ def _settling_seconds(situation: Situation, attempt: int) -> float:
 
 def _silent(situation: Situation, attempt: int) -> list[int]:
     """Members that haven't said how the attempt ended for them."""
-    said = {worker for worker, report in situation.reports_of(attempt).items() if report.state in ENDED_STATES}
+    said = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
     return sorted(set(situation.members) - said)
 
 

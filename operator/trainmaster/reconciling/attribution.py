@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from trainmaster.api.protocol import Report
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.situation import Situation
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.rendering import worker_layout
+from trainmaster.wire.reasons import FAILURE_REASONS
+from trainmaster.wire.report import Report
 
 # Reasons of the DisruptionTarget condition (kubernetes: pkg/apis/core/types.go, KEP-3329).
 _DISRUPTIONS: Mapping[str, str] = {
@@ -38,21 +39,6 @@ _POD_REASONS: Mapping[str, str] = {
 # What the eviction manager says of a pod that used more than it was given (kubernetes:
 # pkg/kubelet/eviction/helpers.go); pressure on the node, not the pod's fault, reads "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
-# What an agent may give as a reason; anything else that a pod says is an Error.
-_AGENT_REASONS = frozenset(
-    {
-        "Error",
-        "Signal",
-        "OOMKilled",
-        "Hung",
-        "PreflightMismatch",
-        "MasterUnreachable",
-        "LaunchError",
-        "Usage",
-        "AgentLost",
-        "Diverged",
-    }
-)
 # Reasons whose text is the agent's own, and nothing that a program printed.
 _AGENTS_WORDS = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
 # What speaks of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
@@ -93,7 +79,7 @@ def cause_of(situation: Situation, attempt: int) -> Cause | None:
     culprits = [report for report in ended if _is_culprit(report)]
     if culprits:
         first = min(culprits, key=lambda report: (-known_reason(report.reason).strength, report.at, report.worker))
-        return _from_report(situation, first, first.reason if first.reason in _AGENT_REASONS else "Error")
+        return _from_report(situation, first, first.reason if first.reason in FAILURE_REASONS else "Error")
     if ended:
         first = min(ended, key=lambda report: (report.state == "Stopped", report.at, report.worker))
         return _from_report(situation, first, "Stopped" if first.state == "Stopped" else _weak_reason(first))

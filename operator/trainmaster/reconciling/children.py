@@ -11,7 +11,6 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trainmaster.api.protocol import Assignment
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.reconciling.admission import WORKLOAD_KIND, admission, lacks_placement, placements
 from trainmaster.reconciling.assignments import is_ahead
@@ -28,6 +27,7 @@ from trainmaster.rendering import (
     render,
     worker_layout,
 )
+from trainmaster.wire.assignment import Assignment
 
 # Renderings of a job that are remembered: the one that stands, and the one that is on its way.
 REMEMBERED_RENDERINGS = 2

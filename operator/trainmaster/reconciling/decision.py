@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trainmaster.api.protocol import Assignment
 from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.wire.assignment import Assignment
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import Progress
 from trainmaster.reconciling.situation import Situation
 from trainmaster.reconciling.times import to_seconds, to_text
+from trainmaster.wire.progress import RankProgress
 
 # Status is told at most this often; `kubectl get -w` stays readable and the API server idle.
 INTERVAL = 5.0

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainmaster.api.protocol import HASH_ANNOTATION
 from trainmaster.reconciling.admission import (
     WORKLOAD_KIND,
     admission,
@@ -27,6 +26,7 @@ from trainmaster.reconciling.situation import Situation, is_alive
 from trainmaster.reconciling.snapshot import ChildView, WorkloadView
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import scheduler_of
+from trainmaster.wire.names import HASH_ANNOTATION
 
 # Evictions after which the Workload goes straight back into its queue. Of all others Kueue itself says when, by the
 # reason that it finds in `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again,

@@ -104,17 +104,6 @@ _ALL = (
 )
 REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
 
-# Codes that the agent ends with for reasons of its own, for the case that its termination message was lost.
-REASON_BY_EXIT_CODE: Mapping[int, str] = {
-    64: "Usage",
-    65: "LaunchError",
-    66: "MasterUnreachable",
-    67: "PreflightMismatch",
-    68: "Hung",
-    69: "AgentLost",
-    143: "Stopped",
-}
-
 
 def known_reason(name: str) -> Reason:
     """The reason of that name; what a pod says is user input, so anything unknown is an Error."""

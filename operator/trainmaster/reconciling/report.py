@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster.api.protocol import JOB_UID_LABEL
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster.reconciling.conditions import condition, with_condition
 from trainmaster.reconciling.progress import progress
@@ -18,6 +17,7 @@ from trainmaster.reconciling.snapshot import Job
 from trainmaster.reconciling.startup import worst
 from trainmaster.reconciling.time_spent import account, goodput
 from trainmaster.reconciling.transition import Transition
+from trainmaster.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"
 

@@ -18,15 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
 from trainmaster.reconciling.admission import admitted_spec
-from trainmaster.reconciling.reasons import REASON_BY_EXIT_CODE
 from trainmaster.reconciling.snapshot import ContainerEnd, ContainerView, Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
 from trainmaster.rendering import JobIdentity, Settings, worker_layout
+from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
+from trainmaster.wire.report import Report
 
-ENDED_STATES = frozenset({"Finished", "Failed", "Stopped"})
 # Phases in which the current attempt shall run; in all others its ranks are held.
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 # The kubelet's times are whole seconds of another machine's clock.
@@ -235,7 +234,7 @@ class Situation:
             if worker in workers:
                 known = latest.get(worker)
                 silent = self._silent_end(pod, attempt, known)
-                if known is None or known.state not in ENDED_STATES:
+                if known is None or not known.ended:
                     if silent is not None:
                         latest[worker] = silent
                 elif known.reason == "AgentLost" or known.state == "Stopped":
@@ -375,7 +374,7 @@ def _told_by_containers(pods: Mapping[int, PodView]) -> list[Report]:
         container = pod.worker_container
         for end in (container.last_end, container.end) if container is not None else ():
             if end is not None and end.report is not None:
-                reports.append(replace(end.report, worker=pod.worker, uid=end.report.uid or pod.uid))
+                reports.append(end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid))
     return reports
 
 
@@ -383,7 +382,7 @@ def _later(known: Report | None, report: Report) -> Report:
     """An end outlasts what was said before it, and the first end stays: a second one only repeats it."""
     if known is None:
         return report
-    known_ended, ended = known.state in ENDED_STATES, report.state in ENDED_STATES
+    known_ended, ended = known.ended, report.ended
     if known_ended != ended:
         return report if ended else known
     if ended:
@@ -399,10 +398,10 @@ def _explained(report: Report, container: ContainerView | None, killed_because: 
     """
     if killed_because and _ended_by(report, latest_end(container)):
         error = "\n".join(filter(None, (report.error, killed_because, _WELL if report.state == "Stopped" else "")))
-        report = replace(report, state="Failed", reason="AgentLost", culprit=True, error=error)
+        report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
     ends = (container.end, container.last_end) if container is not None else ()
     killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
-    return report if killed is None else replace(report, reason="OOMKilled", exit_code=killed.exit_code)
+    return report if killed is None else report._replace(reason="OOMKilled", exit_code=killed.exit_code)
 
 
 def _ended_by(report: Report, end: ContainerEnd | None) -> bool:

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster.api.protocol import Assignment, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.rendering import JobIdentity
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 

@@ -25,12 +25,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import JobStatus, TimeCounted, TimeSpent
 from trainmaster.reconciling.conditions import condition
-from trainmaster.reconciling.situation import ENDED_STATES, RUN_PHASES, Situation, is_alive
+from trainmaster.reconciling.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds, to_text
+from trainmaster.wire.progress import RankProgress
 
 CATEGORIES = tuple(name for name in TimeSpent.model_fields if name not in ("until", "counted"))
 # Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.
@@ -246,7 +246,7 @@ def _told(before: Situation) -> _Told | None:
 
 def _ended_at(before: Situation, end: int, *, first: bool) -> int:
     """When the attempt ended, by its reports: at the first failure, or when the last worker had finished."""
-    ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.state in ENDED_STATES]
+    ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
     if not ends:
         return end
     return min(max(min(ends) if first else max(ends), 0), end)
@@ -258,7 +258,7 @@ def _up_at(before: Situation, worker: int) -> float | None:
         return report.at
     if worker in before.observed.progress and before.observed.progress_attempt == before.status.attempt:
         return 0.0
-    if report is not None and report.state in ENDED_STATES:
+    if report is not None and report.ended:
         return report.at
     return 0.0 if worker in before.up else None
 

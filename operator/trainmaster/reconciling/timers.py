@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmaster.api.protocol import Assignment
 from trainmaster.reconciling import attempts, deadlines, elastic, giving_back, startup, stuck_pods
 from trainmaster.reconciling.assignments import next_touch_at
 from trainmaster.reconciling.progress import INTERVAL
 from trainmaster.reconciling.situation import UP_WITHOUT_WORD, Situation
 from trainmaster.reconciling.times import to_seconds
+from trainmaster.wire.assignment import Assignment
 
 # Never spin: a time that has passed without effect is looked at again after this.
 SHORTEST_WAIT = 0.05

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
-from trainmaster.api.json_values import MAX_TIME
+from trainmaster.wire.values import MAX_TIME
 
 
 def to_text(seconds: float) -> str:

@@ -9,18 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainmaster.api.accelerator_names import resource_name
-from trainmaster.api.protocol import (
-    AGENT_PORT,
-    ASSIGNMENT_ANNOTATION,
-    DEFAULT_MASTER_PORT,
-    GROUP_LABEL,
-    JOB_NAME_LABEL,
-    JOB_UID_LABEL,
-    MANAGED_BY_LABEL,
-    POD_INDEX_LABEL,
-    Assignment,
-)
-from trainmaster.api.signing import AGENTS_SECRET_KEY, PUBLIC_KEYS_VARIABLE, SigningKeys
+from trainmaster.api.signing import AGENTS_SECRET_KEY, SigningKeys
 from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import (
     extended_resources,
@@ -35,6 +24,19 @@ from trainmaster.rendering.layout import (
     worker_layout,
     world_size,
 )
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.names import (
+    AGENT_PORT,
+    ASSIGNMENT_ANNOTATION,
+    GROUP_LABEL,
+    JOB_NAME_LABEL,
+    JOB_UID_LABEL,
+    MANAGED_BY_LABEL,
+    POD_INDEX_LABEL,
+    PUBLIC_KEYS_VARIABLE,
+)
+from trainmaster.wire.ports import DEFAULT_MASTER_PORT
+from trainmaster.wire.signing import canonical
 
 BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
 INSTALLED_AGENT = "/run/trainmaster/agent/agent.pyz"
@@ -221,7 +223,7 @@ def set_context(
         first_index=group.first_index,
         selector={JOB_UID_LABEL: job.uid, GROUP_LABEL: group.name},
         siblings={JOB_UID_LABEL: job.uid},
-        assignment=assignment.to_json() if settings.keys is None else settings.keys.sign(assignment),
+        assignment=canonical(assignment.to_wire()) if settings.keys is None else settings.keys.sign(assignment),
         assignment_annotation=ASSIGNMENT_ANNOTATION,
         image=spec.image,
         image_pull_policy=spec.image_pull_policy,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainmaster.api.protocol import Assignment, master_port
 from trainmaster.api.v1alpha1 import Accelerator, JobSpec, Resources
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.ports import master_port
 
 # The group of a job that gives `workers` and no groups.
 DEFAULT_GROUP = "worker"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.api.protocol import HASH_ANNOTATION
+from trainmaster.wire.names import HASH_ANNOTATION
 
 
 @dataclass(frozen=True)

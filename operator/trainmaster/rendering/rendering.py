@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainmaster.api.merge import merge
-from trainmaster.api.protocol import AGENT_PORT, JOB_UID_LABEL, Assignment
 from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
 from trainmaster.rendering.context import NetworkPeers, Settings, child_context, set_context, training_name
 from trainmaster.rendering.engine import render_template
@@ -15,6 +14,8 @@ from trainmaster.rendering.kueue import Placement, place, workload_context
 from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
 from trainmaster.rendering.manifest import Manifest, finish
 from trainmaster.rendering.training_text import training_text
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.names import AGENT_PORT, JOB_UID_LABEL
 
 
 def render(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.signer import JOB_UID, TOKEN, environment, signed
-from trainmaster.agent.assignment import MASTER_PORTS
 from trainmaster.agent.hang.kernel_view import process_state
+from trainmaster.wire.ports import PORTS, port_at
 
 AGENT = [sys.executable, "-m", "trainmaster.agent"]
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def free_port(address: str) -> int:
 
 def master_port(address: str) -> int:
     """One of an attempt's own that is free."""
-    for port in random.sample(range(*MASTER_PORTS), 100):
+    for port in map(port_at, random.sample(range(PORTS), 100)):
         with socket.socket() as sock:
             try:
                 sock.bind((address, port))

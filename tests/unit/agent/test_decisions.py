@@ -14,14 +14,14 @@ import pytest
 
 from tests.signer import environment as trusted
 from trainmaster.agent import connection, hang, inquest, metrics, recorder, stacks
-from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.process import classification, environment, launcher
 from trainmaster.agent.process.children import Ending
 from trainmaster.agent.progress import Heartbeats
-from trainmaster.agent.report import Report
 from trainmaster.agent.settings import Settings, read_settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
 
 from .test_parsers import GOOD
 
@@ -31,7 +31,7 @@ def settings(**environ: str) -> Settings:
 
 
 def plan(*command: str, **environ: str) -> launcher.Launch:
-    return launcher.plan_launch(settings(**environ), from_wire(GOOD), 1, command)
+    return launcher.plan_launch(settings(**environ), Assignment.parse(GOOD), 1, command)
 
 
 def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:
@@ -80,7 +80,10 @@ def test_an_empty_command_is_a_launch_error() -> None:
 
 def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
     made = launcher.rank_environment(
-        settings(NPROC_PER_NODE="4"), from_wire(GOOD), 1, {"RANK": "9", "PET_NODE_RANK": "9", "PYTHONUNBUFFERED": "0"}
+        settings(NPROC_PER_NODE="4"),
+        Assignment.parse(GOOD),
+        1,
+        {"RANK": "9", "PET_NODE_RANK": "9", "PYTHONUNBUFFERED": "0"},
     )
     assert "RANK" not in made, "torchrun sets it"
     assert (made["PET_NODE_RANK"], made["WORLD_SIZE"], made["PYTHONUNBUFFERED"]) == ("1", "8", "0")
@@ -88,14 +91,14 @@ def test_the_manifests_environment_is_set_anew_for_an_attempt() -> None:
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """getpass.getuser() is a KeyError for a user that the image's /etc/passwd doesn't have."""
-    assert "USER" not in launcher.rank_environment(settings(), from_wire(GOOD), 1, {})
+    assert "USER" not in launcher.rank_environment(settings(), Assignment.parse(GOOD), 1, {})
     monkeypatch.setattr("os.getuid", lambda: 987_654)
-    assert launcher.rank_environment(settings(), from_wire(GOOD), 1, {})["USER"] == "987654"
-    assert launcher.rank_environment(settings(), from_wire(GOOD), 1, {"LOGNAME": "ada"})["LOGNAME"] == "ada"
+    assert launcher.rank_environment(settings(), Assignment.parse(GOOD), 1, {})["USER"] == "987654"
+    assert launcher.rank_environment(settings(), Assignment.parse(GOOD), 1, {"LOGNAME": "ada"})["LOGNAME"] == "ada"
 
 
 def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
-    uneven = from_wire({**GOOD, "processes": [8, 1]})
+    uneven = Assignment.parse({**GOOD, "processes": [8, 1]})
     made = launcher.rank_environment(settings(TRAINMASTER_LAUNCHER="exec"), uneven, 1, {})
     assert (made["RANK"], made["WORLD_SIZE"], made["NPROC_PER_NODE"]) == ("8", "9", "1")
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, KEYS, STRANGER, TOKEN, environment, signed
-from trainmaster.agent import authority, ed25519
+from trainmaster.agent import ed25519
 from trainmaster.agent.authority import Authority
-from trainmaster.agent.errors import InvalidAssignment
 from trainmaster.agent.settings import Settings, read_settings
-from trainmaster.api.protocol import MASTER_PORTS
 from trainmaster.api.signing import SigningKeys
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.ports import PORTS, port_at
+from trainmaster.wire.signing import job_token, key_id
 
 from .agents import AGENT, Agent, Job, until
 from .test_group import RANK, joined, rank_pid, start_group
@@ -40,8 +41,8 @@ FORGED: dict[str, dict[str, Any]] = {
     "changed after it was signed": {**signed(GOOD), "attempt": 4},
     "with a field more": {**signed(GOOD), "extra": 1},
     "with the signature of another one": {**GOOD, "signatures": signed({**GOOD, "attempt": 9})["signatures"]},
-    "with a signature that is none": {**GOOD, "signatures": {authority.key_id(worker().public_keys[0]): "AAAA"}},
-    "with a signature that is no base64": {**GOOD, "signatures": {authority.key_id(worker().public_keys[0]): "\x00é"}},
+    "with a signature that is none": {**GOOD, "signatures": {key_id(worker().public_keys[0]): "AAAA"}},
+    "with a signature that is no base64": {**GOOD, "signatures": {key_id(worker().public_keys[0]): "\x00é"}},
     "with signatures that are none": {**GOOD, "signatures": [1]},
 }
 
@@ -49,7 +50,7 @@ FORGED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("how", FORGED)
 def test_a_forged_assignment_is_refused(how: str) -> None:
     assert read(signed(GOOD)) == 3
-    with pytest.raises(InvalidAssignment, match=r"assignment\.signatures: "):
+    with pytest.raises(ProtocolError, match=r"assignment\.signatures: "):
         read(FORGED[how])
 
 
@@ -69,7 +70,7 @@ def test_a_forged_assignment_is_refused(how: str) -> None:
 )
 def test_even_what_is_signed_must_be_of_this_job_and_plausible(change: dict[str, Any], sentence: str) -> None:
     """The key of a test that leaked, or a fault of the operator's own: it can't send ranks to a stranger."""
-    with pytest.raises(InvalidAssignment) as refused:
+    with pytest.raises(ProtocolError) as refused:
         read(signed({**GOOD, **change}))
     assert sentence in str(refused.value)
 
@@ -77,7 +78,7 @@ def test_even_what_is_signed_must_be_of_this_job_and_plausible(change: dict[str,
 def test_attempts_far_ahead_of_what_was_seen_are_refused() -> None:
     mine = Authority(worker())
     mine.read(signed({**GOOD, "attempt": 7}))
-    with pytest.raises(InvalidAssignment, match=r"900000 is more than 100000 beyond the highest seen \(7\)"):
+    with pytest.raises(ProtocolError, match=r"900000 is more than 100000 beyond the highest seen \(7\)"):
         mine.read(signed({**GOOD, "attempt": 900_000}))
     assert mine.read(signed({**GOOD, "attempt": 5_000})).attempt == 5_000, "of an agent that was cut off for a while"
 
@@ -88,7 +89,7 @@ def test_the_hosts_of_worker_groups_are_the_jobs() -> None:
 
 
 def test_every_port_of_the_operators_is_taken() -> None:
-    for port in (MASTER_PORTS[0], MASTER_PORTS[-1]):
+    for port in (port_at(0), port_at(PORTS - 1)):
         assert read(signed({**GOOD, "port": port})) == 3
 
 
@@ -98,7 +99,7 @@ def test_through_a_rotation_old_and_new_pods_take_what_is_signed_with_both() -> 
     new = SigningKeys(both.private[:1], seed)
     for keys in (KEYS, both, new):
         assert read(signed(GOOD, both), worker(keys)) == 3
-    with pytest.raises(InvalidAssignment, match="none was made with a key that this pod knows"):
+    with pytest.raises(ProtocolError, match="none was made with a key that this pod knows"):
         read(signed(GOOD, new), worker(KEYS))
 
 
@@ -110,7 +111,7 @@ def test_the_same_text_is_verified_once_however_often_it_comes(monkeypatch: pyte
     for _ in range(5):
         mine.read(json.loads(json.dumps(data)))
     assert len(checked) == 1
-    with pytest.raises(InvalidAssignment):
+    with pytest.raises(ProtocolError):
         mine.read({**data, "attempt": 4})
 
 
@@ -237,6 +238,6 @@ def test_ranks_never_see_the_namespaces_secret(job: Job) -> None:
 
 def test_what_operator_and_agent_derive_is_the_same() -> None:
     settings = worker()
-    assert authority.job_token(settings) == KEYS.job_token("ns", JOB_UID) == TOKEN
-    assert authority.job_token(settings._replace(agents_secret="")) == ""
+    assert job_token(settings.agents_secret, settings.job_uid) == KEYS.job_token("ns", JOB_UID) == TOKEN
+    assert job_token("", settings.job_uid) == ""
     assert settings.public_keys == tuple(base64.b64decode(text) for text in KEYS.public_keys.split(","))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.assignment import Assignment, from_wire
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.planner.leaving import FORGOTTEN_SECONDS, PATIENCE_SECONDS, Leaving, Standing
-from trainmaster.agent.report import Report
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
 
 from .test_parsers import GOOD
 
-ASSIGNMENT = from_wire(GOOD)
+ASSIGNMENT = Assignment.parse(GOOD)
 FINISHED = Report(ASSIGNMENT.attempt, 1, "uid", "Finished", exit_code=0)
 FAILED = Report(ASSIGNMENT.attempt, 1, "uid", "Failed", exit_code=1, reason="Error", culprit=False)
 

@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 from tests.unit.agent.test_parsers import GOOD
 from tests.unit.hostile_json import JSON, damaged, nested
-from trainmaster.agent import assignment, progress, report
-from trainmaster.agent.errors import InvalidAssignment
+from trainmaster.agent import progress
 from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import clean_evidence
 from trainmaster.agent.network import http, leader
 from trainmaster.agent.network.connection import BrokenLines, Lines
 from trainmaster.agent.process import classification, saved_report
+from trainmaster.wire.assignment import Assignment, parse_text
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import MAX_TERMINATION_BYTES
+from trainmaster.wire.progress import parse_ranks
+from trainmaster.wire.report import Report
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
@@ -36,10 +40,10 @@ def text_of(value: Any) -> bytes:
 
 @given(damaged(GOOD))
 def test_an_assignment_is_read_or_refused(data: Any) -> None:
-    for read, given_ in ((assignment.from_wire, data), (assignment.parse, text_of(data))):
+    for read, given_ in ((Assignment.parse, data), (parse_text, text_of(data))):
         try:
             read(given_)
-        except InvalidAssignment as error:
+        except ProtocolError as error:
             assert len(str(error)) < 300
 
 
@@ -50,21 +54,25 @@ def test_an_assignment_is_read_or_refused(data: Any) -> None:
 )
 @pytest.mark.parametrize("field", sorted(GOOD))
 def test_no_value_of_an_assignment_ends_an_agent(field: str, value: Any) -> None:
-    with pytest.raises(InvalidAssignment):
-        assignment.from_wire({**GOOD, field: value})
+    with pytest.raises(ProtocolError):
+        Assignment.parse({**GOOD, field: value})
 
 
 @given(damaged(REPORT))
 def test_a_report_is_bounded(data: Any) -> None:
-    found = report.from_wire(data)
+    found = Report.read(data)
     if found is not None:
-        assert len(found.termination_message().encode()) <= report.MAX_TERMINATION_BYTES
+        assert len(found.termination_message().encode()) <= MAX_TERMINATION_BYTES
         json.dumps(found.to_wire(), allow_nan=False)
 
 
 @given(damaged(RANKS))
 def test_progress_is_bounded(data: Any) -> None:
-    json.dumps(progress.clean_ranks(data), allow_nan=False).encode()
+    try:
+        found = parse_ranks(data)
+    except ProtocolError:
+        return
+    json.dumps([ranks.to_wire() for ranks in found.values()], allow_nan=False).encode()
 
 
 @given(damaged(STANDINGS))

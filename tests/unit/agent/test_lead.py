@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, environment
-from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network import leader, workers
 from trainmaster.agent.network.connection import MAX_LINE_BYTES, Connection, Pace, json_line
@@ -19,6 +18,7 @@ from trainmaster.agent.network.kept_lines import KeptLines
 from trainmaster.agent.network.leader import MAX_MEMBER_PENDING_BYTES, Lead
 from trainmaster.agent.network.workers import MAX_ARRIVING, MAX_OTHERS
 from trainmaster.agent.settings import read_settings
+from trainmaster.wire.assignment import Assignment
 
 from .test_parsers import GOOD
 
@@ -30,7 +30,7 @@ def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
     table = Lead(loop, settings, lambda *_: None, lambda _: None, lambda: None, lambda *_: None)
     workers = list(range(400))
     names = [f"job-{worker}.job.ns.svc" for worker in workers]
-    table.assignment_changed(from_wire({**GOOD, "workers": workers, "hosts": names, "uids": None}))
+    table.assignment_changed(received({**GOOD, "workers": workers, "hosts": names, "uids": None}))
     sockets = []
     for worker in workers[1:]:
         ours, theirs = tcp_pair()
@@ -51,6 +51,11 @@ def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
     assert sorted(told) == workers
     for sock in (*sockets, theirs):
         sock.close()
+
+
+def received(data: dict[str, Any]) -> Assignment:
+    """An assignment as it has come to an agent."""
+    return Assignment.parse(data)._replace(signed=data)
 
 
 class Alone:
@@ -92,12 +97,12 @@ def test_what_members_never_read_is_kept_once_and_to_a_bound(alone: Alone) -> No
     large = {**GOOD, "workers": workers, "hosts": ["x" * 200] * 500, "master": "x" * 200, "uids": None}
     members = [alone.member(worker)[0] for worker in range(1, 30)]
     for attempt in range(4, 9):
-        alone.lead.assignment_changed(from_wire({**large, "attempt": attempt}))
+        alone.lead.assignment_changed(received({**large, "attempt": attempt}))
     waiting = {id(piece): len(piece) for member in members for piece in member._pending}
     assert sum(waiting.values()) < 2 * MAX_MEMBER_PENDING_BYTES, "the assignments once, not for each member"
     assert not any(member.closed for member in members)
     for attempt in range(9, 20):
-        alone.lead.assignment_changed(from_wire({**large, "attempt": attempt}))
+        alone.lead.assignment_changed(received({**large, "attempt": attempt}))
     assert all(member.closed for member in members)
 
 
@@ -105,7 +110,7 @@ def test_a_member_that_sends_without_end_is_read_at_its_pace(alone: Alone, monke
     monkeypatch.setattr(leader, "MEMBER_BYTES_PER_SECOND", 1e-6)
     taken: list[int] = []
     monkeypatch.setattr(alone.lead, "take_progress", lambda worker, line: taken.append(worker))
-    alone.lead.assignment_changed(from_wire(GOOD))
+    alone.lead.assignment_changed(received(GOOD))
     connection, theirs = alone.member(1)
     line = json_line({"type": "progress", "attempt": 3, "at": 1.0, "ranks": {"1": {"step": 1}}})
     for _ in range(2_000):
@@ -126,7 +131,7 @@ def test_who_joins_says_soon_who_it_is(alone: Alone, monkeypatch: pytest.MonkeyP
 
 
 def test_members_that_the_job_doesnt_have_are_few(alone: Alone) -> None:
-    alone.lead.assignment_changed(from_wire(GOOD))
+    alone.lead.assignment_changed(received(GOOD))
     others = [alone.member(worker)[0] for worker in range(1_000, 1_000 + MAX_OTHERS)]
     refused, _ = alone.member(5_000)
     assert refused.closed and not any(connection.closed for connection in others)
@@ -150,7 +155,7 @@ def test_what_is_kept_of_workers_lines_has_a_bound() -> None:
 
 @pytest.mark.parametrize("at", ["Infinity", "NaN", "-1", "1e400", "true", '"now"', "9" * 400])
 def test_a_time_that_is_none_is_passed_on_to_nobody(alone: Alone, at: str) -> None:
-    alone.lead.assignment_changed(from_wire(GOOD))
+    alone.lead.assignment_changed(received(GOOD))
     _, theirs = alone.member(1)
     stream, operator = alone.connection()
     alone.lead.open_stream(stream)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.signer import TOKEN, environment
-from trainmaster.agent.assignment import from_wire
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network import follower
 from trainmaster.agent.network.http import UPGRADED
 from trainmaster.agent.settings import read_settings
+from trainmaster.wire.assignment import Assignment
 
 from .test_parsers import GOOD
 
@@ -51,7 +51,7 @@ def make_link(listener: Listener, received: list[dict[str, Any]]) -> tuple[Loop,
     environ = {**environment(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_AGENT_PORT": str(listener.port)}
     loop = Loop()
     made = follower.Link(loop, read_settings(environ), lambda: [{"type": "hello"}], received.append, lambda: None)
-    made.assignment_changed(from_wire({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"], "master": "127.0.0.1"}))
+    made.assignment_changed(Assignment.parse({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"], "master": "127.0.0.1"}))
     return loop, made
 
 
@@ -115,7 +115,7 @@ def test_a_lead_whose_worker_has_a_new_pod_is_left_for_that_pod(listener: Listen
     old = joined("a")
     turn(loop, lambda: made.followed)
     made.assignment_changed(
-        from_wire({**GOOD, "attempt": 9, "hosts": hosts, "master": hosts[0], "uids": ["new", "mine"]})
+        Assignment.parse({**GOOD, "attempt": 9, "hosts": hosts, "master": hosts[0], "uids": ["new", "mine"]})
     )
     assert made.lead is None
     # The name still leads to the old pod: it is left again, and tried again after a while.

@@ -12,11 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
-from trainmaster.agent import progress, report
-from trainmaster.agent.assignment import Assignment, AssignmentFile, from_wire, newer, parse
-from trainmaster.agent.errors import InvalidAssignment
+from trainmaster.agent import progress
+from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.network import http
 from trainmaster.agent.network.connection import BrokenLines, Lines
+from trainmaster.wire.assignment import Assignment, newer, parse_text
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
 
 GOOD: dict[str, Any] = {
     "job": JOB_UID,
@@ -34,15 +37,17 @@ JSON = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dict
 
 
 def test_an_assignment_survives_the_wire() -> None:
-    assert from_wire(parse(json.dumps(GOOD))).wire == GOOD
-    assert from_wire(GOOD).node_rank(1, "b") == 1
-    assert from_wire(GOOD).node_rank(1, "other") is None
-    assert from_wire(GOOD).node_rank(2, "b") is None
-    assert from_wire({**GOOD, "uids": None}).node_rank(1, "other") == 1
+    assert Assignment.parse(parse_text(json.dumps(GOOD))).to_wire() == {
+        name: value for name, value in GOOD.items() if name != "signatures"
+    }
+    assert Assignment.parse(GOOD).node_rank(1, "b") == 1
+    assert Assignment.parse(GOOD).node_rank(1, "other") is None
+    assert Assignment.parse(GOOD).node_rank(2, "b") is None
+    assert Assignment.parse({**GOOD, "uids": None}).node_rank(1, "other") == 1
 
 
 def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
-    equal, uneven = from_wire(GOOD), from_wire({**GOOD, "processes": [8, 4]})
+    equal, uneven = Assignment.parse(GOOD), Assignment.parse({**GOOD, "processes": [8, 4]})
     assert (equal.first_rank(1, 4), equal.world_size(4)) == (4, 8)
     assert (uneven.first_rank(0, 8), uneven.first_rank(1, 4)) == (0, 8)
     assert uneven.world_size(4) == uneven.world_size(8) == 12
@@ -53,7 +58,7 @@ def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
     [
         ({"attempt": -1}, "assignment.attempt: -1 is not a whole number from 0 to 1000000"),
         ({"attempt": True}, "assignment.attempt: True is not a whole number from 0 to 1000000"),
-        ({"workers": []}, "assignment.workers: [] is not a list of 1 to 4096 items"),
+        ({"workers": []}, "assignment.workers: a list of 0 items is not a list of 1 to 4096 items"),
         ({"workers": [1, 1]}, "assignment.workers: an index stands there twice"),
         ({"hosts": ["x"]}, "assignment.hosts: 1 items for 2 workers"),
         ({"uids": ["x"]}, "assignment.uids: 1 items for 2 workers"),
@@ -70,14 +75,14 @@ def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
     ],
 )
 def test_a_bad_assignment_is_refused_by_field(change: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InvalidAssignment) as refused:
-        from_wire({**GOOD, **change})
+    with pytest.raises(ProtocolError) as refused:
+        Assignment.parse({**GOOD, **change})
     assert str(refused.value) == sentence
 
 
 def test_the_higher_attempt_wins_and_at_the_same_one_hold() -> None:
     def of(attempt: int, state: str) -> Assignment:
-        return from_wire({**GOOD, "attempt": attempt, "state": state})
+        return Assignment.parse({**GOOD, "attempt": attempt, "state": state})
 
     assert newer(None, of(1, "Run"))
     assert newer(of(1, "Hold"), of(2, "Run"))
@@ -90,25 +95,25 @@ def test_the_higher_attempt_wins_and_at_the_same_one_hold() -> None:
 @given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_text_is_an_assignment_or_refused(text: bytes) -> None:
     try:
-        from_wire(parse(text))
-    except InvalidAssignment as refused:
+        Assignment.parse(parse_text(text))
+    except ProtocolError as refused:
         assert len(str(refused)) < 400
 
 
 @given(st.sampled_from(sorted(GOOD)), JSON)
 def test_any_value_in_any_field_is_taken_or_refused(field: str, value: Any) -> None:
     try:
-        taken = from_wire({**GOOD, field: value})
-    except InvalidAssignment as refused:
+        taken = Assignment.parse({**GOOD, field: value})
+    except ProtocolError as refused:
         assert field in str(refused) or "workers" in str(refused) or "master" in str(refused)
     else:
-        assert from_wire(json.loads(json.dumps(taken.wire))) == taken
+        assert Assignment.parse(json.loads(json.dumps(taken.to_wire()))) == taken
 
 
 def test_deep_nesting_is_refused() -> None:
     deep = "[" * 100_000
-    with pytest.raises(InvalidAssignment):
-        parse(deep)
+    with pytest.raises(ProtocolError):
+        parse_text(deep)
     assert progress.parse_progress(b'{"step":' + b"[" * 4_000) is None
     assert list(Lines(200_000).feed(deep.encode() + b'\n{"a":1}\n')) == [{"a": 1}]
 
@@ -124,7 +129,7 @@ def test_the_annotations_file_is_read_when_it_has_changed(tmp_path: Path) -> Non
     assert file.poll() == GOOD
     assert file.poll() is None
     path.write_text("{")
-    with pytest.raises(InvalidAssignment):
+    with pytest.raises(ProtocolError):
         file.poll()
 
 
@@ -231,15 +236,15 @@ def test_who_sends_a_head_byte_by_byte_is_given_up_after_some_pieces() -> None:
 def test_any_report_is_bounded_or_refused(value: Any) -> None:
     base = {"state": "Failed", "attempt": 1, "worker": 0}
     for data in (value, {**base, "error": value, "exitCode": value, "at": value, "uid": value, "rank": value}):
-        found = report.from_wire(data)
+        found = Report.read(data)
         if found is not None:
-            assert report.from_wire(json.loads(json.dumps(found.to_wire(), allow_nan=False))) is not None
+            assert Report.read(json.loads(json.dumps(found.to_wire(), allow_nan=False))) is not None
 
 
 @given(st.text(max_size=3_000))
 def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
     # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
-    made = report.Report(1, 0, "uid", "Failed", error=error)
+    made = Report(1, 0, "uid", "Failed", error=error)
     message = made.termination_message()
     assert len(message.encode()) <= 4_000
     assert error.endswith(json.loads(message)["error"])
@@ -247,10 +252,10 @@ def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
 
 @given(JSON | st.dictionaries(st.sampled_from(["step", "loss", "section", "result", "message"]), JSON))
 def test_any_progress_is_bounded_and_finite(value: Any) -> None:
-    found = progress.clean_progress(value)
+    found = RankProgress.salvage(value)
     if found is not None:
-        assert len(json.dumps(found, allow_nan=False)) < 8_192
-    progress.clean_ranks(value)
+        assert len(json.dumps(found.to_wire(), allow_nan=False)) < 8_192
+        assert RankProgress.parse(found.to_wire()) == found, "what an agent keeps is what its operator accepts"
 
 
 @given(st.binary(max_size=5_000))

@@ -10,11 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import HUGE, JSON, damaged, nested
-from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, parse_ranks
-from trainmaster.api.json_values import shown
+from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean
 from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
-from trainmaster.api.protocol import Assignment, ProtocolError, Report, parse_progress
 from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.wire.assignment import Assignment, parse_text
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.evidence import parse_ranks
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import shown
 
 REPORT: dict[str, Any] = {
     "attempt": 3,
@@ -42,11 +46,9 @@ PROGRESS: dict[str, Any] = {
     "message": "words",
     "result": {"accuracy": 0.9},
 }
-ASSIGNMENT = json.loads(
-    Assignment(
-        "uid", 3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 28533, processes=(8, 4)
-    ).to_json()
-)
+ASSIGNMENT = Assignment(
+    "uid", 3, (0, 1), ("a", "b"), ("bert-0.bert.ns.svc", "bert-1.bert.ns.svc"), 28533, processes=(8, 4)
+).to_wire()
 EVIDENCE: dict[str, Any] = {
     "attempt": 3,
     "failure": {"reason": "Hung"},
@@ -110,7 +112,7 @@ def test_a_report_is_parsed_or_refused(data: Any) -> None:
 def test_progress_is_parsed_or_refused(data: Any) -> None:
     if isinstance(data, dict):
         try:
-            progress = parse_progress(data)
+            progress = RankProgress.parse(data)
         except ProtocolError:
             return
         json.dumps([progress.loss, progress.step, dict(progress.result), progress.message], allow_nan=False)
@@ -119,11 +121,11 @@ def test_progress_is_parsed_or_refused(data: Any) -> None:
 @given(damaged(ASSIGNMENT).map(as_text) | st.text(st.characters()) | JSON)
 def test_an_assignment_is_parsed_or_refused(text: Any) -> None:
     try:
-        assignment = Assignment.parse(text)
+        assignment = Assignment.parse(parse_text(text))
     except ProtocolError:
         return
     # What is taken can be written again, and reads the same.
-    assert Assignment.parse(assignment.to_json()) == assignment
+    assert Assignment.parse(assignment.to_wire()) == assignment
 
 
 @given(damaged(EVIDENCE).map(as_text) | st.text(st.characters()))
@@ -138,7 +140,7 @@ def test_evidence_of_ranks_is_parsed_or_refused(data: Any) -> None:
         ranks = parse_ranks(data)
     except ProtocolError:
         return
-    json.dumps(ranks, allow_nan=False)
+    json.dumps([state.to_wire() for state in ranks.values()], allow_nan=False)
 
 
 @given(JSON)
@@ -188,7 +190,7 @@ def test_a_status_is_read_or_refused(data: Any) -> None:
 )
 def test_an_annotation_that_broke_the_operator_is_no_assignment(text: str) -> None:
     with pytest.raises(ProtocolError):
-        Assignment.parse(text)
+        Assignment.parse(parse_text(text))
 
 
 @pytest.mark.parametrize(
@@ -197,4 +199,4 @@ def test_an_annotation_that_broke_the_operator_is_no_assignment(text: str) -> No
 )
 def test_progress_that_is_no_plausible_number_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"^{field}: "):
-        parse_progress({field: value})
+        RankProgress.parse({field: value})

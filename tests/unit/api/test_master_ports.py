@@ -7,7 +7,8 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainmaster.api.protocol import AGENT_PORT, DEFAULT_MASTER_PORT, MASTER_PORTS, master_port
+from trainmaster.wire.names import AGENT_PORT
+from trainmaster.wire.ports import DEFAULT_MASTER_PORT, PORTS, is_master_port, master_port, port_at
 
 uids = st.uuids().map(str)
 attempts = st.integers(1, 1_000_000)
@@ -23,8 +24,10 @@ def test_a_port_is_nobody_elses(uid: str, attempt: int) -> None:
 @settings(max_examples=5)
 @given(uids, attempts)
 def test_no_port_comes_again_before_all_others_were_used(uid: str, attempt: int) -> None:
-    ports = {master_port(uid, attempt + later) for later in range(len(MASTER_PORTS))}
-    assert ports == set(MASTER_PORTS)
+    ports = {master_port(uid, attempt + later) for later in range(PORTS)}
+    assert ports == {port_at(place) for place in range(PORTS)}
+    assert len(ports) == PORTS
+    assert ports == {port for port in range(65_536) if is_master_port(port)}
 
 
 def test_jobs_hardly_meet() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.signer import KEYS
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
 from trainmaster.reconciling.snapshot import Job, Observed
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
 
 NAMESPACE = "team-a"
 JOB_UID = "11111111-1111-1111-1111-111111111111"
@@ -44,7 +45,7 @@ def assignment(
         workers=workers,
         uids=None,
         hosts=tuple(f"{name}-{worker}.{name}.{NAMESPACE}.svc" for worker in workers),
-        port=29500 + attempt,
+        port=28500 + attempt,
     )
 
 

@@ -39,6 +39,8 @@ class FakeHttp:
     cluster: FakeCluster
     url: str = ""
     crd_installed: bool = True
+    # Whether discovery shows the custom resource.
+    crd_discovered: bool = True
     # What is sent in place of a string: JSON that Python itself wouldn't write.
     written_as: dict[str, str] = field(default_factory=dict)
     watches: dict[str, int] = field(default_factory=dict)
@@ -74,10 +76,11 @@ class FakeHttp:
         if parts == ["version"]:
             return web.json_response({"major": "1", "minor": "36", "gitVersion": "v1.36.0"})
         served = [r for r in SERVED if self.crd_installed or r != JOBS]
+        discovered = [r for r in served if self.crd_discovered or r != JOBS]
         if parts == ["api"]:
             return web.json_response({"kind": "APIVersions", "versions": ["v1"]})
         if parts == ["apis"]:
-            return web.json_response({"kind": "APIGroupList", "groups": [_group(r) for r in served if r.group]})
+            return web.json_response({"kind": "APIGroupList", "groups": [_group(r) for r in discovered if r.group]})
         group, version, rest = ("", parts[1], parts[2:]) if parts[0] == "api" else (parts[1], parts[2], parts[3:])
         mine = [r for r in served if (r.group, r.version) == (group, version)]
         if not rest:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from trainmaster.api.parsing import parse_spec
-from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import Condition, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.assignments import desired_assignment
@@ -35,6 +34,7 @@ from trainmaster.reconciling.snapshot import (
 )
 from trainmaster.reconciling.times import to_text
 from trainmaster.rendering import Settings
+from trainmaster.wire.report import Report
 
 NOW = 1_795_233_600.0
 UID = "5f0c7a7e-job"

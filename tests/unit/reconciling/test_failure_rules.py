@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.reconciling.builders import job
+from tools.reasons_page import reasons_page
 from trainmaster.reconciling.attribution import Cause
 from trainmaster.reconciling.failure_rules import delay, judge
-from trainmaster.reconciling.reasons import REASON_BY_EXIT_CODE, REASONS, markdown
+from trainmaster.reconciling.reasons import REASONS
+from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
 
 
 def judged(cause: Cause, restarts: int = 0, **policy: Any) -> tuple[str, str]:
@@ -77,7 +79,7 @@ def test_without_a_back_off_nothing_waits() -> None:
 
 
 def test_every_reason_is_documented_and_every_code_leads_to_one() -> None:
-    table = markdown()
+    table = reasons_page()
     assert all(f"| `{name}` |" in table for name in REASONS)
     assert set(REASON_BY_EXIT_CODE.values()) <= REASONS.keys()
     for code, name in REASON_BY_EXIT_CODE.items():

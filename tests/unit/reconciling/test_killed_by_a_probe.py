@@ -20,8 +20,8 @@ from tests.unit.reconciling.builders import (
     said,
     stream,
 )
-from trainmaster.api.protocol import Report
 from trainmaster.reconciling.snapshot import Observed, PodView
+from trainmaster.wire.report import Report
 
 WORDS = "the kubelet: Container worker failed liveness probe, will be restarted"
 

@@ -25,13 +25,13 @@ from tests.unit.reconciling.builders import (
     running,
     said,
 )
-from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.attribution import Cause
 from trainmaster.reconciling.failure_rules import delay
 from trainmaster.reconciling.snapshot import Job, Observed
 from trainmaster.reconciling.times import to_seconds, to_text, to_whole_text
+from trainmaster.wire.progress import RankProgress
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([1.7e308, -1.7e308, 5e-324])
 NUMBERS = ("epoch", "loss", "samples_per_second", "step_seconds", "eta_seconds")
@@ -41,6 +41,9 @@ RANK = st.builds(
     **dict.fromkeys(("step", "total_steps", "start_step"), st.none() | st.integers(0, 2**53 - 1)),
     **dict.fromkeys((*NUMBERS, *WAITS), st.none() | FINITE),
     section=st.sampled_from([None, "train", "evaluate", "checkpoint"]),
+    section_seconds=st.none(),
+    message=st.just(""),
+    result=st.just(()),
 )
 STATUS: dict[str, Any] = {
     **running(2, restarts=1).model_dump(mode="json", by_alias=True, exclude_none=True),

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.reconciling.builders import NOW, decided, job, kinds, observed, pod, pods, running, said, settled
-from trainmaster.api.protocol import Report
 from trainmaster.reconciling.decision import Apply
+from trainmaster.wire.report import Report
 
 TWICE: dict[str, Any] = {"node_blames": {"node-1": 2}}
 

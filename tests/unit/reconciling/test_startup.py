@@ -25,9 +25,9 @@ from tests.unit.reconciling.builders import (
     said,
     stream,
 )
-from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.snapshot import Observed, PodView, Problem
+from trainmaster.wire.report import Report
 
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate"
 FRESH: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": []}

@@ -17,11 +17,11 @@ from tests.unit.reconciling.builders import (
     running,
     said,
 )
-from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import JobStatus, Progress
 from trainmaster.reconciling.conditions import condition, with_condition
 from trainmaster.reconciling.snapshot import Observed
 from trainmaster.reconciling.times import since, to_seconds, to_text, to_whole_text
+from trainmaster.wire.progress import RankProgress
 
 
 def ranks(**fields: Any) -> dict[int, dict[int, RankProgress]]:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.unit.reconciling.builders import NOW, container, decided, job, observed, pod, pods, running, said
 from tests.unit.reconciling.world import check_time
-from trainmaster.api.protocol import RankProgress
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.snapshot import Observed, PodView
 from trainmaster.reconciling.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.rendering import Settings
+from trainmaster.wire.progress import RankProgress
 
 
 def spent(status: JobStatus) -> dict[str, float]:

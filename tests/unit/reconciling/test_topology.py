@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.unit.reconciling.builders import decided, job, kinds, observed, pod, pods, running, said, settled, stream
-from trainmaster.api.protocol import Assignment
 from trainmaster.reconciling.decision import Assign, Decision
 from trainmaster.reconciling.snapshot import Observed
+from trainmaster.wire.assignment import Assignment
 
 PACK: dict[str, Any] = {"workers": 4, "scheduling": {"topology": {"key": "rack"}}}
 FRESH: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": [], "workers": 4}

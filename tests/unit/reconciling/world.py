@@ -20,12 +20,14 @@ from tests.unit.reconciling.world_agents import Agents
 from tests.unit.reconciling.world_operator import START, Operator, Outdated
 from tests.unit.reconciling.world_pods import Pod, Room
 from trainmaster.api.parsing import parse_spec
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION, Assignment, Report
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster.reconciling.situation import ENDED_STATES
 from trainmaster.reconciling.snapshot import ChildView
 from trainmaster.reconciling.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
+from trainmaster.wire.assignment import Assignment, parse_text
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
+from trainmaster.wire.report import Report
+from trainmaster.wire.states import ENDED
 
 
 class World:
@@ -140,7 +142,9 @@ class World:
             self.service = ChildView(manifest["kind"], "bert", "service-uid", rendered_hash, self.uid)
             operator.service = self.service
             return
-        self.template = Assignment.parse(manifest["spec"]["template"]["metadata"]["annotations"][ASSIGNMENT_ANNOTATION])
+        self.template = Assignment.parse(
+            parse_text(manifest["spec"]["template"]["metadata"]["annotations"][ASSIGNMENT_ANNOTATION])
+        )
         self.replicas = manifest["spec"]["replicas"]
         self.child = ChildView(
             "StatefulSet", "bert", "set-uid", rendered_hash, self.uid, replicas=self.replicas, assignment=self.template
@@ -231,7 +235,7 @@ class World:
             if pod.running and not pod.frozen:
                 for report in list(pod.reports.values()):
                     operator.take(report)
-                    if report.state in ENDED_STATES:
+                    if report.state in ENDED:
                         pod.acked = max(pod.acked, report.attempt)
 
     # Faults.

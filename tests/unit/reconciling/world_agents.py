@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.unit.reconciling.world_pods import Pod
-from trainmaster.api.protocol import Assignment
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES
-from trainmaster.reconciling.situation import ENDED_STATES
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.states import ENDED
 
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World
@@ -68,7 +68,7 @@ class Agents:
             return
         if pod.mark is not None and pod.mark.attempt >= attempt:
             if pod.mark.attempt == attempt and pod.ranks != attempt:
-                if pod.mark.state not in ENDED_STATES:
+                if pod.mark.state not in ENDED:
                     pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
                 else:
                     pod.reports[attempt] = pod.mark

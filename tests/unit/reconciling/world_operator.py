@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from tests.unit.reconciling.builders import SETTINGS
 from tests.unit.reconciling.world_agents import STEPS
-from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
-from trainmaster.reconciling.situation import ENDED_STATES
 from trainmaster.reconciling.snapshot import ChildView, Job, MemberView, Observed, PodView, StreamView
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.states import ENDED
 
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World
@@ -48,7 +49,7 @@ class Operator:
         """As the store does: an end isn't taken back by what was said before it."""
         key = (report.attempt, report.worker)
         known = self.reports.get(key)
-        if known is None or known.uid != report.uid or known.state not in ENDED_STATES:
+        if known is None or known.uid != report.uid or known.state not in ENDED:
             self.reports[key] = report
 
     def run_pass(self, world: World, dies_after: int | None = None) -> bool:

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster.api.protocol import Assignment, Report
-from trainmaster.reconciling.situation import ENDED_STATES
 from trainmaster.reconciling.snapshot import ContainerEnd, ContainerView, PodView
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
+from trainmaster.wire.states import ENDED
 
 FIRST_BACK_OFF, LONGEST_BACK_OFF = 10.0, 300.0
 
@@ -104,7 +105,7 @@ class Pod:
 
     def say(self, now: float, attempt: int, state: Any, **fields: Any) -> None:
         """The agent makes a report, and its mark of it."""
-        if state in ENDED_STATES:
+        if state in ENDED:
             self.ranks = self.joined = self.fault = None
         report = Report(attempt, self.worker, self.uid, state, at=now + self.skew, **fields)
         if self.mark is None or self.mark.attempt <= attempt:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from trainmaster.api.parsing import parse_spec
-from trainmaster.api.protocol import Assignment, master_port
 from trainmaster.api.rules import MAX_SET_NAME
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobSpec
@@ -26,6 +24,8 @@ from trainmaster.rendering import (
     worker_layout,
     world_size,
 )
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.ports import master_port
 
 JOB = JobIdentity("team", "bert", "uid-1")
 OTHER_IMAGE = {"image": "example.com/train:1", "command": ["python", "train.py"]}
@@ -82,8 +82,8 @@ def test_the_world_counts_each_groups_own_ranks() -> None:
     assert {one["WORLD_SIZE"] for one in environments} == {"28"}
     assignment = first_assignment(JOB, spec(**TWO_GROUPS))
     assert assignment.processes == (8, 8, 4, 4, 4), "or an agent couldn't tell its global ranks"
-    assert Assignment.parse(assignment.to_json()) == assignment
-    assert "processes" not in first_assignment(JOB, spec(workers=3)).to_json()
+    assert Assignment.parse(assignment.to_wire()) == assignment
+    assert "processes" not in first_assignment(JOB, spec(workers=3)).to_wire()
     assert {one["NNODES"] for one in environments} == {"5"}
 
 
@@ -129,7 +129,7 @@ def test_the_largest_assignment_fits_into_a_pods_annotations() -> None:
     largest = first_assignment(job, parse_spec({"workers": MAX_WORKERS}, job.name))
     uids = ("3f1d6c1e-0000-4000-8000-000000000000",) * MAX_WORKERS
     keys = SigningKeys(tuple(bytes([number]) * 32 for number in range(MAX_KEYS)), bytes(32))
-    assert len(keys.sign(replace(largest, uids=uids))) < 250 * 1024
+    assert len(keys.sign(largest._replace(uids=uids))) < 250 * 1024
 
 
 def test_seconds_are_handed_on_exactly() -> None:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from trainmaster.agent.hang.stacks import threads_of
-from trainmaster.agent.progress import SECTIONS, Heartbeats
-from trainmaster.agent.report import text, whole
+from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.states import SECTIONS
+from trainmaster.wire.values import text, whole
 
 # Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
 _WAITS = re.compile(

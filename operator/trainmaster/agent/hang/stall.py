@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster.agent.errors import EXIT_BY_REASON
 from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS, MAX_WORKER_BYTES, evidence_line
 from trainmaster.agent.hang.evidence import Inquiry
@@ -21,8 +20,10 @@ from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.process.classification import Outcome
 from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.process.run import Run
-from trainmaster.agent.report import MAX_ERROR_CHARACTERS, text
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.reasons import EXIT_BY_REASON
+from trainmaster.wire.values import text
 
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.authority import job_token
 from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.network.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines, Pace
 from trainmaster.agent.network.joining import Joined, Joining
 from trainmaster.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
 from trainmaster.agent.process.preparation import MasterContact
-from trainmaster.agent.report import text
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.signing import job_token
+from trainmaster.wire.values import text
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 HURRY_SECONDS = 3.0
@@ -139,7 +139,7 @@ class Link:
                 self._loop,
                 assignment.hosts[position],
                 self._settings.port,
-                job_token(self._settings),
+                job_token(self._settings.agents_secret, self._settings.job_uid),
                 self._settings.hosts_file,
                 lambda joined: self._tried(assignment, position, joined),
             )

@@ -12,6 +12,7 @@ from trainmaster.agent.loop import WRITE, Loop
 from trainmaster.agent.network.connection import Connection
 from trainmaster.agent.network.http import UPGRADE_PROTOCOL
 from trainmaster.agent.network.resolve import Resolved, resolve
+from trainmaster.wire.names import TOKEN_HEADER
 
 LIMIT_SECONDS = 1.0
 MAX_ANSWER_BYTES = 4_096
@@ -87,7 +88,7 @@ class Joining:
         self._connection = Connection(self._loop, sock, self._received, lambda: self._fail(closed))
         self._connection.send(
             (
-                f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\nTrainmaster-Token: {self._token}\r\n"
+                f"GET /v1/join HTTP/1.1\r\nHost: {self._host}\r\n{TOKEN_HEADER}: {self._token}\r\n"
                 f"Connection: Upgrade\r\nUpgrade: {UPGRADE_PROTOCOL}\r\n\r\n"
             ).encode()
         )

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Optional
 
-from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.hang.diagnosis import MAX_EVIDENCE_BYTES, Inquest, evidence_line
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.connection import BrokenLines, Connection, Lines, Pace, json_line
@@ -20,9 +19,12 @@ from trainmaster.agent.network.kept_lines import KeptLines
 from trainmaster.agent.network.workers import Member, Members
 from trainmaster.agent.process.environment import mismatches
 from trainmaster.agent.process.run import FAILURE_GRACE
-from trainmaster.agent.progress import clean_ranks
-from trainmaster.agent.report import Report, from_wire, text, whole
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.progress import parse_ranks
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import text, whole
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
@@ -115,7 +117,7 @@ class Lead:
         # An attempt's evidence is kept for an operator that comes a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
         self._inquest.close()
-        self._assignment_line = json_line({"type": "assignment", "assignment": assignment.wire})
+        self._assignment_line = json_line({"type": "assignment", "assignment": assignment.signed})
         self._table.tell(self._assignment_line)
         self._emit({"type": "member", **self._own.to_wire(True)})
 
@@ -266,14 +268,17 @@ class Lead:
         member.heard_at = time.monotonic()
         kind = line.get("type")
         if kind == "report":
-            report = from_wire(line.get("report"))
+            report = Report.read(line.get("report"))
             # A member speaks for itself only.
             if report is not None and report.worker == member.worker:
                 self.take_report(report._replace(uid=member.uid))
         elif kind == "progress":
             attempt, at = whole(line.get("attempt")), line.get("at")
             if attempt is not None and not isinstance(at, bool) and isinstance(at, (int, float)) and 0 <= at < 1e12:
-                ranks = clean_ranks(line.get("ranks"))
+                try:
+                    ranks = {str(rank): said.to_wire() for rank, said in parse_ranks(line.get("ranks")).items()}
+                except ProtocolError:
+                    return
                 self.take_progress(
                     member.worker,
                     {"type": "progress", "attempt": attempt, "worker": member.worker, "ranks": ranks, "at": at},

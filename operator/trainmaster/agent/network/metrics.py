@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from trainmaster.agent.report import STATES, Report
+from trainmaster.wire.report import Report
+from trainmaster.wire.states import STATES
 
 _OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),

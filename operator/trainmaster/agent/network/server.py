@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.errors import InvalidAssignment, LaunchError
+from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.network.connection import READ_BYTES, Connection
 from trainmaster.agent.network.http import (
@@ -23,8 +22,10 @@ from trainmaster.agent.network.http import (
     response,
 )
 from trainmaster.agent.network.unauthenticated import Strangers, group_of, room_for_strangers
-from trainmaster.agent.report import whole
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.values import whole
 
 REQUEST_SECONDS = 10.0
 """A request that isn't complete by then is given up, and so is a connection that stays idle between two."""
@@ -53,7 +54,7 @@ class Handlers(NamedTuple):
     token: Callable[[], str]
     """The token, or "" where there is none, and nobody gets in."""
     read: Callable[[Any], Assignment]
-    """Check what was pushed; raises InvalidAssignment."""
+    """Check what was pushed; raises ProtocolError."""
     offer: Callable[[Assignment], Assignment]
     """Take an assignment if it is higher; returns the one that then holds."""
     acknowledge: Callable[[int], None]
@@ -273,14 +274,14 @@ class Exchange:
     def _take_assignment(self, body: bytes) -> bytes:
         try:
             assignment = self._handlers.read(_json(body))
-        except InvalidAssignment as error:
+        except ProtocolError as error:
             return response(400, f"{error}\n")
         holds = self._handlers.offer(assignment)
         if (holds.attempt, holds.state) == (assignment.attempt, assignment.state):
             return response(204)
         if holds.attempt < assignment.attempt:
             return response(503, "this agent is on its way out\n")
-        return response(409, json.dumps(holds.wire) + "\n", "application/json")
+        return response(409, json.dumps(holds.signed) + "\n", "application/json")
 
     def _take_ack(self, body: bytes) -> bytes:
         data = _json(body)

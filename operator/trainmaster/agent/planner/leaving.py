@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Optional
 
-from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.errors import EXIT_TERMINATED
 from trainmaster.agent.loop import Loop, Timer
-from trainmaster.agent.report import Report
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.reasons import EXIT_TERMINATED
+from trainmaster.wire.report import Report
 
 NEW_LEAD_SECONDS = 2.0
 """An operator is taken to be on its way to a lead that is new: without that, the loss of the lead makes each worker

@@ -13,7 +13,8 @@ import signal
 from typing import NamedTuple, Optional
 
 from trainmaster.agent.process.children import Ending
-from trainmaster.agent.report import MAX_ERROR_CHARACTERS
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.states import WorkerState
 
 MAX_ERROR_FILE_BYTES = 262_144
 
@@ -54,7 +55,7 @@ _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.S
 class Outcome(NamedTuple):
     """How this worker's part of an attempt ended; becomes a report."""
 
-    state: str
+    state: WorkerState
     rank: Optional[int] = None
     exit_code: Optional[int] = None
     signal: Optional[int] = None

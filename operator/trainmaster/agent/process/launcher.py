@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.recorder import recorder_environment
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")

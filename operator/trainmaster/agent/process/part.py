@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainmaster.agent.assignment import Assignment
-from trainmaster.agent.errors import EXIT_BY_REASON, LaunchError
+from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stall import StallWatch
 from trainmaster.agent.loop import Loop
@@ -21,6 +20,8 @@ from trainmaster.agent.process.output import Printer
 from trainmaster.agent.process.preparation import MasterContact, Preparation, SetupEnvironment
 from trainmaster.agent.process.run import Run
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.reasons import EXIT_BY_REASON
 
 
 class Listeners(NamedTuple):
@@ -143,7 +144,7 @@ class Part:
             # would look for itself in vain.
             address = self._settings.pod_ip or address
         if address:
-            assignment = assignment._replace(master=address)
+            assignment = assignment._replace(hosts=(address, *assignment.hosts[1:]))
         heard = self._listeners
         run = Run(self._loop, self._settings, assignment, node_rank, self._printers, heard.outcome, self._gone)
         try:

@@ -20,8 +20,8 @@ from trainmaster.agent.process import children
 from trainmaster.agent.process.children import Ending
 from trainmaster.agent.process.classification import Outcome
 from trainmaster.agent.process.output import Printer, Pump
-from trainmaster.agent.report import MAX_ERROR_CHARACTERS
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 
 POLL_SECONDS = 0.02
 RESOLVED_SECONDS = 2.0

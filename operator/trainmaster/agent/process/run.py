@@ -13,7 +13,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from trainmaster.agent.assignment import Assignment
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.evidence import Rank
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
@@ -33,6 +32,7 @@ from trainmaster.agent.process.classification import (
 )
 from trainmaster.agent.process.output import KeptLog, Printer, Pump
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
 
 FAILURE_GRACE = 0.4
 """Seconds that ranks get to leave once another has failed: the one at fault often closes its sockets before it has

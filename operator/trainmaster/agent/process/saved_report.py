@@ -10,7 +10,7 @@ import json
 import os
 from typing import NamedTuple
 
-from trainmaster.agent.report import Report, from_wire
+from trainmaster.wire.report import Report
 
 MAX_BYTES = 65_536
 
@@ -35,7 +35,7 @@ def read_mark(state_dir: str) -> Mark | None:
             data = json.loads(file.read(MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    report = from_wire(data)
+    report = Report.read(data)
     return None if report is None else Mark(report, data.get("exited") is True)
 
 

@@ -18,8 +18,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio.client import ApiClient
 
-from trainmaster.api.json_values import decode_shallow, mapping, shown
-from trainmaster.api.protocol import FIELD_MANAGER
+from trainmaster.api.decoding import decode_shallow
 from trainmaster.controller.apiserver.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import Deposed, NotFound, Refused, Unreachable, Unusable, is_unserved
@@ -32,6 +31,8 @@ from trainmaster.controller.apiserver.pod_http import (
     refuse_unasked,
     unreachable,
 )
+from trainmaster.wire.names import FIELD_MANAGER
+from trainmaster.wire.values import mapping, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 # What the kubelet says, as if it were the log, of a container that it removed: of each it keeps the newest dead one.

@@ -6,6 +6,7 @@ The same configuration serves our own client and kopf's watching.
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import getproxies_environment
@@ -31,11 +32,11 @@ class Connection:
     configuration: Configuration
     in_cluster: bool
 
-    async def for_kopf(self) -> kopf.AiohttpSession:
+    async def for_kopf(self, requested: Callable[[str], None]) -> kopf.AiohttpSession:
         """The same credentials for kopf, fresh: kopf asks again when the API server answers 401, and closes it.
 
-        A session as kopf itself would make it (kopf._cogs.clients.auth), but for how answers are decoded, and that no
-        redirect is followed.
+        `requested` is called with the path of every request. The session is as kopf itself would make it, but for how
+        answers are decoded (`watching.decoding`), and that no redirect is followed.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")
@@ -51,6 +52,7 @@ class Connection:
             proxy_url=config.proxy,
         )
         tracing = aiohttp.TraceConfig()
+        tracing.on_request_start.append(_pass_path_to(requested))
         tracing.on_request_redirect.append(_refuse_redirect)
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
@@ -61,6 +63,16 @@ class Connection:
             trace_configs=[tracing],
         )
         return kopf.AiohttpSession(aiohttp_session=session, server=config.host)
+
+
+def _pass_path_to(
+    requested: Callable[[str], None],
+) -> Callable[[aiohttp.ClientSession, object, aiohttp.TraceRequestStartParams], Awaitable[None]]:
+    async def started(session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestStartParams) -> None:
+        del session, context
+        requested(params.url.path)
+
+    return started
 
 
 async def _refuse_redirect(

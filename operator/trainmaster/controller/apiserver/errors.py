@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.json_values import loads, text
+from trainmaster.wire.values import loads, text
 
 # Characters of what the other side says in a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64

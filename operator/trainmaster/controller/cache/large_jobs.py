@@ -13,12 +13,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from trainmaster.api.json_values import mapping
 from trainmaster.controller.apiserver.cluster import JOBS, Cluster
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster.controller.cache.records import JobKey, read_spec, spec_version
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.workqueue import QueueClosed, WorkQueue
+from trainmaster.wire.values import mapping
 
 logger = logging.getLogger(__name__)
 

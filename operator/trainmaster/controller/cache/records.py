@@ -10,18 +10,20 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainmaster.api.json_values import text, whole
 from trainmaster.api.parsing import InvalidJob, parse_spec
-from trainmaster.api.protocol import MAX_INDEX, Assignment, RankProgress, Report
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, Resource
 from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
 from trainmaster.rendering import worker_layout
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.limits import MAX_INDEX
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import text, whole
 
 # StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
 FORMER_SETS = 8
-ENDED = frozenset({"Finished", "Failed", "Stopped"})
 # Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. What a pod says
 # names any attempt.
 REPORTED_ATTEMPTS = 4
@@ -144,9 +146,9 @@ class Record:
         if known == report:
             return False
         if known is not None and known.uid == report.uid:
-            if known.state in ENDED and report.state not in ENDED:
+            if known.ended and not report.ended:
                 return False
-            if known.state in ENDED and report.state in ENDED and report.at < known.at:
+            if known.ended and report.ended and report.at < known.at:
                 return False
         self.reports[report.attempt, report.worker] = report
         if report.attempt not in self.reported_attempts:
@@ -199,7 +201,7 @@ class Record:
         """What the container of one of the job's pods told as it ended."""
         for end in _ends(pod.view):
             # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
-            self.merge_report(replace(end, worker=pod.view.worker, uid=end.uid or pod.view.uid))
+            self.merge_report(end._replace(worker=pod.view.worker, uid=end.uid or pod.view.uid))
 
     def is_past(self, attempt: int) -> bool:
         """Whether nothing is decided on an attempt any more."""

@@ -19,10 +19,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trainmaster.api.json_values import mapping, text, whole
 from trainmaster.api.limits import is_larger
 from trainmaster.api.printable import one_line
-from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
@@ -43,6 +41,9 @@ from trainmaster.controller.cache.unreadable import Unreadable
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
 from trainmaster.controller.writing.status_patch import first_problem, readable_part
 from trainmaster.reconciling.snapshot import ChildView, Job, Problem, StreamView
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import mapping, text, whole
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 
-from trainmaster.api.json_values import mapping, text, whole
 from trainmaster.api.printable import one_line
 from trainmaster.controller.apiserver.cluster import Resource
+from trainmaster.wire.values import mapping, text, whole
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """From the API server's objects to the frozen values of `reconciling.snapshot`: pure, and total.
 
 Whoever may write an object decides what stands in it, so nothing here takes a type for granted: what isn't what it
-should be counts as missing (`api.json_values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
+should be counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and
 4,000 of them fit.
 """
 
@@ -11,23 +11,23 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast, get_args
 
-from trainmaster.api.json_values import decimal, loads, mapping, mappings, text, whole
-from trainmaster.api.protocol import (
-    ASSIGNMENT_ANNOTATION,
-    FIELD_MANAGER,
-    HASH_ANNOTATION,
-    JOB_NAME_LABEL,
-    MAX_INDEX,
-    TOUCHED_ANNOTATION,
-    Assignment,
-    ProtocolError,
-    Report,
-)
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.cache.workload_view import conditions_by_type, workload_view
 from trainmaster.reconciling.admission import WORKLOAD_KIND
 from trainmaster.reconciling.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import MAX_INDEX
+from trainmaster.wire.names import (
+    ASSIGNMENT_ANNOTATION,
+    FIELD_MANAGER,
+    HASH_ANNOTATION,
+    JOB_NAME_LABEL,
+    TOUCHED_ANNOTATION,
+)
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import decimal, loads, mapping, mappings, text, whole
 
 # Of a scheduler's or kubelet's message: enough for a person, bounded in memory and status.
 MAX_MESSAGE = 1_000

@@ -1,12 +1,12 @@
-"""From Kueue's Workload to its frozen view: pure, and total (`api.json_values`)."""
+"""From Kueue's Workload to its frozen view: pure, and total (`wire.values`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainmaster.api.json_values import mapping, mappings, text, whole
 from trainmaster.reconciling.snapshot import PodSetAdmission, WorkloadView
+from trainmaster.wire.values import mapping, mappings, text, whole
 
 Raw = Mapping[str, Any]
 MAX_MESSAGE = 1_000

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, clean, evidence_key, evidence_name
-from trainmaster.api.protocol import Report
 from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound
@@ -29,10 +28,13 @@ from trainmaster.controller.cache.views import owner_uid
 from trainmaster.controller.keeping.logs import allows_logs
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
 from trainmaster.controller.leaders.stream_lines import EvidenceLine
-from trainmaster.controller.watching.watcher import EVIDENCE_CONTENT
+from trainmaster.controller.watching.watched import EVIDENCE_CONTENT
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.snapshot import Job, PodView
 from trainmaster.reconciling.times import since
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster.wire.report import Report
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,6 @@ OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
 MAX_WORKERS = 64
 WRITES = 3
-_ENDED = frozenset({"Failed", "Stopped", "Finished"})
 
 
 class Tail(Protocol):
@@ -98,11 +99,12 @@ class EvidenceKeeper:
         for old in [attempt for attempt in kept.stalls if attempt < line.attempt - 1]:
             kept.size -= sum(map(_size, kept.stalls.pop(old).values()))
         ranks = kept.stalls.setdefault(line.attempt, {})
-        for rank, data in line.ranks.items():
+        for rank, state in line.ranks.items():
+            data = _kept_state(state)
             before = _size(ranks[rank]) if rank in ranks else 0
             after = _size(data)
             if kept.size + after - before <= HELD_BYTES:
-                ranks[rank] = dict(data)
+                ranks[rank] = data
                 kept.size += after - before
 
     def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
@@ -204,11 +206,7 @@ class EvidenceKeeper:
                 kept.early.pop(failure.attempt, None)
 
     def _gather(self, snapshot: Snapshot, failure: Failure, logs: Mapping[int, str]) -> AttemptEvidence:
-        reports = [
-            report
-            for report in snapshot.observed.reports
-            if report.attempt == failure.attempt and report.state in _ENDED
-        ]
+        reports = [report for report in snapshot.observed.reports if report.attempt == failure.attempt and report.ended]
         pods = {pod.worker: pod for pod in snapshot.observed.pods}
         # The culprit first, then who failed too: there may be thousands.
         reports.sort(key=lambda report: (report.worker != failure.worker, report.state != "Failed", report.worker))
@@ -362,6 +360,12 @@ def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> Attempt
         {**known.ranks, **evidence.ranks},
         {**evidence.logs, **known.logs},
     )
+
+
+def _kept_state(state: RankState) -> dict[str, Any]:
+    """How a rank stood, for a person; the limit that it was over is in the failure's message."""
+    shown = state._replace(state=clean(state.state, 1), text=clean(state.text, MAX_EVIDENCE_BYTES))
+    return shown._replace(limit_seconds=0.0, limit="", patient=False).to_wire()
 
 
 def _worker_evidence(report: Report, pod: PodView | None) -> dict[str, Any]:

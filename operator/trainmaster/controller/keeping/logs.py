@@ -16,7 +16,7 @@ from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
-from trainmaster.controller.watching.watcher import LOGS_CONTENT
+from trainmaster.controller.watching.watched import LOGS_CONTENT
 from trainmaster.reconciling.snapshot import Job, PodView
 from trainmaster.reconciling.words import listed
 

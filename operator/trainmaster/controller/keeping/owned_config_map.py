@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.protocol import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
-from trainmaster.controller.watching.watcher import CONTENT_LABEL
+from trainmaster.controller.watching.watched import CONTENT_LABEL
 from trainmaster.reconciling.snapshot import Job
+from trainmaster.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
 
 
 def owned_config_map(job: Job, name: str, content: str, data: Mapping[str, str]) -> dict[str, Any]:

@@ -13,17 +13,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.json_values import mapping, mappings
-from trainmaster.api.protocol import MANAGED_BY_LABEL
-from trainmaster.api.signing import (
-    AGENTS_SECRET_KEY,
-    AGENTS_SECRET_TYPE,
-    PUBLIC_KEYS_VARIABLE,
-    SEED_BYTES,
-    SigningKeys,
-)
+from trainmaster.api.signing import AGENTS_SECRET_KEY, AGENTS_SECRET_TYPE, SEED_BYTES, SigningKeys
 from trainmaster.controller.apiserver.cluster import NAMESPACES, SECRETS, Cluster, RawObject
 from trainmaster.controller.apiserver.errors import AlreadyExists, NotFound
+from trainmaster.wire.names import MANAGED_BY_LABEL, PUBLIC_KEYS_VARIABLE
+from trainmaster.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from trainmaster.api.protocol import TOKEN_HEADER
 from trainmaster.controller.apiserver.cluster import Cluster, PodStream
 from trainmaster.controller.apiserver.errors import Unreachable
 from trainmaster.controller.apiserver.pod_http import PodHttp
+from trainmaster.wire.names import TOKEN_HEADER
 
 # Seconds for a TCP connection to an agent in the same network.
 CONNECT_SECONDS = 1.0

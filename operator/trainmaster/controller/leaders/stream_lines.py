@@ -9,14 +9,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.api.evidence import parse_ranks
-from trainmaster.api.json_values import is_whole, loads, shown, text
-from trainmaster.api.protocol import MAX_LINE_BYTES, ProtocolError, RankProgress, Report, parse_progress
 from trainmaster.reconciling.snapshot import MemberView
+from trainmaster.wire import evidence, progress
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.limits import MAX_LINE_BYTES, MAX_PROCESSES
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import is_whole, loads, shown, text
 
-# Workers and ranks that a stream may name; a job of this size needs another design anyway.
+# Workers that a stream may name; a job of this size needs another design anyway.
 MAX_MEMBERS = 10_000
-MAX_RANKS = 1_024
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class EvidenceLine:
 
     attempt: int
     worker: int
-    ranks: Mapping[int, Mapping[str, Any]]
+    ranks: Mapping[int, RankState]
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class LineBuffer:
             raise ProtocolError(f"a line is longer than {MAX_LINE_BYTES} bytes")
 
 
-def parse_line(line: bytes, most_ranks: int = MAX_RANKS) -> Line:
+def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> Line:
     """One line. Raises ProtocolError with what is wrong.
 
     `most_ranks`: as many as a worker of the job has. Of a line with more of them none is looked at.
@@ -115,26 +118,20 @@ def parse_line(line: bytes, most_ranks: int = MAX_RANKS) -> Line:
             members=tuple(_member(_mapping(member, "hello.members")) for member in members),
         )
     if kind == "report":
-        return ReportLine(_number(data, "seq"), Report.parse(_mapping(data.get("report"), "report")))
+        return ReportLine(_number(data, "seq"), Report.parse(data.get("report")))
     if kind in ("progress", "evidence") and len(_mapping(data.get("ranks"), f"{kind}.ranks")) > most_ranks:
         return Ping()
     if kind == "progress":
         return _progress(data)
     if kind == "evidence":
-        return EvidenceLine(_number(data, "attempt"), _number(data, "worker"), parse_ranks(data.get("ranks")))
+        return EvidenceLine(_number(data, "attempt"), _number(data, "worker"), evidence.parse_ranks(data.get("ranks")))
     if kind == "member":
         return _member(data)
     return Ping()
 
 
 def _progress(data: Mapping[str, Any]) -> ProgressLine:
-    raw = _mapping(data.get("ranks"), "progress.ranks")
-    ranks: dict[int, RankProgress] = {}
-    for rank, value in raw.items():
-        if not (rank.isascii() and rank.isdecimal() and len(rank) < 9):
-            raise ProtocolError(f"progress.ranks: {shown(rank)} is not a rank")
-        ranks[int(rank)] = parse_progress(_mapping(value, "progress.ranks"))
-    return ProgressLine(_number(data, "attempt"), _number(data, "worker"), ranks)
+    return ProgressLine(_number(data, "attempt"), _number(data, "worker"), progress.parse_ranks(data.get("ranks")))
 
 
 def _member(data: Mapping[str, Any]) -> MemberView:

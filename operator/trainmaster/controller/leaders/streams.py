@@ -24,7 +24,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
-from trainmaster.api.protocol import Assignment, ProtocolError
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.apiserver.cluster import JOBS, PodStream
 from trainmaster.controller.apiserver.errors import ClusterError, Conflict, Silent, Unauthorized, Unusable
@@ -44,6 +43,8 @@ from trainmaster.controller.leaders.stream_lines import (
 )
 from trainmaster.controller.leaders.targets import StreamTarget
 from trainmaster.reconciling.snapshot import MemberView, StreamView
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.errors import ProtocolError
 
 logger = logging.getLogger(__name__)
 

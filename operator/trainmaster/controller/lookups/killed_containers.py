@@ -12,7 +12,6 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.json_values import mapping, text
 from trainmaster.api.pod_template import WORKER_CONTAINER
 from trainmaster.controller.apiserver.cluster import EVENTS, Cluster, RawObject
 from trainmaster.controller.apiserver.errors import ClusterError
@@ -21,6 +20,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
 from trainmaster.reconciling.snapshot import ContainerEnd, PodView
+from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 
-from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.apiserver.cluster import PRIORITY_CLASSES, RESOURCE_FLAVORS, Cluster, RawObject, Resource
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.cache.lookup_results import LookupResults
@@ -18,6 +17,7 @@ from trainmaster.controller.cache.workload_view import string_pairs
 from trainmaster.reconciling.admission import workload_child
 from trainmaster.reconciling.snapshot import Flavor
 from trainmaster.rendering import scheduler_of
+from trainmaster.wire.values import mapping, mappings
 
 logger = logging.getLogger(__name__)
 

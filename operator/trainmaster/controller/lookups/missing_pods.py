@@ -11,13 +11,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from trainmaster.api.json_values import mapping, text
 from trainmaster.controller.apiserver.cluster import EVENTS, STATEFUL_SETS, Cluster
 from trainmaster.controller.apiserver.errors import ClusterError
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
 from trainmaster.reconciling.snapshot import ChildView, Problem
+from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from trainmaster.api.json_values import mapping
 from trainmaster.controller.apiserver.cluster import NODES, Cluster
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
+from trainmaster.wire.values import mapping
 
 logger = logging.getLogger(__name__)
 

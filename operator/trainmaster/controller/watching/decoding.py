@@ -2,7 +2,7 @@
 
 A real API server takes objects 10,000 levels deep, at which Python's decoder gives up a whole page or watch. Reading
 such a page one by one wouldn't be enough: a list of metadata holds managed fields, as deep as what they manage. So
-`api.json_values.decode` leaves out what is deeper than any legal job, which is then refused with a sentence.
+`api.decoding.decode` leaves out what is deeper than any legal job, which is then refused with a sentence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster.api.json_values import SURE_DIGITS, decode
+from trainmaster.api.decoding import SURE_DIGITS, decode
 from trainmaster.api.printable import one_line
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,9 @@ from trainmaster.controller.apiserver.cluster import GANGS, Cluster, Resource
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.watcher import SELECTORS, Event, Watcher
+from trainmaster.controller.watching.kopf_thread import WatchEvent
+from trainmaster.controller.watching.watched import SELECTORS
+from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ class GangWatching:
         store: Store,
         namespaces: Collection[str],
         *,
-        receive: Callable[[Event], None],
+        receive: Callable[[WatchEvent], None],
         relisted: Callable[[], None],
     ) -> None:
         self._connection = connection
@@ -93,8 +95,10 @@ class GangWatching:
         self._relisted()
         served = self._cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
-        watcher = Watcher(self._connection, self._namespaces, resources=(served,), receive=self._receive_event)
-        error = await watcher.live()
+        watcher = Watcher(
+            self._connection, self._cluster, self._namespaces, resources=(served,), receive=self._receive_event
+        )
+        error = await watcher.watch_once()
         logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
 
     async def _list(self, resource: Resource) -> bool:

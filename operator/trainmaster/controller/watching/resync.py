@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from trainmaster.api.json_values import mapping, text
 from trainmaster.controller.apiserver.cluster import Cluster, Resource
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound, Unusable
 from trainmaster.controller.cache.records import JobKey, Versioned
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.watcher import SELECTORS, WATCHED
+from trainmaster.controller.watching.watched import SELECTORS, WATCHED
+from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainmaster.api.json_values import mapping, mappings
-from trainmaster.api.protocol import FIELD_MANAGER
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.apiserver.cluster import CHILDREN, GANGS, STATEFUL_SETS, Cluster, RawObject, Resource
 from trainmaster.controller.apiserver.errors import AlreadyExists, Conflict, Invalid, NotFound, Refused, is_unserved
@@ -29,6 +27,8 @@ from trainmaster.controller.cache.views import is_from_create, owner_uid
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.reconciling.snapshot import ChildView
 from trainmaster.rendering import GANG_APIS, child_kind
+from trainmaster.wire.names import FIELD_MANAGER
+from trainmaster.wire.values import mapping, mappings
 
 # Applies of one decision: a set's status can change as often as its pods do, while they come and go.
 APPLY_TRIES = 3

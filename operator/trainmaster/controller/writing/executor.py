@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
 from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, Cluster
@@ -47,6 +46,8 @@ from trainmaster.reconciling.decision import (
     Touch,
 )
 from trainmaster.reconciling.snapshot import Problem
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
 logger = logging.getLogger(__name__)
 

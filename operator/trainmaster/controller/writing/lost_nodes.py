@@ -7,11 +7,11 @@ the node object must be gone, tainted out-of-service by an administrator, or unr
 
 from __future__ import annotations
 
-from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.apiserver.cluster import NODES, Cluster
 from trainmaster.controller.apiserver.errors import NotFound
 from trainmaster.controller.cache.views import parse_time
 from trainmaster.controller.cache.workload_view import conditions_by_type
+from trainmaster.wire.values import mapping, mappings
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 UNREACHABLE = "node.kubernetes.io/unreachable"

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainmaster.api.json_values import mappings, shown
 from trainmaster.api.v1alpha1 import Condition, JobStatus
+from trainmaster.wire.values import mappings, shown
 
 # What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
 # haste.

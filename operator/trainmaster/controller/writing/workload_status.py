@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster.api.json_values import mapping, mappings
 from trainmaster.controller.apiserver.cluster import GANGS, Cluster
 from trainmaster.controller.apiserver.errors import NotFound
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.reconciling.decision import ReportWorkload
 from trainmaster.reconciling.times import to_whole_text
+from trainmaster.wire.values import mapping, mappings
 
 WORKLOADS = GANGS["kueue"]
 

@@ -13,7 +13,6 @@ from tests.signer import KEYS
 from tests.unit.api.test_hostile_messages import ASSIGNMENT, PROGRESS, REPORT, as_text
 from tests.unit.controller import builders as b
 from tests.unit.hostile_json import JSON, damaged, nested
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, MAX_LINE_BYTES, ProtocolError
 from trainmaster.controller.apiserver.cluster import CHILDREN
 from trainmaster.controller.apiserver.errors import ClusterError, from_response
 from trainmaster.controller.cache.views import (
@@ -29,6 +28,9 @@ from trainmaster.controller.cache.views import (
 )
 from trainmaster.controller.cache.workload_view import workload_view
 from trainmaster.controller.leaders.stream_lines import LineBuffer, parse_line
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import MAX_LINE_BYTES
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
 
 TIME = "2026-11-22T10:00:00Z"
 CONTAINER: dict[str, Any] = {

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from trainmaster.api.protocol import RankProgress, Report
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.snapshot import Problem, StreamView
 from trainmaster.rendering import Settings
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -137,7 +137,7 @@ def test_an_end_is_not_taken_back_by_an_earlier_report_of_the_same_pod() -> None
     world.store.upsert(JOBS, versioned(b.job(status={"attempt": 1}), 10))
     failed = Report(1, 0, "pod", "Failed", exit_code=1, at=5.0)
     world.store.record_report(KEY, failed)
-    world.store.record_report(KEY, replace(failed, state="Running", exit_code=None))
+    world.store.record_report(KEY, failed._replace(state="Running", exit_code=None))
     assert world.snapshot().observed.reports == (failed,)
 
 

@@ -14,8 +14,7 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.api.evidence import AttemptEvidence, evidence_key, parse_ranks
-from trainmaster.api.protocol import ProtocolError, Report
+from trainmaster.api.evidence import AttemptEvidence, evidence_key
 from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import Forbidden
@@ -25,6 +24,9 @@ from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room
 from trainmaster.controller.leaders.stream_lines import EvidenceLine, parse_line
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_text
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.evidence import parse_ranks
+from trainmaster.wire.report import Report
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -234,7 +236,7 @@ def test_what_ranks_say_is_bounded_or_refused(value: Any) -> None:
             ranks = parse_ranks(said)
         except ProtocolError:
             continue
-        json.dumps(ranks, allow_nan=False).encode()
+        json.dumps([state.to_wire() for state in ranks.values()], allow_nan=False).encode()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.fake_http import kubeconfig, serving
 from tests.unit.controller.polling import until
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL, Assignment, ProtocolError
 from trainmaster.api.signing import SigningKeys
 from trainmaster.cli.main import app
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
@@ -48,6 +47,10 @@ from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.reconciling.snapshot import PodView
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL
+from trainmaster.wire.signing import canonical
 
 KEY = JobKey(b.NAMESPACE, "bert")
 FORGED = 999
@@ -156,7 +159,7 @@ def test_a_pod_of_before_the_rotation_is_known_by_its_environment() -> None:
 @pytest.mark.parametrize("keys", [KEYS, STRANGER, None])
 def test_only_what_these_keys_have_signed_is_read(keys: SigningKeys | None) -> None:
     told = b.assignment(3)
-    text = told.to_json() if keys is None else keys.sign(told)
+    text = canonical(told.to_wire()) if keys is None else keys.sign(told)
     if keys is KEYS:
         assert KEYS.read(text) == told
         assert KEYS.read(text) is KEYS.read(text), "the pods of a job share it"
@@ -203,7 +206,7 @@ def test_an_annotation_that_the_operator_has_signed_counts() -> None:
 @pytest.mark.parametrize(
     "forged",
     [
-        b.assignment(FORGED).to_json(),
+        canonical(b.assignment(FORGED).to_wire()),
         STRANGER.sign(b.assignment(FORGED)),
         json.dumps({**json.loads(KEYS.sign(b.assignment(7))), "attempt": FORGED}),
         json.dumps({**json.loads(KEYS.sign(b.assignment(7))), "attempt": 2**53}),

@@ -16,7 +16,6 @@ from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.hostile_server import Answer, HostileServer, hostile, saying
 from tests.unit.controller.polling import until
-from trainmaster.api.protocol import Assignment, Report
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
@@ -26,6 +25,8 @@ from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.stream_lines import EvidenceLine, Line, LineBuffer, parse_line
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget, plan
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
 
 KEY = JobKey(b.NAMESPACE, "bert")
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -374,7 +375,7 @@ def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
         workers=tuple(range(4_000)),
         uids=None,
         hosts=("h",) * 4_000,
-        port=1,
+        port=20_001,
         processes=(1_000,) * 4_000,
     )
     store = Store(lambda _: None, KEYS)

@@ -16,7 +16,6 @@ from aiohttp import web
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.polling import until
-from trainmaster.api.protocol import TOKEN_HEADER, ProtocolError
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver import pod_http
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
@@ -27,6 +26,8 @@ from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.stream_lines import LineBuffer, parse_line
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget, plan
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.names import TOKEN_HEADER
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -436,10 +437,10 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
             "worker: a number of more than 20 digits",
         ),
         (b'{"type":"ping","at":%s}' % (b"9" * 60_000), "not JSON: "),
-        (b'{"type":["ping"]}', "type: a list is not a text"),
+        (b'{"type":["ping"]}', "type: a list of 1 items is not a text"),
         (b"{}", "type: null is not a text"),
         (b"\xff\xfe\x00", "not JSON: "),
-        (b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":7}', "hello.members: '7' is not a list"),
+        (b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":7}', "hello.members: 7 is not a list"),
         (
             b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":[%s0]}' % (b"0," * 10_000),
             "hello.members: 10001 are more than 10000",
@@ -451,11 +452,11 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
         ),
         (
             b'{"type":"progress","attempt":1,"worker":0,"ranks":{"0":{"loss":1e999}}}',
-            "loss: 'inf' is not a finite number",
+            "loss: inf is not a finite number",
         ),
         (b'{"type":"evidence","attempt":1,"worker":0,"ranks":"all"}', "evidence.ranks: 'all' is not an object"),
-        (b'{"type":"evidence","attempt":1,"worker":0,"ranks":{"3":7}}', "evidence.ranks.3: '7' is not an object"),
-        (b'{"type":"member","worker":true,"uid":"u","seen":1}', "worker: 'True' is not a whole number"),
+        (b'{"type":"evidence","attempt":1,"worker":0,"ranks":{"3":7}}', "evidence.ranks: 7 is not an object"),
+        (b'{"type":"member","worker":true,"uid":"u","seen":1}', "worker: True is not a whole number"),
         (
             b'{"type":"report","seq":1,"report":{"attempt":1,"worker":0,"state":"Winning"}}',
             "report.state: 'Winning' is none of",

@@ -7,7 +7,6 @@ from typing import cast
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.protocol import JOB_NAME_LABEL
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import GANGS, JOBS
 from trainmaster.controller.apiserver.connection import Connection
@@ -15,6 +14,7 @@ from trainmaster.controller.apiserver.errors import NotFound
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.wire.names import JOB_NAME_LABEL
 
 POD_GROUPS = GANGS["volcano"]
 SPEC = JobSpec.model_validate({"workers": 2, "scheduling": {"gang": {"scheduler": "volcano"}}})

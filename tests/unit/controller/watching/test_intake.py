@@ -18,7 +18,7 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller.polling import until
-from trainmaster.api.json_values import MAX_DEPTH, decode
+from trainmaster.api.decoding import MAX_DEPTH, decode
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import Unusable
 from trainmaster.controller.app import Operator

@@ -159,6 +159,24 @@ async def test_a_custom_resource_that_was_deleted_and_installed_again_is_watched
         await until(lambda: world.has("statefulsets"))
 
 
+async def test_a_custom_resource_that_was_gone_just_when_kopf_looked_is_watched_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kopf looks once for what is served, and would wait for ever."""
+    monkeypatch.setattr("trainmaster.controller.watching.kopf_thread.LIST_SECONDS", 0.5)
+    async with serving(FakeCluster()) as http:
+        http.crd_discovered = False
+        settings = replace(ALONE, kubeconfig=kubeconfig(tmp_path, http.url))
+        operator, stop = Operator(settings, b.children_decider), asyncio.Event()
+        task = asyncio.create_task(operator.run(stop))
+        await until(lambda: http.watches.get(PODS.plural, 0) >= 1)
+        assert JOBS.plural not in http.watches
+        http.crd_discovered = True
+        await until(lambda: http.watches.get(JOBS.plural, 0) >= 1, 30)
+        stop.set()
+        await asyncio.wait_for(task, 30)
+
+
 async def test_dropped_connections_lose_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as world:
         await world.watched()

@@ -11,7 +11,6 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.protocol import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION, Assignment
 from trainmaster.api.v1alpha1 import JobStatus, Progress
 from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import (
@@ -30,6 +29,8 @@ from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
 from trainmaster.reconciling.snapshot import Problem
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

@@ -1,4 +1,4 @@
-"""Readers of JSON that others wrote: pods, annotations, statuses, anybody who may edit an object.
+"""Readers of JSON that others wrote: ranks, agents, annotations, statuses, anybody who may edit an object.
 
 JSON of the right form can still hold what breaks a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and
 `float(10**400)` raise OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep
@@ -9,20 +9,15 @@ readers, which are total: what isn't a plausible value of the kind asked for is 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from trainmaster.wire.errors import ProtocolError
 
 # Whole numbers that every reader of JSON agrees on.
 MAX_WHOLE = 2**53
 # Beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
 MAX_NUMBER = 1e100
-# Levels that are kept of what is too deep to decode: more than a job may have (`limits`), few enough for any recursion.
-MAX_DEPTH = 100
-# Digits of a whole number that Python surely converts (sys.set_int_max_str_digits takes no fewer).
-SURE_DIGITS = 640
-# Strings, so that brackets in them don't count, and brackets.
-_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
 # The end of the year 9999, in seconds since the epoch: what `datetime` can show.
 MAX_TIME = 253_402_300_799.0
 
@@ -35,49 +30,6 @@ def loads(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def decode(raw: bytes | str) -> Any:
-    """`json.loads` that takes any depth and any number. Raises json.JSONDecodeError for what isn't JSON."""
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
-        return decode_shallow(raw)
-
-
-def decode_shallow(raw: bytes | str) -> Any:
-    """A document that `json.loads` can't decode, with null for everything below MAX_DEPTH; several times slower."""
-    whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
-    return json.loads("".join(_shallow(whole)), parse_int=_integer)
-
-
-def _shallow(document: str) -> Iterator[str]:
-    depth = kept = 0
-    for token in _TOKENS.finditer(document):
-        run = token[0]
-        if run[0] == '"':
-            continue
-        if depth + len(run) <= MAX_DEPTH:
-            # However its brackets follow each other, they don't reach so deep.
-            depth += run.count("[") + run.count("{") - run.count("]") - run.count("}")
-            continue
-        for place, bracket in enumerate(run, token.start()):
-            if bracket in "[{":
-                depth += 1
-                if depth == MAX_DEPTH + 1:
-                    yield document[kept:place]
-            else:
-                if depth == MAX_DEPTH + 1:
-                    yield "null"
-                    kept = place + 1
-                depth -= 1
-    if depth <= MAX_DEPTH:
-        yield document[kept:]
-
-
-def _integer(digits: str) -> int | float:
-    # float() takes any number of digits, and answers infinity, which no reader takes for a value.
-    return int(digits) if len(digits) <= SURE_DIGITS else float(digits)
-
-
 def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
     """Whether it is a whole number from 0 to below `most`; true and 1.0 are none."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
@@ -85,7 +37,12 @@ def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether it is a plausible number: finite, and within MAX_NUMBER of zero."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
+
+
+def number(value: object) -> float | None:
+    """A plausible number, else None."""
+    return float(value) if isinstance(value, (int, float)) and is_number(value) else None
 
 
 def whole(value: object, most: int = MAX_WHOLE) -> int | None:
@@ -107,7 +64,7 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def mappings(value: object) -> Sequence[Mapping[str, Any]]:
     """The objects in a list; whatever else stands in it is passed over."""
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list | tuple) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def text(value: object, limit: int | None = 1_000, *, from_end: bool = False) -> str:
@@ -124,8 +81,47 @@ def shown(value: object) -> str:
         return repr(text(value, 40))
     if isinstance(value, Mapping):
         return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)} items"
     if isinstance(value, int) and not -(10**20) < value < 10**20:
         return "a number of more than 20 digits"
-    return "null" if value is None else repr(str(value)[:40])
+    return "null" if value is None else str(value)[:40]
+
+
+def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
+    """A field that is a whole number from 0 to below `most`. Raises ProtocolError."""
+    found = whole(data.get(name), most)
+    if found is None:
+        limit = "" if most == MAX_WHOLE else f" and below {most}"
+        raise ProtocolError(f"{name}: {shown(data.get(name))} is not a whole number of at least 0{limit}")
+    return found
+
+
+def optional_whole(data: Mapping[str, Any], name: str) -> int | None:
+    """The same, or None where it is null or missing. Raises ProtocolError."""
+    return None if data.get(name) is None else whole_in(data, name)
+
+
+def optional_number(data: Mapping[str, Any], name: str) -> float | None:
+    """A field that is a finite number, or None where it is null or missing. Raises ProtocolError."""
+    value = data.get(name)
+    found = number(value)
+    if found is None and value is not None:
+        raise ProtocolError(f"{name}: {shown(value)} is not a finite number, or is beyond 1e100")
+    return found
+
+
+def seconds_in(data: Mapping[str, Any], name: str, most: float) -> float:
+    """A field that is a number of seconds from 0 to `most`. Raises ProtocolError."""
+    found = number(data.get(name))
+    if found is None or not 0 <= found <= most:
+        raise ProtocolError(f"{name}: {shown(data.get(name))} is not a number of seconds from 0 to {most:g}")
+    return found
+
+
+def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A field that is an object. Raises ProtocolError."""
+    value = data.get(name)
+    if not isinstance(value, Mapping):
+        raise ProtocolError(f"{name}: {shown(value)} is not an object")
+    return value

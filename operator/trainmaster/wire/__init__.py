@@ -1,0 +1,11 @@
+"""What operator and agents say to each other, once: both sides import it (docs/protocol.md is its prose).
+
+Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
+
+- `limits`, `names`, `states`, `reasons`, `ports`: the facts.
+- `values`: readers of JSON that others wrote; `errors`: what they raise.
+- `assignment` (operator -> agents) and `signing`; `report`, `progress`, `evidence` (agents -> operator).
+
+`X.parse(data)` checks and bounds decoded JSON and raises `ProtocolError`, nothing else; `x.to_wire()` is the JSON
+object again. Nothing is imported here: an agent's start pays for every module.
+"""

@@ -1,0 +1,84 @@
+"""How a rank stood when its job stalled (docs/protocol.md, "A stalled rank")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional
+
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_REASON, MAX_SECONDS
+from trainmaster.wire.progress import ranks_of
+from trainmaster.wire.states import SECTIONS
+from trainmaster.wire.values import is_number, shown, text, whole
+
+
+class RankState(NamedTuple):
+    """How one rank stood; times in seconds."""
+
+    step: Optional[int] = None
+    section: str = ""
+    silent_seconds: Optional[float] = None
+    """Since its last progress; None of a rank that never wrote any."""
+    limit_seconds: float = 0.0
+    """How long it may be silent where it is; 0: for ever."""
+    limit: str = ""
+    """The setting that the limit comes from."""
+    patient: bool = False
+    """Whether that limit is for something longer than a step: the first step, or what a section asks for."""
+    state: str = ""
+    """The kernel's letter for its process: T is stopped, D waits for a device, X is gone."""
+    collective: Optional[int] = None
+    """The last collective that it has entered, by torch's flight recorder."""
+    waits: bool = False
+    """Whether its main thread is in a collective, by its stack."""
+    text: str = ""
+    """For a person: the stacks of all its threads, and what the kernel says."""
+
+    @classmethod
+    def parse(cls, data: object, most: int = MAX_EVIDENCE_BYTES) -> RankState:
+        """Bound what an agent says of a rank, its text to `most` characters. Raises ProtocolError."""
+        if not isinstance(data, Mapping):
+            raise ProtocolError(f"evidence.ranks: {shown(data)} is not an object")
+        section = data.get("section")
+        return cls(
+            step=whole(data.get("step")),
+            section=section if isinstance(section, str) and section in SECTIONS else "",
+            silent_seconds=_seconds(data.get("silentSeconds")),
+            limit_seconds=_seconds(data.get("limitSeconds")) or 0.0,
+            limit=text(data.get("limit"), MAX_REASON),
+            patient=data.get("patient") is True,
+            state=text(data.get("state"), 1),
+            collective=whole(data.get("collective")),
+            waits=data.get("waits") is True,
+            text=text(data.get("text"), most),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object, without what is unknown."""
+        wire = {
+            "step": self.step,
+            "section": self.section or None,
+            "silentSeconds": None if self.silent_seconds is None else round(self.silent_seconds, 3),
+            "limitSeconds": self.limit_seconds or None,
+            "limit": self.limit or None,
+            "patient": self.patient or None,
+            "state": self.state or None,
+            "collective": self.collective,
+            "waits": self.waits or None,
+            "text": self.text,
+        }
+        return {name: value for name, value in wire.items() if value is not None}
+
+
+def parse_ranks(value: object) -> dict[int, RankState]:
+    """The `ranks` of an evidence line, their texts bounded together. Raises ProtocolError."""
+    found: dict[int, RankState] = {}
+    left = MAX_EVIDENCE_BYTES
+    for rank, data in ranks_of(value, "evidence.ranks").items():
+        found[rank] = RankState.parse(data, left)
+        left -= len(found[rank].text)
+    return found
+
+
+def _seconds(value: Any) -> float | None:
+    return float(value) if is_number(value) and 0 <= value < MAX_SECONDS else None

@@ -1,0 +1,31 @@
+"""What the protocol allows at most; the table "Limits" of docs/protocol.md shows the same (tests/unit/wire)."""
+
+from __future__ import annotations
+
+MAX_LINE_BYTES = 65_536
+"""One line of a stream, in both directions."""
+MAX_ASSIGNMENT_BYTES = 262_144
+"""Kubernetes allows 256 KiB for all annotations of an object. A line that brings an assignment may be as long."""
+MAX_ATTEMPT = 1_000_000
+"""An attempt every second for eleven days. One that is higher wasn't counted by anybody."""
+MAX_WORKERS = 4_096
+"""Workers that one assignment lists."""
+MAX_INDEX = 2**31
+"""Beyond any worker's index and any rank."""
+MAX_PROCESSES = 1_024
+"""Ranks of one worker: as many as `processesPerWorker` may ask for, so that none of them is ever left out."""
+MAX_RANKS_IN_LINE = 128
+"""Ranks in one line of progress or evidence, so that it is below MAX_LINE_BYTES; a worker with more sends several."""
+MAX_UID, MAX_HOST, MAX_NODE, MAX_REASON = 64, 253, 253, 64
+"""Characters. Kubernetes' own limits of names are 253."""
+MAX_ERROR_CHARACTERS = 2_000
+MAX_TERMINATION_BYTES = 4_000
+"""The kubelet keeps 4,096 bytes of a termination message."""
+MAX_PROGRESS_FILE_BYTES = 4_096
+MAX_MESSAGE_CHARACTERS = 200
+MAX_RESULTS, MAX_RESULT_NAME = 16, 64
+"""Figures that a script may report, and the characters of one's name."""
+MAX_EVIDENCE_BYTES = 40_000
+"""The texts of one worker's evidence; its line must stay below MAX_LINE_BYTES with every line break in it escaped."""
+MAX_SECONDS = 1e9
+"""Any duration: thirty years."""

@@ -1,0 +1,18 @@
+"""Names that both sides know: labels, annotations, headers, variables of the environment."""
+
+from __future__ import annotations
+
+JOB_NAME_LABEL = "trainmaster.dev/job-name"
+JOB_UID_LABEL = "trainmaster.dev/job-uid"
+GROUP_LABEL = "trainmaster.dev/worker-group"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
+ASSIGNMENT_ANNOTATION = "trainmaster.dev/assignment"
+TOUCHED_ANNOTATION = "trainmaster.dev/touched"
+HASH_ANNOTATION = "trainmaster.dev/rendered-hash"
+FIELD_MANAGER = "trainmaster"
+
+AGENT_PORT = 8472
+TOKEN_HEADER = "Trainmaster-Token"
+PUBLIC_KEYS_VARIABLE = "TRAINMASTER_PUBLIC_KEYS"
+AGENTS_SECRET_VARIABLE = "TRAINMASTER_AGENTS_SECRET"

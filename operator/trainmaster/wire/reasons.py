@@ -1,0 +1,30 @@
+"""Reasons for a worker's end, and the agent's exit codes: the kubelet shows them, and the job's rules match them."""
+
+from __future__ import annotations
+
+FAILURE_REASONS = frozenset(
+    {
+        *("Error", "Signal", "OOMKilled", "Hung", "PreflightMismatch", "MasterUnreachable"),
+        *("LaunchError", "Usage", "AgentLost", "Diverged"),
+    }
+)
+"""What an agent may give as the reason of a failure."""
+
+EXIT_FINISHED = 0
+EXIT_USAGE = 64
+EXIT_TERMINATED = 143
+"""128 + SIGTERM, which the agent has obeyed."""
+EXIT_BY_REASON = {
+    "LaunchError": 65,
+    "MasterUnreachable": 66,
+    "PreflightMismatch": 67,
+    "Hung": 68,
+    "AgentLost": 69,
+}
+"""The agent's own reasons for a failure; any other failure ends with the child's code."""
+REASON_BY_EXIT_CODE = {
+    EXIT_USAGE: "Usage",
+    EXIT_TERMINATED: "Stopped",
+    **{code: reason for reason, code in EXIT_BY_REASON.items()},
+}
+"""For the case that a termination message was lost."""

@@ -1,0 +1,108 @@
+"""Reports: what an agent says of its worker, in the stream, in its saved report and in the termination message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, Optional
+
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import (
+    MAX_ERROR_CHARACTERS,
+    MAX_INDEX,
+    MAX_NODE,
+    MAX_REASON,
+    MAX_TERMINATION_BYTES,
+    MAX_UID,
+)
+from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_FINISHED, EXIT_TERMINATED
+from trainmaster.wire.states import ENDED, STATES, WorkerState
+from trainmaster.wire.values import MAX_TIME, optional_whole, seconds_in, shown, text, whole_in
+
+
+class Report(NamedTuple):
+    """One worker's state in one attempt; `at` is its machine's clock, in seconds since the epoch."""
+
+    attempt: int
+    worker: int
+    uid: str
+    state: WorkerState
+    node: str = ""
+    rank: Optional[int] = None
+    """The global rank that failed first on this worker, where one is known to have."""
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    reason: str = ""
+    error: str = ""
+    at: float = 0.0
+    culprit: bool = True
+    """False where the ranks only suffered from another's end."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of the attempt runs on this worker any more."""
+        return self.state in ENDED
+
+    @classmethod
+    def parse(cls, data: object) -> Report:
+        """Check a report and bound it. Raises ProtocolError with the field that is wrong."""
+        if not isinstance(data, dict):
+            raise ProtocolError(f"report: {shown(data)} is not an object")
+        state = data.get("state")
+        if not isinstance(state, str) or state not in STATES:
+            raise ProtocolError(f"report.state: {shown(state)} is none of {', '.join(STATES)}")
+        return cls(
+            attempt=whole_in(data, "attempt"),
+            worker=whole_in(data, "worker", MAX_INDEX),
+            uid=text(data.get("uid"), MAX_UID),
+            state=state,
+            node=text(data.get("node"), MAX_NODE),
+            rank=optional_whole(data, "rank"),
+            exit_code=optional_whole(data, "exitCode"),
+            signal=optional_whole(data, "signal"),
+            reason=text(data.get("reason"), MAX_REASON),
+            error=text(data.get("error"), MAX_ERROR_CHARACTERS, from_end=True),
+            at=0.0 if data.get("at") is None else seconds_in(data, "at", MAX_TIME),
+            culprit=data.get("culprit") is not False,
+        )
+
+    @classmethod
+    def read(cls, data: object) -> Report | None:
+        """The same, or None where it isn't a report."""
+        try:
+            return cls.parse(data)
+        except ProtocolError:
+            return None
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object of docs/protocol.md."""
+        return {
+            "attempt": self.attempt,
+            "worker": self.worker,
+            "uid": self.uid,
+            "rank": self.rank,
+            "state": self.state,
+            "exitCode": self.exit_code,
+            "signal": self.signal,
+            "reason": self.reason,
+            "error": self.error,
+            "at": round(self.at, 3),
+            "culprit": self.culprit,
+            "node": self.node,
+        }
+
+    def process_exit_code(self) -> int:
+        """The agent's exit code when it reports by exiting."""
+        if self.state == "Finished":
+            return EXIT_FINISHED
+        if self.state == "Stopped":
+            return EXIT_TERMINATED
+        return EXIT_BY_REASON.get(self.reason) or self.exit_code or 1
+
+    def termination_message(self) -> str:
+        """One line of JSON of at most 4,000 bytes; the error's beginning is cut first, its end says what happened."""
+        error = self.error
+        while True:
+            line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))
+            if len(line) <= MAX_TERMINATION_BYTES or not error:
+                return line[:MAX_TERMINATION_BYTES]
+            error = error[max(1, len(error) // 8) :]
