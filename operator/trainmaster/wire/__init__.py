@@ -5,6 +5,7 @@ Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to rea
 - `limits`, `names`, `states`, `reasons`, `ports`: the facts.
 - `values`: readers of JSON that others wrote; `errors`: what they raise.
 - `assignment` (operator -> agents) and `signing`; `report`, `progress`, `evidence` (agents -> operator).
+- `lines` and what they hold: `stream` (leader -> operator), `joining` (between a leader and its followers).
 
 `X.parse(data)` checks and bounds decoded JSON and raises `ProtocolError`, nothing else; `x.to_wire()` is the JSON
 object again. Nothing is imported here: an agent's start pays for every module.

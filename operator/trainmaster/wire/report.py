@@ -16,7 +16,7 @@ from trainmaster.wire.limits import (
 )
 from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_FINISHED, EXIT_TERMINATED
 from trainmaster.wire.states import ENDED, STATES, WorkerState
-from trainmaster.wire.values import MAX_TIME, optional_whole, seconds_in, shown, text, whole_in
+from trainmaster.wire.values import optional_whole, shown, text, time_in, whole_in
 
 
 class Report(NamedTuple):
@@ -61,7 +61,7 @@ class Report(NamedTuple):
             signal=optional_whole(data, "signal"),
             reason=text(data.get("reason"), MAX_REASON),
             error=text(data.get("error"), MAX_ERROR_CHARACTERS, from_end=True),
-            at=0.0 if data.get("at") is None else seconds_in(data, "at", MAX_TIME),
+            at=time_in(data, "at"),
             culprit=data.get("culprit") is not False,
         )
 

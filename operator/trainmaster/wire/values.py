@@ -125,3 +125,8 @@ def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ProtocolError(f"{name}: {shown(value)} is not an object")
     return value
+
+
+def time_in(data: Mapping[str, Any], name: str) -> float:
+    """A field that is a time in seconds since the epoch, 0 where it is missing. Raises ProtocolError."""
+    return 0.0 if data.get(name) is None else seconds_in(data, name, MAX_TIME)

@@ -1,0 +1,244 @@
+"""The lines between a leader and the agents that have joined it (docs/protocol.md, "The agents' port").
+
+Progress and evidence go the way that they have in the stream (`stream`); `Ping` stands for every line that this side
+doesn't know too: a newer agent may send more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import (
+    MAX_DIFFERENCE_CHARACTERS,
+    MAX_DIFFERENCES,
+    MAX_ERROR_CHARACTERS,
+    MAX_EVIDENCE_BYTES,
+    MAX_INDEX,
+    MAX_RANK_GRACE_SECONDS,
+    MAX_SECONDS,
+    MAX_UID,
+    MAX_VARIABLE_CHARACTERS,
+    MAX_VARIABLE_NAME,
+    MAX_VARIABLES,
+)
+from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine
+from trainmaster.wire.values import mapping_in, seconds_in, shown, text, whole_in
+
+
+class Joined(NamedTuple):
+    """A follower's first line: who it is."""
+
+    job: str
+    worker: int
+    uid: str
+    seen: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "hello", **self._asdict()}
+
+
+class Reported(NamedTuple):
+    """A follower's report."""
+
+    report: Report
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "report", "report": self.report.to_wire()}
+
+
+class Stalled(NamedTuple):
+    """A rank of the follower is over its limit."""
+
+    attempt: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "stalled", "attempt": self.attempt}
+
+
+class Seen(NamedTuple):
+    """The follower has accepted a higher assignment."""
+
+    attempt: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "seen", "attempt": self.attempt}
+
+
+class Environment(NamedTuple):
+    """What the follower has started an attempt in; the leader compares it across workers."""
+
+    attempt: int
+    environment: Mapping[str, str]
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "environment", "attempt": self.attempt, "environment": dict(self.environment)}
+
+
+class Assigned(NamedTuple):
+    """An assignment as it came, with its signatures, which are still to be verified."""
+
+    assignment: Mapping[str, Any]
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "assignment", "assignment": dict(self.assignment)}
+
+
+class Ack(NamedTuple):
+    """The operator has recorded the end that the follower reported."""
+
+    attempt: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "ack", "attempt": self.attempt}
+
+
+class Watched(NamedTuple):
+    """Whether an operator has the leader's stream open; `uid`: the leader's pod, once."""
+
+    value: bool
+    uid: str = ""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "watched", "value": self.value, **({"uid": self.uid} if self.uid else {})}
+
+
+class Stop(NamedTuple):
+    """A rank failed: stop the ranks of this attempt; SIGTERM comes after `after_seconds`, SIGKILL a grace later."""
+
+    attempt: int
+    grace_seconds: float
+    after_seconds: float = 0.0
+    report: Optional[Report] = None
+    """The failed worker's, which the follower publishes too: an operator that watches it hears the cause first."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "type": "stop",
+            "attempt": self.attempt,
+            "graceSeconds": self.grace_seconds,
+            "afterSeconds": self.after_seconds,
+            **({} if self.report is None else {"report": self.report.to_wire()}),
+        }
+
+
+class Collect(NamedTuple):
+    """A rank somewhere stalled: send the evidence of your ranks, in at most `bytes` of text."""
+
+    attempt: int
+    bytes: int
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "collect", "attempt": self.attempt, "bytes": self.bytes}
+
+
+class Hung(NamedTuple):
+    """The rank that stopped first: its worker reports Hung."""
+
+    attempt: int
+    rank: int
+    message: str
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "hung", "attempt": self.attempt, "rank": self.rank, "message": self.message}
+
+
+class Patience(NamedTuple):
+    """Nobody hangs: there is good reason to wait so long."""
+
+    attempt: int
+    seconds: float
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "patience", "attempt": self.attempt, "seconds": round(self.seconds, 3)}
+
+
+class Mismatch(NamedTuple):
+    """In what the workers' environments differ."""
+
+    attempt: int
+    lines: tuple[str, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "mismatch", "attempt": self.attempt, "lines": list(self.lines)}
+
+
+FollowerMessage = Union[Joined, Reported, ProgressLine, EvidenceLine, Stalled, Seen, Environment, Ping]
+LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Ping]
+
+
+def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
+    """A follower's line. Raises ProtocolError with what is wrong. `worker` of progress and evidence may be missing."""
+    kind = data.get("type")
+    if kind == "progress":
+        return ProgressLine.parse({"worker": 0, **data})
+    if kind == "report":
+        return Reported(Report.parse(data.get("report")))
+    if kind == "evidence":
+        return EvidenceLine.parse({"worker": 0, **data})
+    if kind == "hello":
+        uid = data.get("uid")
+        if not isinstance(uid, str) or len(uid) > MAX_UID:
+            raise ProtocolError(f"hello.uid: {shown(uid)} is not a text of at most {MAX_UID} characters")
+        seen = whole_in({"seen": 0, **data}, "seen")
+        return Joined(text(data.get("job"), MAX_UID), whole_in(data, "worker", MAX_INDEX), uid, seen)
+    if kind == "stalled":
+        return Stalled(whole_in(data, "attempt"))
+    if kind == "seen":
+        return Seen(whole_in(data, "attempt"))
+    if kind == "environment":
+        return Environment(whole_in(data, "attempt"), _environment(mapping_in(data, "environment")))
+    return Ping()
+
+
+def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
+    """A leader's line. Raises ProtocolError with what is wrong."""
+    kind = data.get("type")
+    if kind == "assignment":
+        return Assigned(mapping_in(data, "assignment"))
+    if kind == "ack":
+        return Ack(whole_in(data, "attempt"))
+    if kind == "watched":
+        return Watched(data.get("value") is True, text(data.get("uid"), MAX_UID))
+    if kind == "stop":
+        return Stop(
+            whole_in(data, "attempt"),
+            seconds_in(data, "graceSeconds", MAX_RANK_GRACE_SECONDS),
+            seconds_in({"afterSeconds": 0, **data}, "afterSeconds", MAX_RANK_GRACE_SECONDS),
+            None if data.get("report") is None else Report.parse(data["report"]),
+        )
+    if kind == "collect":
+        return Collect(whole_in(data, "attempt"), whole_in(data, "bytes", MAX_EVIDENCE_BYTES + 1))
+    if kind == "hung":
+        message = text(data.get("message"), MAX_ERROR_CHARACTERS)
+        return Hung(whole_in(data, "attempt"), whole_in(data, "rank", MAX_INDEX), message)
+    if kind == "patience":
+        return Patience(whole_in(data, "attempt"), seconds_in(data, "seconds", MAX_SECONDS))
+    if kind == "mismatch":
+        lines = data.get("lines")
+        if not isinstance(lines, list):
+            raise ProtocolError(f"mismatch.lines: {shown(lines)} is not a list")
+        return Mismatch(
+            whole_in(data, "attempt"), tuple(text(line, MAX_DIFFERENCE_CHARACTERS) for line in lines[:MAX_DIFFERENCES])
+        )
+    return Ping()
+
+
+def _environment(data: Mapping[str, Any]) -> dict[str, str]:
+    items = list(data.items())[:MAX_VARIABLES]
+    return {text(name, MAX_VARIABLE_NAME): text(value, MAX_VARIABLE_CHARACTERS) for name, value in items}

@@ -1,0 +1,181 @@
+"""The lines of a leader's stream (docs/protocol.md, "The agents' port"): what it knows of all workers of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeVar, Union
+
+from trainmaster.wire import evidence, progress
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES, MAX_RANKS_IN_LINE, MAX_UID, MAX_WORKERS
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.values import loads, shown, text, time_in, whole_in
+
+
+class WorkerLine(NamedTuple):
+    """An agent as its leader sees it: the pod's uid, and the highest attempt that the agent has seen."""
+
+    worker: int
+    uid: str
+    seen: int
+    connected: bool
+
+    @classmethod
+    def parse(cls, data: object) -> WorkerLine:
+        """Check a line, or an entry of a hello. Raises ProtocolError."""
+        if not isinstance(data, Mapping):
+            raise ProtocolError(f"workers: {shown(data)} is not an object")
+        return cls(
+            worker=whole_in(data, "worker", MAX_INDEX),
+            uid=text(data.get("uid"), MAX_UID),
+            seen=whole_in(data, "seen"),
+            connected=data.get("connected") is True,
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "worker", **self._asdict()}
+
+
+class Hello(NamedTuple):
+    """The first line: who leads, and whom it knows."""
+
+    leader: int
+    uid: str
+    attempt: int
+    workers: tuple[WorkerLine, ...]
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Hello:
+        """Check a line. Raises ProtocolError."""
+        workers = data.get("workers")
+        if not isinstance(workers, list) or len(workers) > MAX_WORKERS:
+            raise ProtocolError(f"hello.workers: {shown(workers)} is not a list of at most {MAX_WORKERS} workers")
+        return cls(
+            leader=whole_in(data, "leader", MAX_INDEX),
+            uid=text(data.get("uid"), MAX_UID),
+            attempt=whole_in(data, "attempt"),
+            workers=tuple(WorkerLine.parse(worker) for worker in workers),
+        )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        workers = [worker._asdict() for worker in self.workers]
+        return {"type": "hello", "leader": self.leader, "uid": self.uid, "attempt": self.attempt, "workers": workers}
+
+
+class ReportLine(NamedTuple):
+    """A worker's report and its number in the leader's life."""
+
+    seq: int
+    report: Report
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "report", "seq": self.seq, "report": self.report.to_wire()}
+
+
+class ProgressLine(NamedTuple):
+    """How far ranks of a worker are; `more`: the worker's next line goes on with its other ranks."""
+
+    attempt: int
+    worker: int
+    ranks: Mapping[int, RankProgress]
+    at: float = 0.0
+    more: bool = False
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> ProgressLine:
+        """Check a line. Raises ProtocolError."""
+        ranks = progress.parse_ranks(data.get("ranks"))
+        worker = whole_in(data, "worker", MAX_INDEX)
+        return cls(whole_in(data, "attempt"), worker, ranks, time_in(data, "at"), data.get("more") is True)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "progress", **_ranks_to_wire(self)}
+
+
+class EvidenceLine(NamedTuple):
+    """How ranks of a worker stood in a stall; `more`: the worker's next line goes on with its other ranks."""
+
+    attempt: int
+    worker: int
+    ranks: Mapping[int, RankState]
+    at: float = 0.0
+    more: bool = False
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> EvidenceLine:
+        """Check a line. Raises ProtocolError."""
+        ranks = evidence.parse_ranks(data.get("ranks"))
+        worker = whole_in(data, "worker", MAX_INDEX)
+        return cls(whole_in(data, "attempt"), worker, ranks, time_in(data, "at"), data.get("more") is True)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "evidence", **_ranks_to_wire(self)}
+
+
+class Ping(NamedTuple):
+    """A sign of life, a line of a kind that a newer agent knows, or one that can't be this job's."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {"type": "ping"}
+
+
+StreamLine = Union[Hello, WorkerLine, ReportLine, ProgressLine, EvidenceLine, Ping]
+RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
+
+
+def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
+    """One line. Raises ProtocolError with what is wrong.
+
+    `most_ranks`: as many as a worker of the job has. Of a line with more of them none is looked at.
+    """
+    try:
+        data = loads(line)
+    except ValueError as error:
+        raise ProtocolError(f"not JSON: {line[:80]!r}") from error
+    if not isinstance(data, dict):
+        raise ProtocolError(f"not an object: {line[:80]!r}")
+    kind = data.get("type")
+    if not isinstance(kind, str):
+        raise ProtocolError(f"type: {shown(kind)} is not a text")
+    if kind == "hello":
+        return Hello.parse(data)
+    if kind == "worker":
+        return WorkerLine.parse(data)
+    if kind == "report":
+        return ReportLine(whole_in(data, "seq"), Report.parse(data.get("report")))
+    if kind in ("progress", "evidence"):
+        ranks = data.get("ranks")
+        if isinstance(ranks, dict) and len(ranks) > most_ranks:
+            return Ping()
+        return ProgressLine.parse(data) if kind == "progress" else EvidenceLine.parse(data)
+    return Ping()
+
+
+def split(line: RanksLine) -> list[RanksLine]:
+    """The same in lines of at most MAX_RANKS_IN_LINE ranks, in their order; one line where there are no ranks."""
+    ranks = sorted(line.ranks)
+    pieces = [ranks[at : at + MAX_RANKS_IN_LINE] for at in range(0, len(ranks), MAX_RANKS_IN_LINE)] or [[]]
+    last = len(pieces) - 1
+    return [
+        line._replace(ranks={rank: line.ranks[rank] for rank in piece}, more=place < last)
+        for place, piece in enumerate(pieces)
+    ]
+
+
+def _ranks_to_wire(line: ProgressLine | EvidenceLine) -> dict[str, Any]:
+    ranks: Mapping[int, RankProgress | RankState] = line.ranks
+    return {
+        "attempt": line.attempt,
+        "worker": line.worker,
+        "ranks": {str(rank): state.to_wire() for rank, state in ranks.items()},
+        "at": round(line.at, 3),
+        **({"more": True} if line.more else {}),
+    }
