@@ -87,7 +87,7 @@ class Run:
         return sum(self.seconds(name) for name in CATEGORIES)
 
     def seconds(self, category: str) -> float:
-        return float(getattr(self.status.time, category) or 0.0)
+        return float(getattr(self.status.time_spent, category) or 0.0)
 
     def predicted(self, restart: float) -> float:
         return self._without(len(self.restarts) * (restart + CHECKPOINT_STEPS * STEP_SECONDS / 2))

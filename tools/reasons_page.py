@@ -13,7 +13,7 @@ disruptions, which never count. A worker's exit code is its program's own (128 +
 has one of its own for the reason.
 
 """
-_ANSWERS = {"Restart": "restart, counted", "Free": "restart, not counted", "Fail": "the job fails"}
+_ANSWERS = {"Restart": "restart, counted", "Ignore": "restart, not counted", "Fail": "the job fails"}
 
 
 def reasons_table() -> str:

@@ -113,7 +113,10 @@ def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
         "restarts": 2,
         "workers": {"desired": 2, "running": 2},
         "progress": {"step": 120, "totalSteps": 1000, "loss": 0.25},
-        "failures": [{"attempt": 2, "reason": "OOMKilled", "at": ""}, {"attempt": 1, "reason": "Error", "at": ""}],
+        "failures": [
+            {"attempt": 2, "reason": "OOMKilled", "failedAt": ""},
+            {"attempt": 1, "reason": "Error", "failedAt": ""},
+        ],
         "writtenByANewerOperator": {"kept": True},
     }
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{with_crd.namespace}/{PLURAL}/glance/status"

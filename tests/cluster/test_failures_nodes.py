@@ -69,5 +69,5 @@ def test_an_elastic_job_whose_masters_node_is_lost_goes_on_with_another_master(
         attempt, restarts, disruptions = scenario.accounts
         assert (restarts, disruptions) == (0, 1), scenario.failures
         assert [item["reason"] for item in scenario.failures] == ["NodeLost"]
-        assert scenario.status["ranks"] == [1]
+        assert scenario.status["workerOrder"] == [1]
         assert f"rank 0 of 1, attempt {attempt}" in scenario.kept_log(1)

@@ -51,7 +51,7 @@ def test_restarts_back_off_and_the_last_failure_ends_the_job(jobs: dict[str, Sce
     job = jobs["backing off"]
     job.until_phase("Failed")
     assert job.accounts == (3, 2, 0)
-    ended = [datetime.fromisoformat(item["at"]) for item in reversed(job.failures)]
+    ended = [datetime.fromisoformat(item["failedAt"]) for item in reversed(job.failures)]
     waited = [(later - earlier).total_seconds() for earlier, later in itertools.pairwise(ended)]
     assert waited[0] > 1.5, "half a second of training and one of waiting"
     assert waited[1] > 2.5, "and two the second time"

@@ -257,7 +257,7 @@ def test_a_node_lost_amid_an_epoch_redoes_the_steps_since_the_last_checkpoint_an
         assert attempt in (2, 3), job.failures
         assert restarts == 0, job.failures
         assert disruptions == 1, "resizing costs nothing more"
-        assert job.status["ranks"] == [0, 2]
+        assert job.status["workerOrder"] == [0, 2]
         assert (job.failures[0]["reason"], job.failures[0]["worker"]) == ("NodeLost", 1), job.failures
         found = written(cluster, kept)
     (resumed,) = found["resumed"]

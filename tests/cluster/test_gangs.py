@@ -138,7 +138,7 @@ def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
         ends[name] = status(cluster, name)["phase"]
     assert ends == {"first": "Succeeded", "second": "Succeeded"}
     reasons = [event["reason"] for event in cluster.items("events")]
-    assert "GaveBack" in reasons
+    assert "SchedulingBackoff" in reasons
     assert cluster.kubectl("delete", "priorityclass", cluster.namespace).returncode == 0
 
 
@@ -173,7 +173,7 @@ def test_ranks_follow_the_racks_and_packed_workers_share_one(
     cluster.eventually(lambda: status(cluster, "spread").get("phase") == "Running", 60, "Running")
     where = racks("spread")
     assert sorted(where) == ["east", "east", "west", "west"]
-    ranks = status(cluster, "spread")["ranks"]
+    ranks = status(cluster, "spread")["workerOrder"]
     assert (status(cluster, "spread")["attempt"], ranks[0]) == (1, 0)
     in_order = [where[worker] for worker in ranks]
     assert in_order in (["east", "east", "west", "west"], ["west", "west", "east", "east"])
@@ -212,7 +212,7 @@ def test_kueue_admits_evicts_and_admits_again(
 
     def is_running(workers: int) -> bool:
         now = status(cluster)
-        return now.get("phase") == "Running" and len(now["ranks"]) == workers
+        return now.get("phase") == "Running" and len(now["workerOrder"]) == workers
 
     with installed(cluster, *KUEUE):
         labels = {"for": cluster.namespace, "rack": "west"}

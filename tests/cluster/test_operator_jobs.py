@@ -251,8 +251,8 @@ def test_a_deleted_pod_is_a_disruption_and_costs_no_restart(cluster: Cluster, jo
     jobs.until_phase("Succeeded", seconds=90)
     status = jobs.status()
     assert (status["attempt"], status.get("restarts", 0), status["disruptions"]) == (2, 0, 1)
-    assert before["job-0"] in status["members"]
-    assert before["job-1"] not in status["members"]
+    assert before["job-0"] in status["podUIDs"]
+    assert before["job-1"] not in status["podUIDs"]
 
 
 def test_a_job_that_a_quota_keeps_from_its_pods_says_so(cluster: Cluster, jobs: Jobs) -> None:

@@ -75,7 +75,7 @@ def test_kubectl_scale_resizes_an_elastic_job(cluster: Cluster, operator: Operat
     cluster.eventually(lambda: is_running(cluster, 3), 60, "three workers")
     cluster.eventually(lambda: "start 2 of 3 attempt 3" in started(cluster, 2), what="its start in its log")
     now = status(cluster)
-    assert (now["restarts"], now["disruptions"], now["ranks"]) == (0, 0, [0, 1, 2])
+    assert (now["restarts"], now["disruptions"], now["workerOrder"]) == (0, 0, [0, 1, 2])
     if here:
         end.touch()
     else:
@@ -115,10 +115,10 @@ def test_an_elastic_job_does_with_fewer_until_there_is_room_again(
     cluster.eventually(lambda: is_running(cluster, 1), 60, "three workers")
     cluster.embedded.call(cluster.embedded.cluster.lose_node(nodes[1]))
     cluster.eventually(lambda: is_running(cluster, 2), 60, "two workers")
-    assert len(status(cluster)["ranks"]) == 2
+    assert len(status(cluster)["workerOrder"]) == 2
     cluster.embedded.call(cluster.embedded.cluster.recover_node(nodes[1]))
     cluster.eventually(lambda: is_running(cluster, 3), 60, "three workers again")
     now = status(cluster)
-    assert (now["ranks"], now["restarts"], now["disruptions"]) == ([0, 1, 2], 0, 1)
+    assert (now["workerOrder"], now["restarts"], now["disruptions"]) == ([0, 1, 2], 0, 1)
     end.touch()
     cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")

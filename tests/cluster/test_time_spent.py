@@ -55,7 +55,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     cluster.apply(training_job("job", textwrap.dedent(TRAIN)))
     jobs.until_phase("Succeeded", seconds=90)
     status = JobStatus.model_validate(jobs.status())
-    spent = status.time
+    spent = status.time_spent
     assert spent is not None and spent.until == status.completion_time
     started, ended = to_seconds(status.start_time), to_seconds(status.completion_time)
     assert started is not None and ended is not None

@@ -39,7 +39,7 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
     where = [f"{name} {failure[name]}" for name in ("worker", "rank", "pod", "node") if failure.get(name) is not None]
     code = f", exit code {failure['exitCode']}" if failure.get("exitCode") is not None else ""
     culprit = f" of {', '.join(where)}" if where else ""
-    at = f" at {failure['at']}" if failure.get("at") else ""
+    at = f" at {failure['failedAt']}" if failure.get("failedAt") else ""
     yield _line(f"Attempt {one.attempt}: {failure.get('reason', 'unknown')}{culprit}{code}{at}")
     yield from _text(failure.get("message"), "  ")
     for number, state in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):

@@ -59,15 +59,15 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     parts: list[RenderableType] = [_headline(job, now)]
     if job.status.progress is not None:
         parts.append(_progress(job.status.progress))
-    if job.status.time is not None:
-        parts.extend(_time(job.status.time, None if job.finished else now))
+    if job.status.time_spent is not None:
+        parts.extend(_time(job.status.time_spent, None if job.finished else now))
     if pods:
         parts.append(pod_table(pods, now))
     if job.status.failures:
         parts.append(_failures(job.status.failures))
         parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
     if job.status.avoided_nodes and not job.finished:
-        avoided = (f"{node} ({job.status.node_blames.get(node, 0)} failures)" for node in job.status.avoided_nodes)
+        avoided = (f"{node} ({job.status.node_failures.get(node, 0)} failures)" for node in job.status.avoided_nodes)
         parts.append(Text(f"avoids nodes: {', '.join(avoided)}", style="yellow"))
     if job.status.phase is None:
         unseen = "no operator has accepted this job yet; if that lasts: is one running that serves its namespace?"

@@ -39,7 +39,7 @@ def desired_assignment(situation: Situation) -> Assignment:
         workers=situation.workers,
         hosts=tuple(_host(situation, everybody, worker) for worker in situation.workers),
         # Attempt 1 is in the template before its pods exist.
-        uids=None if attempt == 1 else tuple(uid or "" for uid in status.members),
+        uids=None if attempt == 1 else tuple(uid or "" for uid in status.pod_uids),
         port=master_port(situation.job.uid, attempt),
         processes=_processes(everybody, situation.workers),
         state="Run" if runs else "Hold",
@@ -145,7 +145,9 @@ def _is_planned(situation: Situation) -> bool:
         and known_reason(failure.reason).strength is not Strength.DISRUPTION
     )
     # An attempt that opened with a pod that has to be replaced never met.
-    unmet = failure is not None and failure.attempt < situation.status.attempt and bool(situation.status.replacing)
+    unmet = (
+        failure is not None and failure.attempt < situation.status.attempt and bool(situation.status.replacing_pod_uids)
+    )
     return not broken and not unmet
 
 

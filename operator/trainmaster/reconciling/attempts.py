@@ -57,9 +57,9 @@ def create(situation: Situation) -> Transition | None:
             "attempt": 1,
             "start_time": started,
             "attempt_start_time": started,
-            "members": [],
-            "member_ends": [],
-            "ranks": _ranks(situation, situation.everybody),
+            "pod_uids": [],
+            "pod_restart_counts": [],
+            "worker_order": _ranks(situation, situation.everybody),
         },
     )
 
@@ -75,7 +75,7 @@ def over(situation: Situation) -> Transition | None:
 def settle(situation: Situation) -> Transition | None:
     """A stronger cause has come to light for an attempt that ended a moment ago: replace the record."""
     failure = situation.last_failure
-    if failure is None or (since(situation.now, failure.at) >= SETTLE_SECONDS and not failure.settling):
+    if failure is None or (since(situation.now, failure.failed_at) >= SETTLE_SECONDS and not failure.provisional):
         return None
     held = situation.status.phase == "Restarting"
     if failure.attempt != situation.status.attempt - (0 if held else 1):
@@ -87,7 +87,7 @@ def settle(situation: Situation) -> Transition | None:
         return None
     before = _without(situation, failure)
     if held:
-        return _answer(before, cause, at=failure.at)
+        return _answer(before, cause, at=failure.failed_at)
     return _correct(situation, before, cause, failure)
 
 
@@ -100,9 +100,9 @@ def reopen(situation: Situation) -> Transition | None:
     ):
         return None
     failure = situation.last_failure
-    if failure is not None and failure.settling:
+    if failure is not None and failure.provisional:
         cause = _recorded(failure)
-        return _give_up(_without(situation, failure), cause, _judged(situation, cause), at=failure.at)
+        return _give_up(_without(situation, failure), cause, _judged(situation, cause), at=failure.failed_at)
     if not situation.complete:
         return None
     return open_attempt(situation, situation.everybody, "AttemptOpened")
@@ -119,17 +119,17 @@ def held_since(situation: Situation) -> str | None:
     status = situation.status
     failure = situation.last_failure
     if not situation.running and failure is not None and failure.attempt == status.attempt:
-        return failure.at
+        return failure.failed_at
     return status.attempt_start_time
 
 
 def restart_at(situation: Situation) -> float | None:
     """When a waiting restart may begin. After a clock was set back nobody waits longer than was ever meant."""
     failure = situation.last_failure
-    if failure is not None and failure.settling:
+    if failure is not None and failure.provisional:
         wait = _settling_seconds(situation, failure.attempt)
-        return min((to_seconds(failure.at) or situation.now) + wait, situation.now + wait)
-    at = to_seconds(situation.status.restart_time)
+        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
+    at = to_seconds(situation.status.next_attempt_time)
     if at is None:
         return None
     waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
@@ -147,14 +147,17 @@ def advance(situation: Situation) -> Transition:
     if situation.slept_through:
         # Later the kubelet's words may be forgotten: the ends never count.
         ends = {**situation.ends_before, **situation.slept_through}
-        changes = {"member_ends": [ends.get(worker, 0) for worker in situation.workers]}
+        changes = {"pod_restart_counts": [ends.get(worker, 0) for worker in situation.workers]}
     if _are_placed(situation):
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
-        changes = {"ranks": _ranks(situation, workers), **_members(situation, workers)}
+        changes = {"worker_order": _ranks(situation, workers), **_members(situation, workers)}
     if situation.up >= set(situation.workers) and (situation.members or changes):
         return Transition(
-            "Running", "AllRanksUp", f"attempt {status.attempt}: all ranks are up", {**changes, "give_backs": 0}
+            "Running",
+            "AllRanksUp",
+            f"attempt {status.attempt}: all ranks are up",
+            {**changes, "scheduling_backoffs": 0},
         )
     if status.phase == "Pending" and changes:
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", changes)
@@ -163,8 +166,13 @@ def advance(situation: Situation) -> Transition:
 
 def fail(situation: Situation, reason: str, message: str, changes: Mapping[str, Any] | None = None) -> Transition:
     """The job is over and has failed."""
-    ended = {"completion_time": to_text(situation.now), "restart_time": None, "resizing": None, "given_back": None}
-    return Transition("Failed", reason, message, {**(changes or {}), **ended, "replacing": []})
+    ended = {
+        "completion_time": to_text(situation.now),
+        "next_attempt_time": None,
+        "resizing": None,
+        "scheduling_backoff": None,
+    }
+    return Transition("Failed", reason, message, {**(changes or {}), **ended, "replacing_pod_uids": []})
 
 
 def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transition:
@@ -188,8 +196,8 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
         "restarts": restarts,
         "disruptions": status.disruptions + (0 if counted else 1),
         "failures": _recording(situation, cause, counted=counted, at=at),
-        "restart_time": to_text(situation.now + wait) if wait > 0 else None,
-        "node_blames": status.node_blames,
+        "next_attempt_time": to_text(situation.now + wait) if wait > 0 else None,
+        "node_failures": status.node_failures,
         "avoided_nodes": status.avoided_nodes,
         **blame(situation, cause),
     }
@@ -204,7 +212,7 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
         waiting = back_off.outlasting(situation, situation.everybody, cause.attempt, situation.now + wait)
     if waiting:
         told += f"; {back_off.sentence(waiting)}"
-    changes["replacing"] = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    changes["replacing_pod_uids"] = _replacing(situation, waiting, moved_from=cause.node if moving else None)
     if wait <= 0 and situation.complete and not moving and not waiting:
         opening = _opening(situation, situation.everybody)
         return Transition("Starting", "AttemptOpened", told, {**changes, **opening})
@@ -219,7 +227,7 @@ def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str
     """Uids of the pods that go by our own doing; those that have gone already stay known."""
     members = frozenset(situation.members.values())
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in members]
-    return list(dict.fromkeys([*situation.status.replacing, *moved, *(pod.uid for pod in waiting)]))
+    return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
 
 
 def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
@@ -227,11 +235,11 @@ def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
     whom = f"for a word of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
     return Transition(
         "Restarting",
-        "Settling",
+        "DeterminingCause",
         f"attempt {cause.attempt} ended: {cause.message}; waiting {whom}",
         {
-            "failures": _recording(situation, cause, counted=False, settling=True),
-            "restart_time": to_text(situation.now + _settling_seconds(situation, cause.attempt)),
+            "failures": _recording(situation, cause, counted=False, provisional=True),
+            "next_attempt_time": to_text(situation.now + _settling_seconds(situation, cause.attempt)),
         },
     )
 
@@ -264,13 +272,13 @@ def _correct(situation: Situation, before: Situation, cause: Cause, failure: Fai
     """The next attempt runs already; only the record and the accounts of the one before change, or the job ends."""
     judgement = _judged(before, cause)
     if judgement.answer == "Fail":
-        return _give_up(before, cause, judgement, failure.at)
+        return _give_up(before, cause, judgement, failure.failed_at)
     counted = judgement.answer == "Restart"
     changes = {
         "restarts": before.status.restarts + (1 if counted else 0),
         "disruptions": before.status.disruptions + (0 if counted else 1),
-        "failures": _recording(before, cause, counted=counted, at=failure.at),
-        "node_blames": before.status.node_blames,
+        "failures": _recording(before, cause, counted=counted, at=failure.failed_at),
+        "node_failures": before.status.node_failures,
         "avoided_nodes": before.status.avoided_nodes,
         **blame(before, cause),
     }
@@ -284,7 +292,7 @@ def _judged(situation: Situation, cause: Cause) -> Judgement:
 def _without(situation: Situation, failure: Failure) -> Situation:
     """The accounts as they were before the newest failure was recorded."""
     status = situation.status
-    free = not failure.counted and not failure.settling
+    free = not failure.counted and not failure.provisional
     return situation.with_status(
         status.model_copy(
             update={
@@ -330,7 +338,7 @@ def _recorded(failure: Failure) -> Cause:
 
 
 def _recording(
-    situation: Situation, cause: Cause, *, counted: bool, settling: bool = False, at: str | None = None
+    situation: Situation, cause: Cause, *, counted: bool, provisional: bool = False, at: str | None = None
 ) -> list[Failure]:
     failure = Failure(
         attempt=cause.attempt,
@@ -342,8 +350,8 @@ def _recording(
         node=cause.node,
         exit_code=cause.exit_code,
         counted=counted,
-        settling=settling or None,
-        at=at or to_text(situation.now),
+        provisional=provisional or None,
+        failed_at=at or to_text(situation.now),
     )
     return [failure, *situation.status.failures][:MAX_FAILURES]
 
@@ -353,10 +361,10 @@ def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
     return {
         "attempt": situation.status.attempt + 1,
         "attempt_start_time": to_text(situation.now),
-        "restart_time": None,
+        "next_attempt_time": None,
         "resizing": None,
-        "replacing": [],
-        "ranks": _ranks(situation, workers),
+        "replacing_pod_uids": [],
+        "worker_order": _ranks(situation, workers),
         **_members(situation, workers),
     }
 
@@ -383,7 +391,7 @@ def _members(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.members
     ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
-    return {"members": [pod.uid for pod in pods], "member_ends": [0] * len(pods) if first else ends}
+    return {"pod_uids": [pod.uid for pod in pods], "pod_restart_counts": [0] * len(pods) if first else ends}
 
 
 def _highest_attempt(situation: Situation) -> int:

@@ -100,7 +100,7 @@ def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Repor
         return None
     for worker, uid in situation.members.items():
         report = reports.get(worker)
-        if (report is not None and report.state == "Finished") or uid in situation.status.replacing:
+        if (report is not None and report.state == "Finished") or uid in situation.status.replacing_pod_uids:
             continue
         pod = situation.pods.get(worker)
         if pod is None or pod.uid != uid:

@@ -101,7 +101,7 @@ _remembered = RememberedHashes()
 
 def scaled_to_zero(situation: Situation) -> bool:
     """Whether the job shall have no pods: suspended, given back, or finished and none are to be kept."""
-    if situation.status.phase == "Suspended" or situation.status.given_back:
+    if situation.status.phase == "Suspended" or situation.status.scheduling_backoff:
         return True
     keep = situation.spec.run_policy.keep_pods
     return situation.terminal and not (keep == "All" or (keep == "Failed" and situation.status.phase == "Failed"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trainmaster.reconciling import attempts, deadlines, elastic, giving_back, startup
+from trainmaster.reconciling import attempts, deadlines, elastic, scheduling_backoff, startup
 from trainmaster.reconciling.assignments import assign, desired_assignment, touch
 from trainmaster.reconciling.children import apply_children, scaled_to_zero
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
@@ -42,8 +42,8 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     elastic.reopen_resized,
     elastic.shrink,
     startup.deadline,
-    giving_back.try_again,
-    giving_back.give_back,
+    scheduling_backoff.retry,
+    scheduling_backoff.begin,
     replace,
     attempts.reopen,
     attempts.advance,

@@ -31,7 +31,7 @@ def resize(situation: Situation) -> Transition | None:
         return None
     message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
     until = to_text(situation.now + rank_grace_seconds(situation.spec))
-    return Transition("Restarting", "Resizing", message, {"resizing": True, "restart_time": until})
+    return Transition("Restarting", "Resizing", message, {"resizing": True, "next_attempt_time": until})
 
 
 def reopen_resized(situation: Situation) -> Transition | None:
@@ -50,7 +50,7 @@ def shrink(situation: Situation) -> Transition | None:
     if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
         return None
     failure = situation.last_failure
-    if failure is not None and failure.settling and failure.attempt == situation.status.attempt:
+    if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
         # Whether the job goes on at all is still being found out.
         return None
     if situation.silent:

@@ -29,12 +29,19 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     # The first attempt is what applying the job asks for: its pods say enough, and a write until they exist is saved.
     if new.attempt > max(old.attempt, 1):
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
-    for name, before, after in (("GaveBack", old.given_back, new.given_back), ("Resizing", old.resizing, new.resizing)):
+    for name, before, after in (
+        ("SchedulingBackoff", old.scheduling_backoff, new.scheduling_backoff),
+        ("Resizing", old.resizing, new.resizing),
+    ):
         running = condition(new.conditions, "Running")
         if after and not before and running is not None:
-            yield JobEvent("Warning" if name == "GaveBack" else "Normal", name, _sentence(running.message))
+            yield JobEvent("Warning" if name == "SchedulingBackoff" else "Normal", name, _sentence(running.message))
     running = condition(new.conditions, "Running")
-    if set(new.replacing) - set(old.replacing) and running is not None and running.reason == "ReplacingPods":
+    if (
+        set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
+        and running is not None
+        and running.reason == "ReplacingPods"
+    ):
         yield JobEvent("Normal", "ReplacingPods", _sentence(running.message))
     if new.phase == old.phase:
         yield from _trouble(old, new)
@@ -62,7 +69,7 @@ def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 
 def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent:
-    if failure.settling:
+    if failure.provisional:
         cost = "looking for the cause"
     elif not failure.counted:
         cost = "doesn't count as a restart"
@@ -74,7 +81,7 @@ def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent
 
 def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     for node in sorted(set(new.avoided_nodes) - set(old.avoided_nodes)):
-        times = new.node_blames.get(node, 0)
+        times = new.node_failures.get(node, 0)
         message = (
             f"Node {node} is blamed for {times} failure{'' if times == 1 else 's'} of this job, so its pods avoid it; "
             "failurePolicy.nodes.quarantineAfter: 0 forgives all nodes"
@@ -95,8 +102,8 @@ def _trouble(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 def _who(status: JobStatus) -> str:
     desired = status.workers.desired
-    if status.ranks and len(status.ranks) != desired:
-        return f"{len(status.ranks)} of {desired} workers"
+    if status.worker_order and len(status.worker_order) != desired:
+        return f"{len(status.worker_order)} of {desired} workers"
     return f"{desired} worker{'' if desired == 1 else 's'}"
 
 

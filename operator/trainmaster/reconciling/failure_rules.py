@@ -20,7 +20,7 @@ PAUSE_AFTER_SHORT_LIFE = 5.0
 
 @dataclass(frozen=True)
 class Judgement:
-    """Restart: counts. Free: doesn't count. Fail: the job is over, with this reason and sentence."""
+    """Restart: counts. Ignore: doesn't count. Fail: the job is over, with this reason and sentence."""
 
     answer: Answer
     reason: str = ""
@@ -30,7 +30,7 @@ class Judgement:
 def judge(spec: JobSpec, cause: Cause, restarts: int) -> Judgement:
     """What follows from a cause, when so many restarts have been counted before it."""
     if cause.strength is Strength.DISRUPTION:
-        return Judgement("Free")
+        return Judgement("Ignore")
     policy = spec.failure_policy
     rule = next((rule for rule in policy.rules if _matches(rule, cause)), None)
     answer = _answer(spec, cause, rule)
@@ -43,12 +43,12 @@ def judge(spec: JobSpec, cause: Cause, restarts: int) -> Judgement:
     return Judgement(answer)
 
 
-def delay(spec: JobSpec, answer: Literal["Restart", "Free"], *, cause: Cause, restarts: int, lived: float) -> float:
+def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Cause, restarts: int, lived: float) -> float:
     """Seconds to wait before the next attempt; `restarts` includes the one that is waited for.
 
     Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
     """
-    if answer == "Free":
+    if answer == "Ignore":
         ignored = cause.strength is not Strength.DISRUPTION
         return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
     backoff = spec.failure_policy.backoff
@@ -64,7 +64,7 @@ def _matches(rule: FailureRule, cause: Cause) -> bool:
 
 def _answer(spec: JobSpec, cause: Cause, rule: FailureRule | None) -> Answer:
     if rule is not None:
-        return "Free" if rule.action == "Ignore" else rule.action
+        return "Ignore" if rule.action == "Ignore" else rule.action
     if cause.reason == "Hung":
         return spec.failure_policy.hang.action
     return known_reason(cause.reason).answer

@@ -13,33 +13,48 @@ from trainmaster.wire.progress import RankProgress
 INTERVAL = 5.0
 
 
-def progress(situation: Situation, *, ended: bool) -> Progress | None:
-    """The progress to report. `ended`: tell the last word, however young the one before it is."""
+def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
+    """Returns the progress for whose sake alone a status is written: the newest one, or the one that is published while
+    that is younger than INTERVAL. The last progress of a job, and a new section, are always due."""
+    old, new = situation.status.progress, newest_progress(situation)
+    if old is None or new is None or old.reported_at is None or new.reported_at is None:
+        return new
+    # abs: after a clock was set back, news must not wait until it has caught up.
+    is_young = abs((to_seconds(new.reported_at) or 0.0) - (to_seconds(old.reported_at) or 0.0)) < INTERVAL
+    return old if is_young and not is_terminal and old.section == new.section else new
+
+
+def newest_progress(situation: Situation) -> Progress | None:
+    """Returns the progress with the newest report of the current attempt."""
     old = situation.status.progress
-    observed = situation.observed
+    observed, attempt = situation.observed, situation.status.attempt
     ranks = {rank: told for told_by in observed.progress.values() for rank, told in told_by.items()}
     at = observed.progress_at
-    if observed.progress_attempt != situation.status.attempt or not ranks or at is None:
+    if observed.progress_attempt != attempt or not ranks or at is None:
         return old
     reported_at = to_text(at)
-    if old is not None and old.reported_at is not None:
-        # abs: after a clock was set back, news must not wait until it has caught up.
-        young = abs(at - (to_seconds(old.reported_at) or 0.0)) < INTERVAL
-        if old.reported_at == reported_at or (young and not ended and old.section == _lead(ranks).section):
-            return old
+    if old is None:
+        old = Progress()
+    elif old.reported_at == reported_at:
+        return old
     lead = _lead(ranks)
     samples = [told.samples_per_second for told in ranks.values() if told.samples_per_second is not None]
-    result = dict(lead.result) or (old.result if old is not None else None)
+    is_same_attempt = old.attempt == attempt
     return Progress(
-        step=lead.step,
+        attempt=attempt,
+        step=old.step if lead.step is None and is_same_attempt else lead.step,
+        furthest_step=old.furthest_step,
         total_steps=lead.total_steps,
         epoch=lead.epoch,
         loss=_readable(lead.loss),
         samples_per_second=_finite(sum(samples)) if samples else None,
         eta_seconds=_eta(lead),
         section=lead.section,
-        goodput=old.goodput if old is not None else None,
-        result=result,
+        data_seconds=old.data_seconds if is_same_attempt else None,
+        checkpoint_seconds=old.checkpoint_seconds if is_same_attempt else None,
+        evaluate_seconds=old.evaluate_seconds if is_same_attempt else None,
+        goodput=old.goodput,
+        result=dict(lead.result) or old.result,
         reported_at=reported_at,
     )
 

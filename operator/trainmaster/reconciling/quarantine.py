@@ -28,27 +28,27 @@ def blame(situation: Situation, cause: Cause) -> dict[str, Any]:
     limit = situation.spec.failure_policy.nodes.quarantine_after
     if limit == 0 or cause.node is None or not _is_machines(cause):
         return {}
-    blames = {**situation.status.node_blames, cause.node: situation.status.node_blames.get(cause.node, 0) + 1}
+    blames = {**situation.status.node_failures, cause.node: situation.status.node_failures.get(cause.node, 0) + 1}
     avoided = [node for node, times in blames.items() if times >= limit]
-    return {"node_blames": _most_blamed(blames), "avoided_nodes": sorted(avoided)[:MAX_NODES]}
+    return {"node_failures": _most_blamed(blames), "avoided_nodes": sorted(avoided)[:MAX_NODES]}
 
 
 def unblame(situation: Situation, failure: Failure) -> dict[str, Any]:
     """The accounts before a failure was recorded, for a record that is being replaced."""
     limit = situation.spec.failure_policy.nodes.quarantine_after
-    times = situation.status.node_blames.get(failure.node or "", 0)
+    times = situation.status.node_failures.get(failure.node or "", 0)
     if times == 0 or not _is_machines(failure):
         return {}
-    blames = {**situation.status.node_blames, failure.node or "": times - 1}
+    blames = {**situation.status.node_failures, failure.node or "": times - 1}
     kept = {node: count for node, count in blames.items() if count > 0}
-    return {"node_blames": kept, "avoided_nodes": sorted(node for node, count in kept.items() if count >= limit > 0)}
+    return {"node_failures": kept, "avoided_nodes": sorted(node for node, count in kept.items() if count >= limit > 0)}
 
 
 def forgive(situation: Situation) -> dict[str, Any]:
     """Nothing is held against any node when the user says so."""
-    if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_blames:
+    if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_failures:
         return {}
-    return {"node_blames": {}, "avoided_nodes": []}
+    return {"node_failures": {}, "avoided_nodes": []}
 
 
 def move_workers(situation: Situation) -> tuple[DeletePod, ...]:

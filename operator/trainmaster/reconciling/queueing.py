@@ -45,7 +45,12 @@ def queued(situation: Situation) -> Transition | None:
     if workload is None and started and _is_unknown(situation):
         # Nobody has looked yet, or nobody can: that is no reason to stop what trains.
         return None
-    changes: dict[str, Any] = {"restart_time": None, "resizing": None, "given_back": None, "replacing": []}
+    changes: dict[str, Any] = {
+        "next_attempt_time": None,
+        "resizing": None,
+        "scheduling_backoff": None,
+        "replacing_pod_uids": [],
+    }
     return Transition("Suspended", "Queued", _why(situation, workload), changes)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
-Answer = Literal["Restart", "Fail", "Free"]
+Answer = Literal["Restart", "Fail", "Ignore"]
 
 
 class Strength(IntEnum):
@@ -32,7 +32,8 @@ class Reason:
 
     name: str
     meaning: str
-    # Restart: a new attempt that counts. Free: a new attempt that doesn't. Fail: a new attempt would end the same way.
+    # Restart: a new attempt that counts. Ignore: a new attempt that doesn't count. Fail: the job is over, because a new
+    # attempt would end the same way.
     answer: Answer
     strength: Strength = Strength.ERROR
     exit_code: int | None = None
@@ -79,10 +80,10 @@ _ALL = (
         Strength.PEER,
         143,
     ),
-    Reason("PodDeleted", "A worker's pod was deleted.", "Free", Strength.DISRUPTION),
-    Reason("Evicted", "A worker's pod was evicted (drain, pressure on the node).", "Free", Strength.DISRUPTION),
-    Reason("Preempted", "A worker's pod made room for one of higher priority.", "Free", Strength.DISRUPTION),
-    Reason("NodeLost", "A worker's node was lost, shut down or tainted.", "Free", Strength.DISRUPTION),
+    Reason("PodDeleted", "A worker's pod was deleted.", "Ignore", Strength.DISRUPTION),
+    Reason("Evicted", "A worker's pod was evicted (drain, pressure on the node).", "Ignore", Strength.DISRUPTION),
+    Reason("Preempted", "A worker's pod made room for one of higher priority.", "Ignore", Strength.DISRUPTION),
+    Reason("NodeLost", "A worker's node was lost, shut down or tainted.", "Ignore", Strength.DISRUPTION),
     Reason(
         "LimitExceeded",
         "The kubelet evicted a pod for using more local storage than it may.",

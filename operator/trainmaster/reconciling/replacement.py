@@ -1,7 +1,7 @@
 """Pods that are replaced because the kubelet's crash back-off would outlast a new one (`back_off` says which).
 
-It is a part of the restart that is under way: the attempt is held, `status.replacing` names the pods, they are deleted,
-and the one next attempt opens when the new ones are there. It costs neither a restart nor a disruption.
+It is a part of the restart that is under way: the attempt is held, `status.replacingPodUIDs` names the pods, they are
+deleted, and the one next attempt opens when the new ones are there. It costs neither a restart nor a disruption.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ def replace(situation: Situation) -> Transition | None:
     member, its ranks wait for it in vain: it is held, and another one opens in its place.
     """
     status, failure = situation.status, situation.last_failure
-    if failure is None or failure.settling or not back_off.is_limited(failure.reason, counted=failure.counted):
+    if failure is None or failure.provisional or not back_off.is_limited(failure.reason, counted=failure.counted):
         return None
-    if status.phase == "Restarting" and not status.resizing and not status.given_back:
+    if status.phase == "Restarting" and not status.resizing and not status.scheduling_backoff:
         ended, workers = status.attempt, situation.everybody
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers
     else:
         return None
     found = back_off.outlasting(situation, workers, ended, restart_at(situation) or 0.0)
-    late = [pod for pod in found if pod.uid not in status.replacing]
+    late = [pod for pod in found if pod.uid not in status.replacing_pod_uids]
     if not late:
         return None
     message = f"attempt {ended} ended; {back_off.sentence(late)}"
-    changes = {"replacing": [*status.replacing, *(pod.uid for pod in late)]}
+    changes = {"replacing_pod_uids": [*status.replacing_pod_uids, *(pod.uid for pod in late)]}
     return Transition("Restarting", "ReplacingPods", message, changes)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster.reconciling.conditions import condition, with_condition
-from trainmaster.reconciling.progress import progress
+from trainmaster.reconciling.progress import due_progress, newest_progress
 from trainmaster.reconciling.quarantine import forgive
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.snapshot import Job
 from trainmaster.reconciling.startup import worst
-from trainmaster.reconciling.time_spent import account, goodput
+from trainmaster.reconciling.time_spent import book_time
 from trainmaster.reconciling.transition import Transition
 from trainmaster.wire.names import JOB_UID_LABEL
 
@@ -33,20 +33,14 @@ def report(situation: Situation, transition: Transition) -> JobStatus:
         # Pods of an ended job are about to go: counting them down would only be writes.
         "replicas": 0 if transition.phase in TERMINAL_PHASES else len(situation.pods),
         "selector": f"{JOB_UID_LABEL}={situation.job.uid}",
-        "progress": progress(situation, ended=transition.phase in TERMINAL_PHASES),
+        "progress": due_progress(situation, is_terminal=transition.phase in TERMINAL_PHASES),
         "conditions": _conditions(situation, transition),
     }
     status = situation.status.model_copy(update=update)
-    return status if status == situation.status else _with_time(situation, status)
-
-
-def _with_time(situation: Situation, status: JobStatus) -> JobStatus:
-    """Time is booked with every status that is written, and never makes one be written."""
-    spent = account(situation, status)
-    progress = status.progress
-    if progress is not None:
-        progress = progress.model_copy(update={"goodput": goodput(spent)})
-    return status.model_copy(update={"time": spent, "progress": progress})
+    if status == situation.status:
+        return status
+    # A status that is written anyway has the newest progress and all time up to it; neither is a reason to write one.
+    return book_time(situation, status.model_copy(update={"progress": newest_progress(situation)}))
 
 
 def rejected(job: Job, now: float) -> JobStatus:

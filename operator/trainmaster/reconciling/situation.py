@@ -85,12 +85,12 @@ class Situation:
     @cached_property
     def members(self) -> Mapping[int, str]:
         """The uid of each worker's pod in the current attempt, as far as they are known."""
-        return {worker: uid for worker, uid in zip(self.workers, self.status.members, strict=False) if uid}
+        return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
 
     @cached_property
     def ends_before(self) -> Mapping[int, int]:
         """How often each member's container had ended when the attempt was opened."""
-        return dict(zip(self.workers, self.status.member_ends, strict=False))
+        return dict(zip(self.workers, self.status.pod_restart_counts, strict=False))
 
     @property
     def keeps_output(self) -> bool:
@@ -174,7 +174,7 @@ class Situation:
         """Uids of pods that are replaced because of the kubelet's back-off, while their containers still wait."""
         if self.status.phase != "Restarting":
             return frozenset()
-        asked = frozenset(self.status.replacing) - self.to_move
+        asked = frozenset(self.status.replacing_pod_uids) - self.to_move
         return frozenset(
             pod.uid
             for pod in self.pods.values()
@@ -318,7 +318,7 @@ def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Se
     layout = worker_layout(job.identity, spec)
     everybody = tuple(index for group in layout for index in group.indexes)
     ordered = spec.elastic is not None or spec.scheduling.topology is not None
-    workers = tuple(job.status.ranks) if ordered and job.status.ranks else everybody
+    workers = tuple(job.status.worker_order) if ordered and job.status.worker_order else everybody
     sets = {group.set_name for group in layout}
     pods = {pod.worker: pod for pod in observed.pods if pod.set_name in sets}
     situation = Situation(job, spec, observed, now, settings, workers, everybody, pods)

@@ -85,7 +85,7 @@ def due_at(situation: Situation) -> float | None:
     if not _is_starting(situation):
         return None
     status = situation.status
-    times = [to_seconds(text) for text in (status.attempt_start_time, status.restart_time, held_since(situation))]
+    times = [to_seconds(text) for text in (status.attempt_start_time, status.next_attempt_time, held_since(situation))]
     known = [moment for moment in (*times, scheduled_at(situation)) if moment is not None]
     if not known:
         return None

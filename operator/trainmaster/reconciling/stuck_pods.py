@@ -54,7 +54,7 @@ def _silent_until(situation: Situation) -> float:
     failure = situation.last_failure
     lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
     # A time in the future is of a clock that was set back.
-    at = to_seconds(failure.at) if failure is not None else None
+    at = to_seconds(failure.failed_at) if failure is not None else None
     return min(at or situation.now, situation.now) + lost_after
 
 

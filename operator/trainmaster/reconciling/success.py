@@ -20,5 +20,10 @@ def success(situation: Situation) -> Transition | None:
         if not finished >= set(situation.workers):
             return None
         message = f"all workers finished in attempt {situation.status.attempt}"
-    changes = {"completion_time": to_text(situation.now), "restart_time": None, "resizing": None, "given_back": None}
+    changes = {
+        "completion_time": to_text(situation.now),
+        "next_attempt_time": None,
+        "resizing": None,
+        "scheduling_backoff": None,
+    }
     return Transition("Succeeded", "Finished", message, changes)

@@ -18,7 +18,12 @@ def suspend(situation: Situation) -> Transition | None:
     if not situation.spec.run_policy.suspend:
         return None
     message = "runPolicy.suspend is true; set it to false to go on"
-    changes: dict[str, Any] = {"restart_time": None, "resizing": None, "given_back": None, "replacing": []}
+    changes: dict[str, Any] = {
+        "next_attempt_time": None,
+        "resizing": None,
+        "scheduling_backoff": None,
+        "replacing_pod_uids": [],
+    }
     return Transition("Suspended", "Suspended", message, changes)
 
 

@@ -1,9 +1,13 @@
-"""Where a job's time goes: `account` books the time since the last status into categories (`status.time`).
+"""Where a job's time goes: `account` books the time since the last status into categories (`status.timeSpent`).
 
 Time is booked whenever a status is written for another reason, never for its own sake, so accounting costs no write.
 What lies between two writes is told apart afterwards, by times that outlive an operator: of pods and their conditions
 and containers, and of the agents' reports and progress. `until` says how far the books go; the categories together are
 always the time from `startTime` to `until`, to the millisecond (they are kept as whole milliseconds for that).
+
+What is compared with the newest report is the report that was published last (`status.progress`): every status that is
+written publishes the newest one. Beside what the ranks say, it holds the furthest step of any attempt, and how much of
+the attempt's waits is booked.
 
 **Before the first step** the slowest worker decides: its pod was made, had a node, ran, its ranks were up.
 
@@ -23,16 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from trainmaster.api.v1alpha1 import JobStatus, TimeCounted, TimeSpent
+from trainmaster.api.v1alpha1 import JobStatus, Progress, TimeSpent
 from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.wire.progress import RankProgress
 
-CATEGORIES = tuple(name for name in TimeSpent.model_fields if name not in ("until", "counted"))
+CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
 # Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
 # The work that a failure cut off is at most so many steps, or so many seconds where steps are short (reports are a
@@ -43,70 +46,78 @@ _SECTIONS = {"checkpoint": "checkpoint", "evaluate": "evaluate", "finish": "fini
 _WAITS = ("data", "checkpoint", "evaluate")
 
 
-def account(before: Situation, after: JobStatus) -> TimeSpent | None:
-    """The books after a pass. `before`: what the pass saw, under the old status; `after`: the status it decided on."""
+def book_time(before: Situation, after: JobStatus) -> JobStatus:
+    """Returns the status with the time booked. `before`: what the pass saw, under the old status; `after`: the status
+    that it decided on, with the newest progress."""
     start = _milliseconds(to_seconds(after.start_time))
     if start is None:
-        return before.status.time
-    books = _Books.open(before.status.time, start)
+        return after
+    books = _Books.open(before.status, start)
     end = _milliseconds(to_seconds(after.completion_time) or to_seconds(to_text(before.now))) or start
     if end < books.cursor:
         books.turn_back(start, end)
-        return books.close()
-    match before.status.phase:
-        case "Suspended":
-            # By somebody else than the user (a queue's controller): the job waits for its turn.
-            standing = condition(before.status.conditions, "Suspended")
-            by_user = standing is None or standing.reason == "Suspended"
-            books.book("suspended" if by_user else "queue", end)
-        case "Restarting" if before.status.given_back:
-            books.book("queue", end)
-        case "Restarting":
-            _until_pods_run(books, before, end, "restart")
-            books.book("restart", end)
-        case "Pending" | "Starting" | "Running":
-            _attempt(books, before, after, end)
-        case _:
-            books.book("queue", end)
-    return books.close()
+    else:
+        _book(books, before, after, end)
+    return books.close(after)
 
 
-def goodput(time: TimeSpent | None) -> float | None:
-    """Share of the booked time, suspended time apart, that went into new steps; None where no step was ever told."""
-    if time is None or time.counted.furthest is None:
-        return None
+def goodput(time: TimeSpent) -> float | None:
+    """Share of the booked time, suspended time apart, that went into new steps."""
     active = sum(getattr(time, name) or 0.0 for name in CATEGORIES if name != "suspended")
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
 
 class _Books:
-    """The sums in milliseconds, and `cursor`: the time up to which they go. They only ever grow."""
+    """The sums in milliseconds, and `cursor`: the time up to which they go. They only ever grow.
 
-    def __init__(self, cursor: int, sums: dict[str, int], notes: TimeCounted) -> None:
+    `step` and `section` are those of the attempt's last report that was booked, `furthest` is the furthest step of any
+    attempt, and `waits` are the attempt's waits [s] as far as they are booked.
+    """
+
+    def __init__(self, cursor: int, sums: dict[str, int], published: Progress, *, is_new_attempt: bool) -> None:
         self.cursor = cursor
         self.sums = sums
-        self.notes = notes
+        self.furthest = published.furthest_step
+        self.step = None if is_new_attempt else published.step
+        self.section = None if is_new_attempt else published.section
+        waits = {name: getattr(published, f"{name}_seconds") for name in _WAITS}
+        self.waits: dict[str, float] = {} if is_new_attempt else {k: v for k, v in waits.items() if v is not None}
+        self._has_report = False
 
     @classmethod
-    def open(cls, time: TimeSpent | None, start: int) -> _Books:
+    def open(cls, status: JobStatus, start: int) -> _Books:
+        time, published = status.time_spent, status.progress or Progress()
+        is_new_attempt = published.attempt != status.attempt
         until = _milliseconds(to_seconds(time.until)) if time is not None else None
         if time is None or until is None:
-            return cls(start, dict.fromkeys(CATEGORIES, 0), TimeCounted())
-        return cls(until, {name: _milliseconds(getattr(time, name)) or 0 for name in CATEGORIES}, time.counted)
+            return cls(start, dict.fromkeys(CATEGORIES, 0), published, is_new_attempt=is_new_attempt)
+        sums = {name: _milliseconds(getattr(time, name)) or 0 for name in CATEGORIES}
+        return cls(until, sums, published, is_new_attempt=is_new_attempt)
 
-    def close(self) -> TimeSpent:
+    def close(self, status: JobStatus) -> JobStatus:
+        """The status with the sums, and with its progress as far as it is booked."""
         spent = {name: total / 1000 for name, total in self.sums.items() if total}
         # Half a millisecond less, because `to_text` rounds up.
-        return TimeSpent(until=to_text((self.cursor - 0.5) / 1000), counted=self.notes, **spent)
+        time = TimeSpent(until=to_text((self.cursor - 0.5) / 1000), **spent)
+        progress = status.progress
+        if progress is not None and self._has_report:
+            waits = {f"{name}_seconds": seconds for name, seconds in self.waits.items()}
+            progress = progress.model_copy(update={"furthest_step": self.furthest, **waits})
+        if progress is not None:
+            ratio = goodput(time) if progress.furthest_step is not None else None
+            progress = progress.model_copy(update={"goodput": ratio})
+        return status.model_copy(update={"time_spent": time, "progress": progress})
+
+    def compare(self, section: str | None) -> None:
+        """A report has been booked."""
+        self.section = section
+        self._has_report = True
 
     def book(self, category: str, until: int) -> None:
         """Everything from the cursor to `until` went into a category."""
         if until > self.cursor:
             self.sums[category] += until - self.cursor
             self.cursor = until
-
-    def note(self, **changes: Any) -> None:
-        self.notes = self.notes.model_copy(update=changes)
 
     def turn_back(self, start: int, end: int) -> None:
         """The clock is behind the books: wait for it, or, where that is hopeless, shrink them to the time it shows."""
@@ -115,6 +126,24 @@ class _Books:
         share = (end - start) / max(self.cursor - start, 1)
         self.sums = {name: int(total * share) for name, total in self.sums.items()}
         self.cursor = start + sum(self.sums.values())
+
+
+def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
+    match before.status.phase:
+        case "Suspended":
+            # By somebody else than the user (a queue's controller): the job waits for its turn.
+            standing = condition(before.status.conditions, "Suspended")
+            by_user = standing is None or standing.reason == "Suspended"
+            books.book("suspended" if by_user else "queue", end)
+        case "Restarting" if before.status.scheduling_backoff:
+            books.book("queue", end)
+        case "Restarting":
+            _until_pods_run(books, before, end, "restart")
+            books.book("restart", end)
+        case "Pending" | "Starting" | "Running":
+            _attempt(books, before, after, end)
+        case _:
+            books.book("queue", end)
 
 
 @dataclass(frozen=True)
@@ -128,8 +157,6 @@ class _Told:
 
 def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     """Time in which the attempt was meant to run."""
-    if books.notes.attempt != before.status.attempt:
-        books.notes = TimeCounted(attempt=before.status.attempt, furthest=books.notes.furthest)
     over = after.attempt != before.status.attempt or after.phase not in RUN_PHASES
     failure = after.failures[0] if over and after.failures else None
     reason = failure.reason if failure is not None and failure.attempt == before.status.attempt else None
@@ -141,15 +168,15 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
         books.book("rendezvous", min(_latest(_up_at(before, worker) for worker in before.workers), stop))
     told = _told(before)
     _until_last_report(books, told, stop)
-    if books.notes.step is None:
+    if books.step is None:
         books.book("load", min(told.at, stop) if told is not None and reason == "Hung" else stop)
     if reason is not None:
         _cut_off(books, told, stop, reason)
     elif succeeded:
         _last_steps(books, told, stop)
-    elif over and books.notes.step is not None:
+    elif over and books.step is not None:
         # A planned stop: the ranks go on to the end of their step and save.
-        books.book("recompute" if books.notes.step < (books.notes.furthest or 0) else "productive", stop)
+        books.book("recompute" if books.step < (books.furthest or 0) else "productive", stop)
     if over:
         books.book("finish" if succeeded else "restart", end)
 
@@ -169,25 +196,25 @@ def _until_last_report(books: _Books, told: _Told | None, stop: int) -> None:
     """Until the newest report, if a step was done since the one before, or a section that has no counter ended."""
     if told is None:
         return
-    notes, lead = books.notes, told.lead
+    lead = told.lead
     reach = min(told.at, stop)
-    uncounted = _SECTIONS.get(notes.section or "")
+    uncounted = _SECTIONS.get(books.section or "")
     if uncounted is not None and uncounted in told.waited:
         uncounted = None
-    if lead.step is not None and lead.step != notes.step:
-        if uncounted is not None and notes.step is not None:
+    if lead.step is not None and lead.step != books.step:
+        if uncounted is not None and books.step is not None:
             books.book(uncounted, reach)
         _steps(books, told, lead.step, reach)
-    elif uncounted is not None and notes.step is not None and lead.section != notes.section:
+    elif uncounted is not None and books.step is not None and lead.section != books.section:
         books.book(uncounted, reach)
-    books.note(section=lead.section)
+    books.compare(lead.section)
 
 
 def _steps(books: _Books, told: _Told, step: int, reach: int) -> None:
     """An interval at whose end `step` was done."""
-    notes, lead = books.notes, told.lead
-    waits = {name: max(told.waited[name] - (_noted(notes, name) or 0.0), 0.0) for name in told.waited}
-    begun = notes.step
+    lead = told.lead
+    waits = {name: max(told.waited[name] - books.waits.get(name, 0.0), 0.0) for name in told.waited}
+    begun = books.step
     if begun is None:
         began_with = lead.start_step if lead.start_step is not None else step - 1
         begun = max(min(began_with, step), 0)
@@ -199,18 +226,18 @@ def _steps(books: _Books, told: _Told, step: int, reach: int) -> None:
         taken = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + taken)
         # What didn't fit was told early; the next interval has room for it.
-        books.note(**{f"{name}_seconds": round((_noted(notes, name) or 0.0) + taken / 1000, 3)})
-    furthest = notes.furthest or 0
+        books.waits[name] = round(books.waits.get(name, 0.0) + taken / 1000, 3)
+    furthest = books.furthest or 0
     # A step that goes back is a loop that rolled back by itself.
     repeated = min(max(furthest - begun, 0) / (step - begun), 1.0) if step > begun else 1.0
     books.book("recompute", books.cursor + int(max(reach - books.cursor, 0) * repeated))
     books.book("productive", reach)
-    books.note(step=step, furthest=max(furthest, step))
+    books.step, books.furthest = step, max(furthest, step)
 
 
 def _cut_off(books: _Books, told: _Told | None, stop: int, reason: str) -> None:
     """From the last step to the failure."""
-    section = _SECTIONS.get((told.lead.section if told is not None else books.notes.section) or "")
+    section = _SECTIONS.get((told.lead.section if told is not None else books.section) or "")
     if reason == "Hung":
         books.book("stall", stop)
     elif section is not None:
@@ -224,7 +251,7 @@ def _cut_off(books: _Books, told: _Told | None, stop: int, reason: str) -> None:
 def _last_steps(books: _Books, told: _Told | None, stop: int) -> None:
     """From the last report to the end of an attempt that succeeded."""
     total = told.lead.total_steps if told is not None else None
-    if told is not None and total is not None and books.notes.step is not None and books.notes.step < total:
+    if told is not None and total is not None and books.step is not None and books.step < total:
         # Nobody told of them, but they must have been done.
         _steps(books, told, total, stop)
     books.book("finish", stop)
@@ -284,11 +311,6 @@ def _latest(times: Iterable[float | None]) -> int:
             return 2**62
         latest = max(latest, milliseconds)
     return latest
-
-
-def _noted(notes: TimeCounted, name: str) -> float | None:
-    seconds: float | None = getattr(notes, f"{name}_seconds")
-    return seconds
 
 
 def _milliseconds(seconds: float | None) -> int | None:

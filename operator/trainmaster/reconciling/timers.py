@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmaster.reconciling import attempts, deadlines, elastic, giving_back, startup, stuck_pods
+from trainmaster.reconciling import attempts, deadlines, elastic, scheduling_backoff, startup, stuck_pods
 from trainmaster.reconciling.assignments import next_touch_at
 from trainmaster.reconciling.progress import INTERVAL
 from trainmaster.reconciling.situation import UP_WITHOUT_WORD, Situation
@@ -30,7 +30,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         stuck_pods.next_look_at(situation),
         next_touch_at(situation, assignment) if not situation.terminal else None,
         attempts.restart_at(situation) if status.phase == "Restarting" else None,
-        giving_back.give_back_at(situation),
+        scheduling_backoff.begins_at(situation),
         elastic.grow_at(situation),
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unheard_until(situation),

@@ -82,8 +82,8 @@ STATUS: dict[str, Any] = {
     "phase": "Running",
     "attempt": 1,
     "conditions": [{"type": "Running", "status": "True", "reason": "x", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
-    "members": ["a", None],
-    "nodeBlames": {"n": 1},
+    "podUIDs": ["a", None],
+    "nodeFailures": {"n": 1},
     "progress": {"step": 1, "result": {"a": 1.0}},
 }
 

@@ -33,7 +33,7 @@ RUNNING: dict[str, Any] = {
             "pod": "reviews-1",
             "node": "gpu-7",
             "exitCode": 137,
-            "at": "2026-11-21T04:01:00Z",
+            "failedAt": "2026-11-21T04:01:00Z",
         }
     ],
 }
@@ -71,7 +71,7 @@ def test_status_shows_where_the_time_went(transport: FakeTransport) -> None:
     spent = {"until": "2026-11-21T05:00:00Z", "productive": 540.0, "recompute": 45.2, "restart": 13.8, "queue": 1.0}
     progress = {**RUNNING["progress"], "goodput": 0.9}
     transport.answers = {
-        f"GET {JOBS}/reviews": job(**{**RUNNING, "time": spent, "progress": progress}),
+        f"GET {JOBS}/reviews": job(**{**RUNNING, "timeSpent": spent, "progress": progress}),
         f"GET {PODS}": {"items": []},
     }
     lines = run("status", "reviews").output.splitlines()
@@ -130,7 +130,7 @@ def test_status_says_that_no_operator_has_seen_the_job(transport: FakeTransport)
 
 
 def test_status_says_which_nodes_the_job_avoids(transport: FakeTransport) -> None:
-    blamed = {**RUNNING, "avoidedNodes": ["gpu-7"], "nodeBlames": {"gpu-7": 3, "gpu-8": 1}}
+    blamed = {**RUNNING, "avoidedNodes": ["gpu-7"], "nodeFailures": {"gpu-7": 3, "gpu-8": 1}}
     transport.answers = {f"GET {JOBS}/reviews": job(**blamed), f"GET {PODS}": {"items": []}}
     assert "avoids nodes: gpu-7 (3 failures)\n" in run("status", "reviews").output
 
@@ -146,9 +146,9 @@ def test_status_is_shown_also_to_those_who_may_not_see_pods(transport: FakeTrans
 
 def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(transport: FakeTransport) -> None:
     spent = {"until": "2026-11-21T05:00:00Z", "rendezvous": 1.4}
-    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running", time=spent), f"GET {PODS}": {"items": []}}
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running", timeSpent=spent), f"GET {PODS}": {"items": []}}
     assert "without progress reports" in run("status", "reviews").output
-    transport.answers[f"GET {JOBS}/reviews"] = job(phase="Succeeded", time=spent)
+    transport.answers[f"GET {JOBS}/reviews"] = job(phase="Succeeded", timeSpent=spent)
     assert "without progress reports" not in run("status", "reviews").output
 
 

@@ -45,9 +45,9 @@ STATUS: dict[str, Any] = {
     "workers": {"desired": 2, "running": 2},
     "startTime": TIME,
     "progress": {"step": 1, "totalSteps": 9, "loss": 0.5, "section": HOSTILE, "result": {HOSTILE: 1.0, "[/b]": 2.0}},
-    "time": {"until": HOSTILE, "productive": 2.0},
+    "timeSpent": {"until": HOSTILE, "productive": 2.0},
     "avoidedNodes": [HOSTILE],
-    "nodeBlames": {HOSTILE: 3},
+    "nodeFailures": {HOSTILE: 3},
     "conditions": [
         {"type": kind, "status": "True", "reason": HOSTILE, "message": HOSTILE, "lastTransitionTime": HOSTILE}
         for kind in (HOSTILE, "Failed")
@@ -60,11 +60,11 @@ STATUS: dict[str, Any] = {
             "rank": 1,
             "pod": HOSTILE,
             "node": HOSTILE,
-            "at": HOSTILE,
+            "failedAt": HOSTILE,
         }
     ],
 }
-SAID = {"reason": HOSTILE, "message": HOSTILE, "pod": HOSTILE, "node": HOSTILE, "at": HOSTILE, "rank": HOSTILE}
+SAID = {"reason": HOSTILE, "message": HOSTILE, "pod": HOSTILE, "node": HOSTILE, "failedAt": HOSTILE, "rank": HOSTILE}
 EVIDENCE = AttemptEvidence(
     1,
     {**SAID, "worker": 0, "exitCode": HOSTILE},

@@ -7,7 +7,9 @@ from typing import Any
 from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.controller.reconciler import ended_because
 
-BOOM = Failure(attempt=1, reason="Error", message="worker 1 ended with exit code 7: boom", at="2026-11-22T04:00:00Z")
+BOOM = Failure(
+    attempt=1, reason="Error", message="worker 1 ended with exit code 7: boom", failed_at="2026-11-22T04:00:00Z"
+)
 
 
 def status(phase: str, attempt: int, *failures: Failure, **fields: Any) -> JobStatus:

@@ -66,8 +66,8 @@ def running(
         "attempt": attempt,
         "start_time": to_text(NOW - 1000),
         "attempt_start_time": to_text(NOW - ago),
-        "members": [f"uid-{worker}" for worker in range(workers)],
-        "member_ends": [0] * workers,
+        "pod_uids": [f"uid-{worker}" for worker in range(workers)],
+        "pod_restart_counts": [0] * workers,
         "conditions": [
             Condition(
                 type="Running",

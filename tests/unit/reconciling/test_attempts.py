@@ -41,14 +41,14 @@ def test_a_new_job_gets_its_children_with_attempt_one_in_the_template() -> None:
 
 
 def test_the_members_are_known_when_all_pods_are_scheduled() -> None:
-    fresh = running(phase="Pending", members=[], member_ends=[])
+    fresh = running(phase="Pending", pod_uids=[], pod_restart_counts=[])
     waiting = container("waiting", reason="ContainerCreating")
     some = decided(job(fresh), observed(given=[pod(0, worker_container=waiting), pod(1, node=None)]))
     assert some.status.phase == "Pending"
-    assert some.status.members == []
+    assert some.status.pod_uids == []
     everybody = decided(job(fresh), observed(given=pods(pod(0, worker_container=waiting))))
     assert everybody.status.phase == "Starting"
-    assert everybody.status.members == ["uid-0", "uid-1"]
+    assert everybody.status.pod_uids == ["uid-0", "uid-1"]
 
 
 def test_all_ranks_up_is_running_and_stays_so() -> None:
@@ -83,7 +83,7 @@ def test_a_failed_rank_opens_the_next_attempt_with_the_same_pods_at_once() -> No
     decision = decided(of, around)
     status = decision.status
     assert (status.phase, status.attempt, status.restarts, status.disruptions) == ("Starting", 2, 1, 0)
-    assert status.members == ["uid-0", "uid-1"]
+    assert status.pod_uids == ["uid-0", "uid-1"]
     assert kinds(decision) == ["Assign 2 Run to bert-0,bert-1", "Apply StatefulSet x2"]
     (assignment,) = [action.assignment for action in decision.actions if isinstance(action, Assign)]
     assert assignment.uids == ("uid-0", "uid-1")
@@ -104,7 +104,7 @@ def test_a_failure_waits_for_its_back_off() -> None:
     decision = decided(of, settled(of, observed(said(1, "Failed"))))
     assert decision.status.phase == "Restarting"
     assert decision.status.attempt == 1
-    assert decision.status.restart_time == to_text(NOW + 60)
+    assert decision.status.next_attempt_time == to_text(NOW + 60)
     assert decision.requeue_after == pytest.approx(60)
     assert kinds(decision) == ["Assign 1 Hold to bert-0,bert-1", "Apply StatefulSet x2"]
     waiting = job(decision.status, failurePolicy={"backoff": {"initialSeconds": 10, "factor": 3, "maxSeconds": 60}})
@@ -267,7 +267,7 @@ def test_exactly_one_attempt_opens_when_the_replacement_is_there() -> None:
     assert decided(job(held), observed(given=[pod(0)]), NOW + 100).status.attempt == 1
     replacement = pod(1, uid="uid-1b", phase="Pending", node=None, worker_container=None, ready=False)
     opened = decided(job(held), observed(given=[pod(0), replacement]), NOW + 100)
-    assert (opened.status.phase, opened.status.attempt, opened.status.members) == ("Starting", 2, ["uid-0", "uid-1b"])
+    assert (opened.status.phase, opened.status.attempt, opened.status.pod_uids) == ("Starting", 2, ["uid-0", "uid-1b"])
     assert kinds(opened)[0] == "Assign 2 Run to bert-0,bert-1"
 
 
@@ -284,7 +284,7 @@ def test_a_finished_workers_pod_may_go() -> None:
 
 
 def test_a_pod_that_is_replaced_before_the_group_was_complete_breaks_nothing() -> None:
-    of = job(running(phase="Pending", members=[], member_ends=[]))
+    of = job(running(phase="Pending", pod_uids=[], pod_restart_counts=[]))
     around = observed(given=[pod(0, uid="another", node=None)])
     assert decided(of, around).status.attempt == 1
 
@@ -306,16 +306,16 @@ class TestContainersThatEndWithoutAWord:
         dead = pod(1, worker_container=container("terminated", end=ended(137, "OOMKilled")))
         status = decided(job(running()), observed(given=pods(dead))).status
         assert (status.attempt, status.failures[0].reason, status.failures[0].exit_code) == (2, "OOMKilled", 137)
-        assert status.member_ends == [0, 1]
+        assert status.pod_restart_counts == [0, 1]
 
     def test_the_same_end_doesnt_count_twice_whatever_the_nodes_clock_says(self) -> None:
         ahead = ended(137, "OOMKilled", ago=-3600)
         restarted = pod(1, worker_container=container(restarts=1, last_end=ahead))
-        of = job(running(attempt=2, member_ends=[0, 1]))
+        of = job(running(attempt=2, pod_restart_counts=[0, 1]))
         assert decided(of, observed(given=pods(restarted), attempt=2)).status.attempt == 2
 
     def test_an_end_that_could_be_the_attempts_before_waits_for_the_agents_word(self) -> None:
-        failed_before = {"attempt": 1, "reason": "PeerLost", "at": to_text(NOW - 1), "counted": True}
+        failed_before = {"attempt": 1, "reason": "PeerLost", "failed_at": to_text(NOW - 1), "counted": True}
         of = job(running(attempt=2, phase="Starting", ago=1.0, restarts=1, failures=[failed_before]))
         dead = pod(1, worker_container=container("waiting", restarts=1, reason="CrashLoopBackOff", last_end=ended(137)))
         status = decided(of, observed(given=pods(dead), attempt=2)).status
@@ -345,7 +345,7 @@ def test_a_short_lived_attempt_that_a_rule_ignores_waits_a_little() -> None:
 
 
 def test_only_the_newest_failures_are_kept() -> None:
-    old = [{"attempt": number, "reason": "Error", "at": to_text(NOW - 100)} for number in range(20, 10, -1)]
+    old = [{"attempt": number, "reason": "Error", "failed_at": to_text(NOW - 100)} for number in range(20, 10, -1)]
     status = decided(
         job(running(attempt=21, failures=old, restarts=3)), observed(said(0, "Failed", 21), attempt=21)
     ).status

@@ -52,7 +52,7 @@ def test_the_pod_is_deleted_while_the_attempt_is_held_and_told_once() -> None:
     decision = answer(exited())
     status = decision.status
     assert (status.phase, status.attempt, status.restarts, status.disruptions) == ("Restarting", 1, 1, 0)
-    assert status.replacing == ["uid-1"]
+    assert status.replacing_pod_uids == ["uid-1"]
     # The template first: what comes in the pod's place must not begin the attempt again.
     assert kinds(decision) == ["Assign 1 Hold to bert-0", "Apply StatefulSet x2", "Delete bert-1"]
     assert happened(decision) == ["Error", "ReplacingPods"]
@@ -75,14 +75,14 @@ def test_its_loss_is_no_disruption_and_one_attempt_opens_when_the_new_pod_is_the
     status = decided(job(answer(exited()).status), observed(given=around), NOW + 0.5).status
     assert (status.restarts, status.disruptions, status.failures[0].reason) == (1, 0, "Error")
     if around[-1].uid == "new":
-        assert (status.phase, status.attempt, status.members) == ("Starting", 2, ["uid-0", "new"])
-        assert status.replacing == []
+        assert (status.phase, status.attempt, status.pod_uids) == ("Starting", 2, ["uid-0", "new"])
+        assert status.replacing_pod_uids == []
     else:
         assert (status.phase, status.attempt) == ("Restarting", 1)
 
 
 def test_all_that_has_exited_is_replaced_together() -> None:
-    assert answer(exited(0), exited(1)).status.replacing == ["uid-0", "uid-1"]
+    assert answer(exited(0), exited(1)).status.replacing_pod_uids == ["uid-0", "uid-1"]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_nobody_else_is_replaced(view: PodView) -> None:
     failed = said(0, "Failed")
     of = job(running())
     decision = decided(of, settled(of, observed(failed, given=pods(view))))
-    assert (decision.status.replacing, decision.status.attempt) == ([], 2)
+    assert (decision.status.replacing_pod_uids, decision.status.attempt) == ([], 2)
     assert not [kind for kind in kinds(decision) if "Delete" in kind]
 
 
@@ -131,20 +131,22 @@ def test_nobody_else_is_replaced(view: PodView) -> None:
     ],
 )
 def test_the_kubelets_own_words_say_how_long_it_waits(words: str, restarts: int, ago: float, replaced: bool) -> None:
-    assert answer(waiting(words, restarts=restarts, ago=ago)).status.replacing == (["uid-1"] if replaced else [])
+    assert answer(waiting(words, restarts=restarts, ago=ago)).status.replacing_pod_uids == (
+        ["uid-1"] if replaced else []
+    )
 
 
 def test_a_container_that_ran_for_ten_minutes_starts_again_at_once() -> None:
     end = replace(ended(1, ago=1.0, report=said(1, "Failed", ago=1.0)), started_at=NOW - 700)
-    assert answer(exited(restarts=3, end=end)).status.replacing == []
-    assert answer(exited(restarts=3, end=replace(end, started_at=NOW - 500))).status.replacing == ["uid-1"]
+    assert answer(exited(restarts=3, end=end)).status.replacing_pod_uids == []
+    assert answer(exited(restarts=3, end=replace(end, started_at=NOW - 500))).status.replacing_pod_uids == ["uid-1"]
 
 
 def test_the_jobs_own_back_off_rules_where_it_is_the_longer_one() -> None:
     longer = answer(exited(), backoff={"initialSeconds": 30}).status
-    assert (longer.phase, longer.replacing) == ("Restarting", [])
+    assert (longer.phase, longer.replacing_pod_uids) == ("Restarting", [])
     shorter = answer(exited(restarts=4), backoff={"initialSeconds": 30}).status
-    assert (shorter.replacing, shorter.restart_time) == (["uid-1"], to_text(NOW + 30))
+    assert (shorter.replacing_pod_uids, shorter.next_attempt_time) == (["uid-1"], to_text(NOW + 30))
     of = job(shorter, failurePolicy={"backoff": {"initialSeconds": 30}})
     early = decided(of, observed(given=pods(pod(1, uid="new"))))
     assert (early.status.phase, early.status.attempt) == ("Restarting", 1)
@@ -152,42 +154,42 @@ def test_the_jobs_own_back_off_rules_where_it_is_the_longer_one() -> None:
 
 def test_a_job_without_a_restart_left_fails_and_replaces_nobody() -> None:
     decision = answer(exited(), maxRestarts=0)
-    assert (decision.status.phase, decision.status.replacing) == ("Failed", [])
+    assert (decision.status.phase, decision.status.replacing_pod_uids) == ("Failed", [])
     assert not [kind for kind in kinds(decision) if "Delete" in kind]
 
 
 def test_what_a_rule_ignores_could_go_on_for_ever_and_waits_for_the_kubelet() -> None:
     status = answer(exited(), status=running(ago=100), rules=[{"exitCodes": [1], "action": "Ignore"}]).status
-    assert (status.attempt, status.replacing) == (2, [])
+    assert (status.attempt, status.replacing_pod_uids) == (2, [])
 
 
 def test_checkpoints_that_would_go_with_the_pod_are_worth_the_wait() -> None:
     of = job(running(), checkpoint={"volume": {"emptyDir": True}})
-    assert decided(of, settled(of, observed(given=pods(exited())))).status.replacing == []
+    assert decided(of, settled(of, observed(given=pods(exited())))).status.replacing_pod_uids == []
 
 
 @pytest.mark.parametrize(("seconds", "replaced"), [(None, False), (5.0, True), (20.0, False)])
 def test_the_operators_settings_say_which_waits_are_too_long(seconds: float | None, replaced: bool) -> None:
     of = job(running())
     status = decide(of, observed(given=pods(exited())), NOW, Settings(replace_after_seconds=seconds)).status
-    assert status.replacing == (["uid-1"] if replaced else [])
+    assert status.replacing_pod_uids == (["uid-1"] if replaced else [])
 
 
 class TestExitsThatComeToLightLater:
     def test_before_the_next_attempt_is_open(self) -> None:
         status = answer(exited(1)).status
         late = decided(job(status), observed(given=pods(exited(0), pod(1, uid="new"))), NOW + 0.5)
-        assert (late.status.phase, late.status.replacing) == ("Restarting", ["uid-1", "uid-0"])
+        assert (late.status.phase, late.status.replacing_pod_uids) == ("Restarting", ["uid-1", "uid-0"])
         assert "Delete bert-0" in kinds(late) and "Delete bert-1" not in kinds(late)
         assert (late.status.restarts, late.status.disruptions) == (1, 0)
         both = decided(job(late.status), observed(given=pods(pod(0, uid="n0"), pod(1, uid="n1"))), NOW + 1)
-        assert (both.status.attempt, both.status.members) == (2, ["n0", "n1"])
+        assert (both.status.attempt, both.status.pod_uids) == (2, ["n0", "n1"])
 
     def test_after_it_has_opened_with_that_pod(self) -> None:
         first = answer(exited(1, restarts=0)).status
         assert (first.phase, first.attempt) == ("Starting", 2)
         late = decided(job(first), observed(given=pods(exited(0), pod(1)), attempt=2), NOW + 0.3)
-        assert (late.status.phase, late.status.attempt, late.status.replacing) == ("Restarting", 2, ["uid-0"])
+        assert (late.status.phase, late.status.attempt, late.status.replacing_pod_uids) == ("Restarting", 2, ["uid-0"])
         assert (late.status.restarts, late.status.disruptions, len(late.status.failures)) == (1, 0, 1)
         assert "Delete bert-0" in kinds(late)
         # Its ranks wait for somebody who never comes: no checkpoint to save.
@@ -213,4 +215,4 @@ def test_a_pod_that_has_come_back_by_itself_is_kept() -> None:
 def test_a_suspended_job_forgets_whom_it_was_replacing() -> None:
     status = answer(exited()).status
     of = job(status, runPolicy={"suspend": True})
-    assert decided(of, observed(given=pods(exited()))).status.replacing == []
+    assert decided(of, observed(given=pods(exited()))).status.replacing_pod_uids == []

@@ -11,7 +11,7 @@ from trainmaster.api.v1alpha1 import FailureReason, JobStatus
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.snapshot import Observed, Problem
 
-STARTING: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": [], "ago": 900.0}
+STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "ago": 900.0}
 QUOTA = Problem("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
 REFUSED = Problem("apply Service bert", "Forbidden", "webhook says no", NOW)
 UNSERVED = Problem("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)

@@ -43,12 +43,12 @@ def cause(reason: str = "Error", code: int | None = 1) -> Cause:
         (
             cause(code=2),
             {"rules": [{"exitCodes": [2], "action": "Ignore"}, {"exitCodes": [2], "action": "Fail"}]},
-            ("Free", ""),
+            ("Ignore", ""),
         ),
         (cause("OOMKilled", 137), {"rules": [{"reasons": ["OOMKilled"], "action": "Fail"}]}, ("Fail", "OOMKilled")),
         (cause("LaunchError", 65), {"rules": [{"reasons": ["LaunchError"], "action": "Restart"}]}, ("Restart", "")),
-        (cause("PodDeleted", None), {"maxRestarts": 0}, ("Free", "")),
-        (cause("Evicted", None), {"rules": [{"reasons": ["Evicted"], "action": "Fail"}]}, ("Free", "")),
+        (cause("PodDeleted", None), {"maxRestarts": 0}, ("Ignore", "")),
+        (cause("Evicted", None), {"rules": [{"reasons": ["Evicted"], "action": "Fail"}]}, ("Ignore", "")),
         (cause("Surprise"), {}, ("Restart", "")),
     ],
 )
@@ -61,7 +61,7 @@ def test_the_first_rule_that_matches_wins_then_the_table(
 def test_the_budget() -> None:
     assert judged(cause(), restarts=1, maxRestarts=2) == ("Restart", "")
     assert judged(cause(), restarts=2, maxRestarts=2) == ("Fail", "MaxRestartsExceeded")
-    assert judged(cause(), restarts=2, maxRestarts=2, rules=[{"exitCodes": [1], "action": "Ignore"}]) == ("Free", "")
+    assert judged(cause(), restarts=2, maxRestarts=2, rules=[{"exitCodes": [1], "action": "Ignore"}]) == ("Ignore", "")
 
 
 @pytest.mark.parametrize(("restarts", "seconds"), [(1, 5), (2, 10), (3, 20), (4, 30), (500, 30)])
@@ -75,7 +75,7 @@ def test_without_a_back_off_nothing_waits() -> None:
     spec = job().spec
     assert spec is not None
     assert delay(spec, "Restart", cause=cause(), restarts=5, lived=0.1) == 0
-    assert delay(spec, "Free", cause=cause("Evicted"), restarts=0, lived=0.1) == 0
+    assert delay(spec, "Ignore", cause=cause("Evicted"), restarts=0, lived=0.1) == 0
 
 
 def test_every_reason_is_documented_and_every_code_leads_to_one() -> None:

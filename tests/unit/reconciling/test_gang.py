@@ -22,7 +22,7 @@ from trainmaster.reconciling.decision import DeleteChild
 from trainmaster.reconciling.snapshot import ChildView, Observed, PodView, Problem
 
 GANG: dict[str, Any] = {"scheduling": {"gang": {"scheduler": "volcano", "timeoutSeconds": 3600}}}
-FRESH: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": []}
+FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}
 KIND = "PodGroup.scheduling.volcano.sh"
 
 

@@ -367,13 +367,13 @@ class TestElastic:
         world.delete_pod("bert-0")
         for _ in range(100):
             world.round()
-        assert (world.status.attempt, world.status.ranks) == (2, [1, 2])
+        assert (world.status.attempt, world.status.worker_order) == (2, [1, 2])
         assert (world.status.restarts, world.status.disruptions) == (0, 1)
         assert {pod.joined is not None for pod in world.pods.values() if pod.worker} == {True}
         world.without_room = set()
         for _ in range(150):
             world.round()
-        assert (world.status.attempt, world.status.ranks) == (3, [0, 1, 2])
+        assert (world.status.attempt, world.status.worker_order) == (3, [0, 1, 2])
         world.endless = False
         world.settle()
         assert (world.status.phase, world.status.restarts, world.status.disruptions) == ("Succeeded", 0, 1)
@@ -393,11 +393,15 @@ class TestElastic:
         world.edit(workers=2)
         for _ in range(10):
             world.round()
-        assert (world.status.phase, world.status.ranks, sorted(world.pods)) == ("Running", [0, 1], ["bert-0", "bert-1"])
+        assert (world.status.phase, world.status.worker_order, sorted(world.pods)) == (
+            "Running",
+            [0, 1],
+            ["bert-0", "bert-1"],
+        )
         world.edit(workers=4)
         for _ in range(150):
             world.round()
-        assert (world.status.attempt, world.status.ranks) == (3, [0, 1, 2, 3])
+        assert (world.status.attempt, world.status.worker_order) == (3, [0, 1, 2, 3])
         assert (world.status.restarts, world.status.disruptions) == (0, 0)
         world.endless = False
         world.settle()
@@ -410,7 +414,7 @@ class TestElastic:
             world.round()
         assert world.status.attempt == 2
         world.settle()
-        assert (world.status.phase, world.status.ranks) == ("Succeeded", [0, 1])
+        assert (world.status.phase, world.status.worker_order) == ("Succeeded", [0, 1])
 
 
 @pytest.mark.parametrize("pair", range(5))
@@ -445,7 +449,7 @@ def test_a_job_that_holds_nothing_has_nothing_to_give_back() -> None:
     world.without_room = {0, 1}
     for _ in range(400):
         world.round()
-    assert (world.status.phase, world.status.give_backs, world.status.attempt) == ("Pending", 0, 1)
+    assert (world.status.phase, world.status.scheduling_backoffs, world.status.attempt) == ("Pending", 0, 1)
     world.without_room = set()
     world.settle()
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 1)

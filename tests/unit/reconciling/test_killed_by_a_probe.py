@@ -62,7 +62,7 @@ def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_is_told_with_
 def test_an_old_kill_is_no_word_on_a_later_stop() -> None:
     """Of a rank that the next attempt's failure elsewhere has stopped."""
     failed, stopped = said(0, "Failed", 2), said(1, "Stopped", 2, exit_code=143)
-    before = running(2, member_ends=[0, 1])
+    before = running(2, pod_restart_counts=[0, 1])
     given = around(failed, stopped, given=killed(1, ago=50.0), ago=50.0, attempt=2)
     failure = decided(job(before), given).status.failures[0]
     assert (failure.reason, failure.worker) == ("Error", 0)
@@ -76,7 +76,7 @@ def test_another_agent_that_stood_still_meanwhile_joins_the_attempt_that_opened_
     given = replace(around(other, given=killed(0), attempt=2), stream=stream(2, (1,)))
     status = decided(job(opened), given).status
     assert (status.phase, status.attempt, status.restarts, status.failures) == ("Starting", 2, 1, [])
-    assert status.member_ends == [1, 0]
+    assert status.pod_restart_counts == [1, 0]
 
     # The events of an hour ago may be gone; the status remembers.
     forgotten = replace(given, kills={})

@@ -147,7 +147,7 @@ class TestSuspension:
         assert back.status.suspended_seconds == pytest.approx(100, abs=1.1)
         new = [pod(0, uid="a"), pod(1, uid="b")]
         opened = decided(job(back.status), observed(given=new), NOW + 101)
-        assert (opened.status.phase, opened.status.attempt, opened.status.members) == ("Starting", 2, ["a", "b"])
+        assert (opened.status.phase, opened.status.attempt, opened.status.pod_uids) == ("Starting", 2, ["a", "b"])
 
     def test_suspended_time_isnt_active_time(self) -> None:
         limit: dict[str, Any] = {"runPolicy": {"activeDeadlineSeconds": 1100}}

@@ -47,14 +47,21 @@ RANK = st.builds(
 )
 STATUS: dict[str, Any] = {
     **running(2, restarts=1).model_dump(mode="json", by_alias=True, exclude_none=True),
-    "restartTime": to_text(NOW + 5),
+    "nextAttemptTime": to_text(NOW + 5),
     "completionTime": None,
-    "nodeBlames": {"node-0": 1},
-    "giveBacks": 1,
+    "nodeFailures": {"node-0": 1},
+    "schedulingBackoffs": 1,
     "suspendedSeconds": 1.5,
-    "progress": {"step": 3, "reportedAt": to_text(NOW - 20), "samplesPerSecond": 1.0},
-    "time": {"until": to_text(NOW - 20), "productive": 3.5, "counted": {"attempt": 2, "step": 3, "furthest": 3}},
-    "failures": [{"attempt": 1, "reason": "Error", "worker": 0, "at": to_text(NOW - 200), "counted": True}],
+    "progress": {
+        "attempt": 2,
+        "step": 3,
+        "furthestStep": 3,
+        "dataSeconds": 0.5,
+        "reportedAt": to_text(NOW - 20),
+        "samplesPerSecond": 1.0,
+    },
+    "timeSpent": {"until": to_text(NOW - 20), "productive": 3.5},
+    "failures": [{"attempt": 1, "reason": "Error", "worker": 0, "failedAt": to_text(NOW - 200), "counted": True}],
 }
 
 
@@ -123,7 +130,9 @@ def test_the_back_off_of_a_job_that_restarts_for_a_year_is_its_longest(restarts:
 
 @pytest.mark.parametrize("times", [1, 1_025, 525_600])
 def test_counters_of_a_year_are_no_reason_to_fail(times: int) -> None:
-    status = running(times, restarts=times, disruptions=times, give_backs=times, given_back=True, phase="Restarting")
+    status = running(
+        times, restarts=times, disruptions=times, scheduling_backoffs=times, scheduling_backoff=True, phase="Restarting"
+    )
     waiting = container(
         "waiting", restarts=times, reason="CrashLoopBackOff", last_end=ended(1, report=said(0, "Failed", 1))
     )

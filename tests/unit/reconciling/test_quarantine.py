@@ -10,7 +10,7 @@ from tests.unit.reconciling.builders import NOW, decided, job, kinds, observed, 
 from trainmaster.reconciling.decision import Apply
 from trainmaster.wire.report import Report
 
-TWICE: dict[str, Any] = {"node_blames": {"node-1": 2}}
+TWICE: dict[str, Any] = {"node_failures": {"node-1": 2}}
 
 
 def bus_error(worker: int) -> Report:
@@ -29,7 +29,7 @@ def affinity(decision: Any) -> list[dict[str, Any]]:
 
 def test_each_failure_is_held_against_the_node_of_the_worker_that_failed_first() -> None:
     status = decided(job(running()), observed(said(0, "Stopped"), bus_error(1))).status
-    assert (status.node_blames, status.avoided_nodes, status.attempt) == ({"node-1": 1}, [], 2)
+    assert (status.node_failures, status.avoided_nodes, status.attempt) == ({"node-1": 1}, [], 2)
 
 
 def test_at_the_limit_the_node_is_avoided_and_its_worker_moves_before_the_next_attempt() -> None:
@@ -86,18 +86,18 @@ def test_only_what_a_machine_can_have_caused_is_held_against_it(report: Report, 
 def test_bystanders_nodes_are_innocent_and_the_culprits_is_blamed_when_it_is_known() -> None:
     bystander = said(0, "Failed", culprit=False)
     first = decided(job(running()), observed(bystander)).status
-    assert first.node_blames == {}
+    assert first.node_failures == {}
     later = decided(
         job(first), observed(bystander, said(1, "Failed", reason="Signal", signal=7, exit_code=135)), NOW + 0.5
     ).status
-    assert later.node_blames == {"node-1": 1}
+    assert later.node_failures == {"node-1": 1}
 
 
 def test_setting_the_limit_to_zero_forgives_all() -> None:
-    avoided = running(node_blames={"node-1": 3}, avoided_nodes=["node-1"])
+    avoided = running(node_failures={"node-1": 3}, avoided_nodes=["node-1"])
     of = job(avoided, failurePolicy={"nodes": {"quarantineAfter": 0}})
     decision = decided(of, settled(job(avoided), observed(said(0, "Running"), said(1, "Running"))))
-    assert (decision.status.node_blames, decision.status.avoided_nodes) == ({}, [])
+    assert (decision.status.node_failures, decision.status.avoided_nodes) == ({}, [])
     assert [(event.reason, event.message) for event in decision.events] == [
         ("NodesForgiven", "No longer avoided: node-1")
     ]
@@ -107,5 +107,5 @@ def test_setting_the_limit_to_zero_forgives_all() -> None:
 def test_the_jobs_own_affinity_stays() -> None:
     own = {"weight": 1, "preference": {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}}
     template = {"spec": {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [own]}}}}
-    of = job(running(avoided_nodes=["node-9"], node_blames={"node-9": 3}), podTemplate=template)
+    of = job(running(avoided_nodes=["node-9"], node_failures={"node-9": 3}), podTemplate=template)
     assert [term["weight"] for term in affinity(decided(of, observed()))] == [1, 100]

@@ -90,7 +90,7 @@ def test_where_kueue_isnt_installed_the_job_says_so_and_waits() -> None:
 
 def test_an_admitted_job_starts_with_as_many_workers_where_it_was_admitted() -> None:
     decision = decided(job(queued(), **ELASTIC), around(workload(4, admitted=3)))
-    assert (decision.status.phase, decision.status.attempt, decision.status.ranks) == ("Pending", 1, [0, 1, 2])
+    assert (decision.status.phase, decision.status.attempt, decision.status.worker_order) == ("Pending", 1, [0, 1, 2])
     assert happened(decision)[0] == "Admitted"
     made = applied(decision, "StatefulSet")["spec"]
     template = made["template"]["spec"]

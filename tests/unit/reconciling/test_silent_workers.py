@@ -92,7 +92,7 @@ def test_an_elastic_job_goes_on_without_it() -> None:
     assert "Delete bert-1" in kinds(late)
     assert late.status.attempt == 1, "not with it"
     shrunk = decided(job(late.status, **of), around(given=pods(pod(1, deleting=True))), NOW + 32).status
-    assert (shrunk.attempt, shrunk.ranks) == (2, [0])
+    assert (shrunk.attempt, shrunk.worker_order) == (2, [0])
 
 
 def test_a_pod_that_is_replaced_on_purpose_is_no_other_cause_of_the_failure() -> None:
@@ -103,6 +103,6 @@ def test_a_pod_that_is_replaced_on_purpose_is_no_other_cause_of_the_failure() ->
         status = decided(job(status, **quick), around(given=pods(given)), NOW + now).status
         assert (status.failures[0].reason, status.restarts, status.disruptions) == ("AgentLost", 1, 0)
     bus_error = said(1, "Failed", reason="Signal", signal=7, exit_code=135)
-    status = decided(job(running(node_blames={"node-1": 2})), observed(bus_error)).status
+    status = decided(job(running(node_failures={"node-1": 2})), observed(bus_error)).status
     status = decided(job(status), observed(bus_error, given=pods(pod(1, deleting=True))), NOW + 0.5).status
     assert (status.failures[0].reason, status.avoided_nodes) == ("Signal", ["node-1"])

@@ -30,7 +30,7 @@ from trainmaster.reconciling.snapshot import Observed, PodView, Problem
 from trainmaster.wire.report import Report
 
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate"
-FRESH: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": []}
+FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}
 
 
 def failed(status: JobStatus) -> tuple[str, str]:

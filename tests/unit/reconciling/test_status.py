@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,7 +67,7 @@ class TestCounts:
     def test_workers_are_counted_by_what_they_do(self) -> None:
         around = observed(said(0, "Finished"), said(1, "Running"), said(2, "Starting"), given=[pod(0), pod(1), pod(2)])
         counts = decided(
-            job(running(phase="Starting", workers=4, members=[], member_ends=[]), workers=4), around
+            job(running(phase="Starting", workers=4, pod_uids=[], pod_restart_counts=[]), workers=4), around
         ).status
         assert counts.workers.model_dump() == {"desired": 4, "created": 3, "running": 1, "finished": 1}
 
@@ -92,6 +93,28 @@ class TestProgress:
         assert progress_of(soon.status).step == 100
         assert soon.requeue_after == pytest.approx(1.0)
         assert progress_of(decided(job(status), training(NOW + 5, step=200), NOW + 5).status).step == 200
+
+    def test_a_status_that_is_written_anyway_has_the_newest(self) -> None:
+        status = decided(job(running()), training()).status
+        around = replace(training(NOW + 1, step=200), pods=pods(pod(1, phase="Failed", reason="Evicted")))
+        after = decided(job(status), around, NOW + 1).status
+        assert after.phase == "Restarting"
+        assert (progress_of(after).step, progress_of(after).attempt, progress_of(after).furthest_step) == (200, 1, 200)
+
+    def test_the_furthest_step_outlives_an_attempt_and_its_waits_dont(self) -> None:
+        status = decided(
+            job(running(ago=0)), training(NOW + 50, data_seconds=4.0, start_step=0, step_seconds=0.2), NOW + 50
+        ).status
+        first = progress_of(status)
+        assert (first.attempt, first.step, first.furthest_step, first.data_seconds) == (1, 100, 100, 4.0)
+        again = running(attempt=2, ago=0, progress=first.model_dump(), time_spent=status.time_spent)
+        second = progress_of(decided(job(again), training(NOW + 80, 2, step=60), NOW + 80).status)
+        assert (second.attempt, second.step, second.furthest_step, second.data_seconds) == (2, 60, 100, None)
+
+    def test_a_report_without_a_step_keeps_the_attempts_last_one(self) -> None:
+        status = decided(job(running()), training()).status
+        later = progress_of(decided(job(status), training(NOW + 9, step=None), NOW + 9).status)
+        assert (later.step, later.reported_at) == (100, to_text(NOW + 9))
 
     def test_a_new_section_and_the_last_word_are_told_at_once(self) -> None:
         status = decided(job(running()), training(section="train")).status
@@ -140,6 +163,11 @@ class TestTimes:
 
 def test_a_status_that_somebody_spoiled_breaks_nothing() -> None:
     spoiled = running(
-        attempt=2, members=["x"], attempt_start_time="soon", start_time="", restart_time="?", member_ends=[]
+        attempt=2,
+        pod_uids=["x"],
+        attempt_start_time="soon",
+        start_time="",
+        next_attempt_time="?",
+        pod_restart_counts=[],
     )
     assert decided(job(spoiled), observed(*all_up(2), attempt=2, given=pods())).status.attempt >= 2

@@ -11,7 +11,7 @@ from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.decision import DeletePod
 from trainmaster.reconciling.snapshot import Observed
 
-HELD = running(phase="Restarting", failures=[{"attempt": 1, "reason": "NodeLost", "counted": False, "at": "x"}])
+HELD = running(phase="Restarting", failures=[{"attempt": 1, "reason": "NodeLost", "counted": False, "failed_at": "x"}])
 
 
 def around(deadline: float, status: JobStatus = HELD) -> Observed:

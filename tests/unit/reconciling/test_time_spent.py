@@ -21,8 +21,8 @@ from trainmaster.wire.progress import RankProgress
 
 def spent(status: JobStatus) -> dict[str, float]:
     """What isn't zero."""
-    assert status.time is not None
-    return {name: seconds for name in CATEGORIES if (seconds := getattr(status.time, name))}
+    assert status.time_spent is not None
+    return {name: seconds for name in CATEGORIES if (seconds := getattr(status.time_spent, name))}
 
 
 def trained(step: int, at: float, attempt: int = 1, *reports: Any, **fields: Any) -> Observed:
@@ -222,6 +222,8 @@ def test_in_any_history_the_categories_are_the_time_since_the_start_and_only_gro
         wanted = job(status, **spec, runPolicy={"suspend": moment["suspend"]})
         after = decide(wanted, around, now, Settings()).status
         check_time(status, after)
-        if after.time is not None and (status.time is None or after.time.until != status.time.until):
-            assert (to_seconds(after.time.until) or 0.0) < now + 0.002, "time is booked that hasn't been"
+        if after.time_spent is not None and (
+            status.time_spent is None or after.time_spent.until != status.time_spent.until
+        ):
+            assert (to_seconds(after.time_spent.until) or 0.0) < now + 0.002, "time is booked that hasn't been"
         status = JobStatus.model_validate(after.model_dump(by_alias=True))

@@ -11,7 +11,7 @@ from trainmaster.reconciling.snapshot import Observed
 from trainmaster.wire.assignment import Assignment
 
 PACK: dict[str, Any] = {"workers": 4, "scheduling": {"topology": {"key": "rack"}}}
-FRESH: dict[str, Any] = {"phase": "Pending", "members": [], "member_ends": [], "workers": 4}
+FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "workers": 4}
 RACKS = {"node-0": "b", "node-1": "a", "node-2": "b", "node-3": None}
 
 
@@ -33,7 +33,7 @@ def test_pods_are_held_until_their_places_are_known() -> None:
     assert {pod.assignment.attempt for pod in waiting.pods if pod.assignment} == {0}
     assert {pod.assignment.state for pod in waiting.pods if pod.assignment} == {"Hold"}
     decision = decided(job(running(**FRESH), **PACK), waiting)
-    assert (kinds(decision), decision.status.members) == ([], [])
+    assert (kinds(decision), decision.status.pod_uids) == ([], [])
 
 
 def test_the_first_attempt_is_told_by_domain_and_keeps_its_number() -> None:
@@ -42,8 +42,8 @@ def test_the_first_attempt_is_told_by_domain_and_keeps_its_number() -> None:
     assert (assignment.attempt, assignment.state) == (1, "Run")
     assert assignment.workers == (0, 2, 1, 3)
     assert [host.partition(".")[0] for host in assignment.hosts] == ["bert-0", "bert-2", "bert-1", "bert-3"]
-    assert decision.status.ranks == [0, 2, 1, 3]
-    assert decision.status.members == ["uid-0", "uid-2", "uid-1", "uid-3"]
+    assert decision.status.worker_order == [0, 2, 1, 3]
+    assert decision.status.pod_uids == ["uid-0", "uid-2", "uid-1", "uid-3"]
 
 
 def test_where_nodes_cant_be_read_the_order_stays() -> None:
@@ -51,11 +51,13 @@ def test_where_nodes_cant_be_read_the_order_stays() -> None:
 
 
 def test_a_worker_that_comes_back_elsewhere_finds_its_new_place() -> None:
-    status = running(workers=4, ranks=[0, 2, 1, 3]).model_copy(update={"members": ["uid-0", "uid-2", "uid-1", "uid-3"]})
+    status = running(workers=4, worker_order=[0, 2, 1, 3]).model_copy(
+        update={"pod_uids": ["uid-0", "uid-2", "uid-1", "uid-3"]}
+    )
     around = placed({**RACKS, "node-9": "a"}, given=pods(pod(2, uid="new", node="node-9"), workers=4))
     decision = decided(job(status, **PACK), around)
     assert decision.status.attempt == 2
-    assert decision.status.ranks == [0, 1, 2, 3]
+    assert decision.status.worker_order == [0, 1, 2, 3]
     homeless = placed(RACKS, given=pods(pod(2, uid="new", node=None, phase="Pending"), workers=4))
     assert decided(job(status, **PACK), homeless).status.phase == "Restarting"
     unread = placed(RACKS, given=pods(pod(2, uid="new", node="node-9"), workers=4))
@@ -63,8 +65,8 @@ def test_a_worker_that_comes_back_elsewhere_finds_its_new_place() -> None:
 
 
 def test_an_elastic_group_that_is_whole_isnt_resized_for_its_order() -> None:
-    status = running(workers=4, ranks=[0, 2, 1, 3], ago=1000).model_copy(
-        update={"members": ["uid-0", "uid-2", "uid-1", "uid-3"]}
+    status = running(workers=4, worker_order=[0, 2, 1, 3], ago=1000).model_copy(
+        update={"pod_uids": ["uid-0", "uid-2", "uid-1", "uid-3"]}
     )
     elastic = {**PACK, "elastic": {"minWorkers": 2, "maxWorkers": 4}}
     reports = tuple(said(worker, "Running") for worker in range(4))

@@ -333,7 +333,7 @@ class World:
 
 def check_time(before: JobStatus, status: JobStatus) -> None:
     """The categories are the time since the start, and only grow, except where a wrong clock is made up for."""
-    spent = status.time
+    spent = status.time_spent
     if status.start_time is None:
         assert spent is None
         return
@@ -343,8 +343,8 @@ def check_time(before: JobStatus, status: JobStatus) -> None:
     amounts = {name: getattr(spent, name) or 0.0 for name in CATEGORIES}
     assert min(amounts.values()) >= 0
     assert round(sum(amounts.values()), 3) == round(max(until - start, 0.0), 3), f"{amounts} from {start} to {until}"
-    if before.time is not None and before.time.until is not None and before.time.until <= spent.until:
-        shrunk = {name for name in CATEGORIES if amounts[name] < (getattr(before.time, name) or 0.0)}
+    if before.time_spent is not None and before.time_spent.until is not None and before.time_spent.until <= spent.until:
+        shrunk = {name for name in CATEGORIES if amounts[name] < (getattr(before.time_spent, name) or 0.0)}
         assert not shrunk, f"{shrunk} became less"
 
 

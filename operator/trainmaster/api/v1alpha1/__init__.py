@@ -57,7 +57,6 @@ from trainmaster.api.v1alpha1.status import (
     Failure,
     JobStatus,
     Progress,
-    TimeCounted,
     TimeSpent,
     WorkerCounts,
 )
@@ -102,7 +101,6 @@ __all__ = [
     "SecurityContext",
     "SpecModel",
     "StatusModel",
-    "TimeCounted",
     "TimeSpent",
     "Topology",
     "WorkerCounts",

@@ -31,22 +31,6 @@ class WorkerCounts(StatusModel):
     finished: int = Field(0, description="Workers that ended with 0.")
 
 
-class TimeCounted(StatusModel):
-    """How far the current attempt's reports have been turned into time: what the next report is compared with."""
-
-    attempt: int = Field(0, description="The attempt that the reports were of.")
-    step: int | None = Field(None, description="The step that was reported last.")
-    furthest: int | None = Field(
-        None, description="The furthest step of any attempt: what is done again up to there is recompute."
-    )
-    section: str | None = Field(None, description="The section that was reported last.")
-    data_seconds: float | None = Field(None, description="Waits for data in this attempt, as far as booked.")
-    checkpoint_seconds: float | None = Field(
-        None, description="Waits for checkpoints in this attempt, as far as booked."
-    )
-    evaluate_seconds: float | None = Field(None, description="Evaluation in this attempt, as far as booked.")
-
-
 class TimeSpent(StatusModel):
     """Where the job's time went, in seconds. Together the categories are the time from startTime to `until`."""
 
@@ -73,13 +57,16 @@ class TimeSpent(StatusModel):
     queue: float | None = Field(None, description="Waiting for admission, quota, or the job's turn.")
     finish: float | None = Field(None, description="From the last step to the job's end.")
     suspended: float | None = Field(None, description="Suspended (runPolicy.suspend); goodput leaves it out.")
-    counted: TimeCounted = Field(default_factory=TimeCounted, description="The operator's own notes.")
 
 
 class Progress(StatusModel):
     """How far training is, as the ranks report it."""
 
+    attempt: int | None = Field(None, description="The attempt that reported this.")
     step: int | None = Field(None, description="Optimizer steps done.")
+    furthest_step: int | None = Field(
+        None, description="The furthest step of any attempt; until a later attempt gets there, its steps are recompute."
+    )
     total_steps: int | None = Field(None, description="Steps in all.")
     epoch: float | None = Field(None, description="Epochs done, with a fraction.")
     loss: float | None = Field(None, description="Last training loss of rank 0.")
@@ -88,10 +75,19 @@ class Progress(StatusModel):
     section: str | None = Field(
         None, description="What the ranks do: setup, data, train, evaluate, checkpoint, finish."
     )
+    data_seconds: float | None = Field(
+        None, description="Seconds that this attempt waited for data, as far as status.timeSpent has them."
+    )
+    checkpoint_seconds: float | None = Field(
+        None, description="Seconds that this attempt waited for checkpoints, as far as status.timeSpent has them."
+    )
+    evaluate_seconds: float | None = Field(
+        None, description="Seconds of evaluation in this attempt, as far as status.timeSpent has them."
+    )
     goodput: float | None = Field(
         None,
         description="Share of the time since the start, suspended time apart, that went into steps done for the first "
-        "time, 0 to 1; status.time says where the rest went.",
+        "time, 0 to 1; status.timeSpent says where the rest went.",
     )
     result: dict[str, float] | None = Field(None, description="Figures that the script reported, such as accuracy.")
     reported_at: str | None = Field(None, description="When this was reported.")
@@ -109,10 +105,10 @@ class Failure(StatusModel):
     node: str | None = Field(None, description="The node that the pod ran on.")
     exit_code: int | None = Field(None, description="Its exit code; 128 + n for signal n.")
     counted: bool = Field(True, description="Whether it took one of failurePolicy.maxRestarts.")
-    settling: bool | None = Field(
+    provisional: bool | None = Field(
         None, description="true while the operator waits a moment for a better cause before it gives the job up."
     )
-    at: str = Field(..., description="When it happened.")
+    failed_at: str = Field(..., description="When the attempt failed.")
 
 
 class JobStatus(StatusModel):
@@ -130,41 +126,48 @@ class JobStatus(StatusModel):
     workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")
     replicas: int = Field(0, description="Pods that exist, for the scale subresource.")
     selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
-    ranks: list[int] = Field(
+    worker_order: list[int] = Field(
         default_factory=list,
         description="Workers of the current attempt in rank order, of an elastic job or one with a topology.",
     )
     resizing: bool | None = Field(
         None, description="true while the ranks save a checkpoint and stop, because the group changes."
     )
-    given_back: bool | None = Field(
-        None, description="true while the job waits without pods, because it couldn't get nodes for all of them."
+    scheduling_backoff: bool | None = Field(
+        None,
+        description="true while the job waits without pods, because not all of them found a node; nextAttemptTime says "
+        "until when.",
     )
-    give_backs: int = Field(0, description="How often the job has given its nodes back since it last ran.")
-    node_blames: dict[str, int] = Field(
-        default_factory=dict, description="Failures held against nodes, by the node's name."
+    scheduling_backoffs: int = Field(
+        0, description="How often the job has given up its nodes to wait without pods since all its ranks were up."
+    )
+    node_failures: dict[str, int] = Field(
+        default_factory=dict, description="Failures that the node can have caused, by the node's name."
     )
     avoided_nodes: list[str] = Field(
         default_factory=list, description="Nodes that the job's pods avoid (failurePolicy.nodes.quarantineAfter)."
     )
-    replacing: list[str] = Field(
+    replacing_pod_uids: list[str] = Field(
         default_factory=list,
-        description="Uids of pods that the operator itself replaces before the next attempt opens: their loss is no "
+        alias="replacingPodUIDs",
+        description="Pods that the operator itself replaces before the next attempt opens: their loss is no "
         "disruption.",
     )
-    members: list[str | None] = Field(
+    pod_uids: list[str | None] = Field(
         default_factory=list,
-        description="Uids of the attempt's pods in rank order; null for a worker whose pod isn't known yet.",
+        alias="podUIDs",
+        description="Pods of the attempt in rank order; null for a worker whose pod isn't known yet.",
     )
-    member_ends: list[int] = Field(
+    pod_restart_counts: list[int] = Field(
         default_factory=list,
-        description="How often each member's container had ended when the attempt was opened; later ends are its own.",
+        description="How often the worker container of each of podUIDs had ended when the attempt was opened; later "
+        "ends belong to the attempt.",
     )
     start_time: str | None = Field(None, description="When the operator took the job up.")
     attempt_start_time: str | None = Field(None, description="When the current attempt was opened.")
     suspended_seconds: float = Field(0, description="Seconds spent suspended, which activeDeadlineSeconds leaves out.")
     completion_time: str | None = Field(None, description="When the job ended.")
-    restart_time: str | None = Field(None, description="Until when a restart waits (failurePolicy.backoff).")
+    next_attempt_time: str | None = Field(None, description="The earliest time at which the next attempt opens.")
     progress: Progress | None = Field(None, description="How far training is, as the ranks report it.")
-    time: TimeSpent | None = Field(None, description="Where the time since the start went.")
+    time_spent: TimeSpent | None = Field(None, description="Where the time since the start went.")
     failures: list[Failure] = Field(default_factory=list, description="What ended attempts, the newest first.")

@@ -113,11 +113,11 @@ class EvidenceKeeper:
         if failure is None:
             return
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
-        told = (failure.attempt, failure.reason, failure.at)
+        told = (failure.attempt, failure.reason, failure.failed_at)
         if kept.told == told:
             return
         first = kept.told is None or kept.told[0] != failure.attempt
-        if kept.told is None and not since(time.time(), failure.at) < OLD_SECONDS:
+        if kept.told is None and not since(time.time(), failure.failed_at) < OLD_SECONDS:
             # Of an operator before this one; whoever could tell more of it has long gone on.
             kept.told = told
             return
@@ -140,7 +140,7 @@ class EvidenceKeeper:
         if failure is None or snapshot.job.deleting:
             return
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
-        kept.told = (failure.attempt, failure.reason, failure.at)
+        kept.told = (failure.attempt, failure.reason, failure.failed_at)
         # Attempts that ended a moment before this one may not have been written yet.
         earlier = [
             known for known in status.failures if known.attempt in kept.early and known.attempt < failure.attempt

@@ -143,7 +143,7 @@ class _PerJob(Collector):
             labels=names,
         )
         for namespace, job_name, status in self.jobs:
-            name, progress, time = [namespace, job_name], status.progress, status.time
+            name, progress, time = [namespace, job_name], status.progress, status.time_spent
             if progress is not None and progress.goodput is not None:
                 goodput.add_metric(name, progress.goodput)
             for category in CATEGORIES if time is not None else ():

@@ -12,7 +12,7 @@ from trainmaster.wire.values import mappings, shown
 
 # What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
 # haste.
-PROGRESS_FIELDS = frozenset({"progress", "time", "workers", "replicas"})
+PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
 
 
 def to_wire(status: JobStatus) -> dict[str, Any]:

@@ -77,7 +77,13 @@ class World:
 
 
 def failed(attempt: int = 1, reason: str = "Hung", **fields: Any) -> Failure:
-    values: dict[str, Any] = {"worker": 1, "rank": 1, "pod": "bert-1", "message": "no progress", "at": now_text()}
+    values: dict[str, Any] = {
+        "worker": 1,
+        "rank": 1,
+        "pod": "bert-1",
+        "message": "no progress",
+        "failed_at": now_text(),
+    }
     return Failure(attempt=attempt, reason=reason, **{**values, **fields})
 
 

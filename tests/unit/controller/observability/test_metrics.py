@@ -15,7 +15,7 @@ def named(name: str, **status: object) -> Job:
 def test_each_jobs_time_is_told_by_category_and_goes_with_the_job() -> None:
     metrics = OperatorMetrics()
     spent = {"until": "2026-11-21T05:00:00Z", "productive": 30.5, "queue": 10.0}
-    metrics.count_jobs(iter([named("bert", progress={"goodput": 0.753}, time=spent), named("new")]))
+    metrics.count_jobs(iter([named("bert", progress={"goodput": 0.753}, timeSpent=spent), named("new")]))
     lines = metrics.text().decode().splitlines()
     assert [line for line in lines if line.startswith("trainmaster_job_")] == [
         'trainmaster_job_time_seconds_total{category="productive",job_name="bert",namespace="ml"} 30.5',

@@ -26,9 +26,9 @@ def test_applying_the_patch_gives_the_new_document(old: dict[str, object], new: 
 
 
 def test_what_is_not_set_any_more_is_removed() -> None:
-    old = to_wire(JobStatus(phase="Restarting", attempt=2, restart_time="2026-11-21T04:00:00Z"))
+    old = to_wire(JobStatus(phase="Restarting", attempt=2, next_attempt_time="2026-11-21T04:00:00Z"))
     new = to_wire(JobStatus(phase="Running", attempt=2))
-    assert merge_patch(old, new) == {"phase": "Running", "restartTime": None}
+    assert merge_patch(old, new) == {"phase": "Running", "nextAttemptTime": None}
 
 
 def test_progress_alone_is_told_apart() -> None:
