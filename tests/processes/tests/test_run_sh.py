@@ -1,8 +1,12 @@
-"""tests/run.sh, run for real on a small tree: a cluster test that fails is run once more, alone, and named."""
+"""tests/run.sh, run for real on a small tree: a cluster test that fails is run once more, alone, and named.
+
+Its last lines say how long each stage took, and what was left out.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # Fails as often as its parameter says, and counts in a file because each try is a process of its own.
 FAILS = """
 import pathlib
@@ -27,16 +31,20 @@ def test_fails(name, failures):
 
 def run(folder: Path, cases: list[tuple[str, int]]) -> subprocess.CompletedProcess[str]:
     """tests/run.sh on a tree whose cluster tests fail so many times each; its other stages run nothing."""
-    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\nmarkers = ['slow: a soak']\n")
+    (folder / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\nmarkers = ['slow: a soak']\npythonpath = ['.']\n"
+    )
+    (folder / "Makefile").write_text("lint types generated:\n\t@true\n")
     python = folder / "bin" / "python"
     python.parent.mkdir()
-    cluster_tests = '*tests/cluster/test_*|*" tests/cluster local/tests/cluster"'
-    python.write_text(f'#!/bin/sh\ncase "$*" in {cluster_tests}) exec {sys.executable} "$@"; esac\n')
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *tests/cluster/test_*|*/tests/cluster) exec {sys.executable} "$@"; esac\n'
+    )
     python.chmod(0o755)
     (folder / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
-    (folder / "local" / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
-    for name in ("tests/run.sh", "conftest.py"):
-        shutil.copy(TESTS.parent / name, folder / name)
+    (folder / "local" / "tests" / "cluster").mkdir(parents=True)
+    for name in ("conftest.py", "tests/__init__.py", "tests/run.sh", "tests/fast_set.py"):
+        shutil.copy(ROOT / name, folder / name)
     (folder / "tests" / "cluster" / "test_flaky.py").write_text(FAILS.format(cases=cases))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TRAINMASTER"))}
     return subprocess.run(
@@ -66,6 +74,7 @@ def test_failed_cluster_tests_run_once_more(
     assert sorted(line.partition("[")[2].partition("-")[0] for line in named) == flaky
     assert ("The run has failed." in done.stdout) == bool(code)
     tries = {name: int((tmp_path / f"{name}.tries").read_text()) for name, _ in cases}
+    assert re.search(r"^ +\d+ s  cluster \(.*\n(.*\n)* +\d+ s  all\nLeft out: the soaks", done.stdout, re.MULTILINE)
     once_more = len([name for name, failures in cases if failures]) <= 2
     assert tries == {name: 1 + (failures > 0 and once_more) for name, failures in cases}
 

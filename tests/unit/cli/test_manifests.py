@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -172,19 +170,3 @@ def test_render_of_a_wrong_job_says_why(runner: CliRunner, tmp_path: Path) -> No
 
 def test_crd_prints_the_custom_resource_definition(runner: CliRunner) -> None:
     assert runner.invoke(app, ["crd"]).stdout == crd_yaml()
-
-
-def test_version() -> None:
-    result = subprocess.run([sys.executable, "-m", "trainmaster.cli.main", "--version"], capture_output=True, text=True)
-    assert result.stdout == "trainmaster 0.1.0\n"
-
-
-def test_help_needs_nothing_heavy() -> None:
-    """Completion and --help answer at once: neither the models nor a client are loaded for them."""
-    program = (
-        "import sys; from trainmaster.cli import main; "
-        "heavy = {'pydantic', 'kopf', 'kubernetes', 'jinja2', 'yaml', 'aiohttp'}; "
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\n"

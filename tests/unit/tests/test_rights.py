@@ -1,4 +1,4 @@
-"""The comparison of the operator's rights with what it asks for (tests/rights.py)."""
+"""tests/rights.py compares the operator's rights with what it asks for."""
 
 from __future__ import annotations
 
