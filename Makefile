@@ -8,7 +8,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PI
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-torch bench lint format types crds manifests charts lock images kind-up kind-test kind-down clean
+.PHONY: help demo test test-fast test-flaky test-slow test-torch bench lint format types crds manifests charts lock images kind-up kind-test kind-down clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -36,8 +36,13 @@ demo: $(VENV)/.demo ## Train a real model on a cluster on this machine, and watc
 	$(BIN)/trainmaster demo
 
 test: $(VENV)/.dev ## Everything: lint, types, layers, generated files, all tests but the soaks
-	$(MAKE) --no-print-directory lint types generated
 	bash tests/run.sh
+
+test-fast: $(VENV)/.dev ## What takes seconds: the tests below `unit`, no process and no socket
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 --hypothesis-profile=fast tests/unit local/tests/unit
+
+test-flaky: $(VENV)/.dev ## The cluster tests beside two busy processes, again and again: make test-flaky ROUNDS=5
+	bash tests/flaky.sh $(ROUNDS)
 
 test-slow: $(VENV)/.dev ## The soaks that `make test` leaves out
 	TRAINMASTER_SLOW=1 $(BIN)/pytest -m slow
@@ -59,7 +64,7 @@ lint: $(VENV)/.dev ## ruff, import layers, hadolint, shellcheck
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/hadolint images/operator/Dockerfile images/trainer/Dockerfile
-	$(BIN)/shellcheck .ci/run tests/run.sh tests/e2e/kind.sh
+	$(BIN)/shellcheck .ci/run tests/run.sh tests/flaky.sh tests/e2e/kind.sh
 
 format: $(VENV)/.dev ## Format the code
 	$(BIN)/ruff check --fix .
@@ -77,7 +82,7 @@ crds manifests charts: $(VENV)/.dev ## Make the generated files: CRD, manifests,
 
 lock: $(VENV)/.dev ## Resolve the images' requirements anew into lock files with hashes
 	$(PIP) 'uv>=0.9'
-	$(BIN)/python images/lock.py
+	$(BIN)/python -m tools.lock
 
 images: ## Build the images (needs a container engine)
 	docker build -t ghcr.io/trainmaster/operator:0.1.0 -f images/operator/Dockerfile .

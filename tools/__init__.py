@@ -7,6 +7,7 @@
 | `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
 | `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
 | `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
+| `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |
 | `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
 
 The CRD itself is made by `trainmaster.api.crd`, because `trainmaster crd` prints it too. Golden files of the tests are

@@ -10,7 +10,7 @@ VALUES = Path(__file__).resolve().parents[1] / "charts" / "trainmaster" / "value
 
 
 def with_digest(values: str, repository: str, digest: str) -> str:
-    """The values' text, in which the image of that repository has this digest. Raises ValueError."""
+    """Returns the values' text, in which the image of that repository has this digest. Raises ValueError."""
     if not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
         raise ValueError(f"{digest!r} is no digest; give sha256: and 64 hexadecimal digits")
     # The block of an image, from its repository to its digest; comments stand between its lines.

