@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.unit.agent.agents import AGENT, Job, Stream, until
+from tests.processes.agent.agents import AGENT, Job, Stream, until
 
 WORKERS = 4
 FRESH = 5

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes.agent.agents import Agent, Job, Stream, until
 from tests.trainer.toy import Toy
-from tests.unit.agent.agents import Agent, Job, Stream, until
 from trainloop.data import Batch
 
 pytestmark = pytest.mark.torch

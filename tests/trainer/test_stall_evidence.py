@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.agent.agents import Job, Stream
+from tests.processes.agent.agents import Job, Stream
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID, environment
+from tests.unit.agent.test_parsers import GOOD
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network import leader, workers
 from trainmaster.agent.network.connection import MAX_LINE_BYTES, Connection, Pace, json_line
@@ -19,8 +20,6 @@ from trainmaster.agent.network.leader import MAX_MEMBER_PENDING_BYTES, Lead
 from trainmaster.agent.network.workers import MAX_ARRIVING, MAX_OTHERS
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.assignment import Assignment
-
-from .test_parsers import GOOD
 
 
 def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:

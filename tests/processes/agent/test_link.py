@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from tests.signer import TOKEN, environment
+from tests.unit.agent.test_parsers import GOOD
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network import follower
 from trainmaster.agent.network.http import UPGRADED
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.assignment import Assignment
-
-from .test_parsers import GOOD
 
 
 class Listener:

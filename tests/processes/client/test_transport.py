@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.controller.fake_http import kubeconfig
+from tests.processes.controller.fake_http import kubeconfig
 from trainmaster.client import JobClient, JobNotFound, NoCluster
 
 

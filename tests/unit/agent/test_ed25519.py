@@ -51,7 +51,7 @@ def test_the_vectors_of_the_rfc(name: str) -> None:
     assert not ed25519.verify(public_key, message + b"\0", signature)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings.default.max_examples // 2, deadline=None)
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=300))
 def test_what_the_library_signs_is_verified(seed: bytes, message: bytes) -> None:
     key = Ed25519PrivateKey.from_private_bytes(seed)
@@ -61,7 +61,7 @@ def test_what_the_library_signs_is_verified(seed: bytes, message: bytes) -> None
     assert not ed25519.verify(PUBLIC, message, signature) or public_key == PUBLIC
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings.default.max_examples * 3 // 2, deadline=None)
 @given(st.integers(0, 32 + len(MESSAGE) + 64 - 1), st.integers(1, 255))
 def test_a_changed_byte_of_key_message_or_signature_is_refused(place: int, change: int) -> None:
     data = bytearray(PUBLIC + MESSAGE + SIGNATURE)

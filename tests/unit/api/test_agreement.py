@@ -140,7 +140,7 @@ def specs(draw: st.DrawFn) -> Any:
 NAMES = st.sampled_from(["job", "job", "job", "job", "x" * 40, "x" * 52, "x" * 53, "1job", "Job"])
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(specs(), NAMES)
 @example({"workers": 2, "resources": {"sharedMemory": 10**19}}, "job")
 def test_python_and_the_api_server_agree(spec: Any, name: str) -> None:

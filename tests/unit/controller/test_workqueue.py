@@ -127,7 +127,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @given(steps)
 def test_no_key_is_lost_and_none_is_worked_on_twice_at_a_time(history: list[Step]) -> None:
     clock = Clock()

@@ -218,7 +218,7 @@ class TestHistories(History.TestCase):  # type: ignore[misc,valid-type]
     """Derandomized, so that a run of the tests says the same each time; TRAINMASTER_SLOW=1 looks for new histories."""
 
     settings = settings(
-        max_examples=3000 if THOROUGH else 300,
+        max_examples=3000 if THOROUGH else 3 * settings.default.max_examples,
         stateful_step_count=60 if THOROUGH else 40,
         derandomize=not THOROUGH,
         deadline=None,

@@ -65,7 +65,7 @@ def shape(node: Any) -> Any:
 PLAIN = rendered("plain")
 
 
-@settings(max_examples=150)
+@settings(max_examples=settings.default.max_examples * 3 // 2)
 @example("\U0001f600\x7f\x85\u2028\ufffe\uffff\ud7ff")
 @example("ghcr.io/trainmaster/trainer2")
 @given(HOSTILE)
@@ -85,7 +85,7 @@ def test_text_comes_out_as_data(text: str) -> None:
     assert yaml.safe_load(config["data"]["training.yaml"]) == {"text": text, text: "key"}
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(),

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kubernetes.aio.client import Configuration
 
-from tests.unit.controller.hostile_server import Answer, HostileServer, endless, hostile, saying
+from tests.processes.controller.hostile_server import Answer, HostileServer, endless, hostile, saying
 from tests.unit.controller.polling import until
 from trainmaster.controller.apiserver import pod_http
 from trainmaster.controller.apiserver.client import KubernetesCluster

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.processes.controller.hostile_server import Answer, HostileServer, hostile, saying
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.hostile_server import Answer, HostileServer, hostile, saying
 from tests.unit.controller.polling import until
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot

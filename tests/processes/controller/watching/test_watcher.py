@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.processes.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from tests.unit.controller.fake_http import FakeHttp, kubeconfig, serving
 from tests.unit.controller.polling import until
 from trainmaster.controller.apiserver.client import KubernetesCluster
 from trainmaster.controller.apiserver.cluster import JOBS, LEASES, PODS, STATEFUL_SETS, RawObject

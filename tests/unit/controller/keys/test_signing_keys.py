@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from tests.signer import KEYS, STRANGER
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from tests.unit.controller.fake_http import kubeconfig, serving
 from tests.unit.controller.polling import until
 from trainmaster.api.signing import SigningKeys
-from trainmaster.cli.main import app
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import AlreadyExists, Forbidden, NotFound, Unauthorized
 from trainmaster.controller.cache.records import JobKey
@@ -282,35 +277,3 @@ async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token(
 def test_tokens_differ_by_namespace_and_job() -> None:
     tokens = {KEYS.job_token(namespace, uid) for namespace in "ab" for uid in "12"}
     assert len(tokens) == 4
-
-
-async def test_the_command_rotates_and_prunes_the_secret_and_spares_pods_that_know_no_newer_key(tmp_path: Path) -> None:
-    cluster = FakeCluster()
-    cluster.put(SECRETS, keys_secret("sys", KEYS))
-    async with serving(cluster) as http:
-        options = ["--namespace", "sys", "--kubeconfig", str(kubeconfig(tmp_path, http.url))]
-
-        async def command(*words: str) -> tuple[int, str]:
-            done = await asyncio.to_thread(CliRunner().invoke, app, ["operator", "keys", *words, *options])
-            return done.exit_code, done.output
-
-        def standing() -> SigningKeys:
-            return parse_keys(cluster.objects["secrets", "sys", SECRET_NAME])
-
-        assert await command("rotate") == (
-            0,
-            "2 keys. Restart the operator; when all pods have been made anew: keys prune.\n",
-        )
-        assert (standing().private[1:], standing().agents_seed) == (KEYS.private, KEYS.agents_seed)
-        old = b.pod(0)
-        env = [{"name": "TRAINMASTER_PUBLIC_KEYS", "value": KEYS.public_keys}]
-        cluster.put(PODS, {**old, "spec": {"containers": [{"name": "worker", "env": env}]}})
-        code, told = await command("prune")
-        assert code == 1 and "1 pod(s) don't know the newest key (team-a/bert-0, ...)" in told.replace("\n", " ")
-        assert len(standing().private) == 2
-        newest = standing().private[0]
-        assert (await command("prune", "--force"))[0] == 0
-        assert standing().private == (newest,)
-        del cluster.objects["secrets", "sys", SECRET_NAME]
-        code, told = await command("rotate")
-        assert code == 1 and told.startswith("trainmaster operator keys: ")

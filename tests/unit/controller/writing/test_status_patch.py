@@ -17,7 +17,7 @@ documents = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(documents, documents)
 def test_applying_the_patch_gives_the_new_document(old: dict[str, object], new: dict[str, object]) -> None:
     patch = merge_patch(old, new)
