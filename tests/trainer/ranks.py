@@ -12,6 +12,8 @@ import os
 import pickle
 import random
 import socket
+import subprocess
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -22,6 +24,10 @@ from typing import Any
 # torch imports _dynamo (over a second) when the first optimizer or DDP is made; here it is done once for all tests.
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "trainloop.run", "tests.trainer.toy"])
+
+ROOT = Path(__file__).parents[2]
+#: The command line's arguments for the toy task.
+TOY = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "batch.size=8", "--set", "precision.compute=fp64"]
 
 
 def free_port() -> int:
@@ -78,14 +84,26 @@ def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds:
 
 
 def _rank(function: Callable[..., Any], variables: dict[str, str], out: Path, arguments: tuple[Any, ...]) -> None:
+
     import torch
 
     os.environ.update(variables)
     torch.set_num_threads(1)
-    # A rank outlives no hang: it says where it stands, and ends.
+    # A rank outlives no hang: it prints its stacks, and ends.
     faulthandler.dump_traceback_later(140, exit=True)
     try:
         answer = ("value", function(*arguments))
     except Exception:
         answer = ("error", traceback.format_exc())
     out.write_bytes(pickle.dumps(answer))
+
+
+def python_m_trainloop(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the command line as a process of its own; its output and errors are in one pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainloop", *arguments],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

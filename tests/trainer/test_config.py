@@ -228,3 +228,26 @@ def test_auto_follows_the_operators_backend(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("TRAINMASTER_BACKEND", "gloo")
     settings = DistributedSettings.model_validate({})
     assert choose_backend(settings.backend, choose_device("cpu", 0)) == "gloo"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"precision": {"compute": "fp16"}, "parallel": {"strategy": "fsdp"}}, "use bf16"),
+        ({"communication": {"compression": "onebit"}, "parallel": {"strategy": "fsdp"}}, "fsdp, which sends by itself"),
+        ({"communication": {"compression": "onebit", "local_steps": 4}}, "no gradients are sent"),
+        ({"communication": {"local_steps": 4}, "balance": {"enabled": True}}, "which weighs all alike"),
+        # Their memory would be in units of an older loss scale, or infinite: no step was ever made again.
+        ({"communication": {"compression": "onebit"}, "precision": {"compute": "fp16"}}, "keeps what it left out"),
+        ({"parallel": {"strategy": "zero1"}, "checkpoint": {"format": "sharded"}}, "strategy zero1: use full"),
+        (
+            {"communication": {"local_steps": 4}, "parallel": {"strategy": "zero1"}},
+            "strategy other than ddp",
+        ),
+        ({"delayed": {"pattern": "x"}, "parallel": {"strategy": "zero1"}}, "delayed.pattern with parallel.strategy"),
+        ({"delayed": {"pattern": "x"}, "checkpoint": {"format": "sharded"}}, "delayed.pattern with checkpoint.format"),
+    ],
+)
+def test_what_does_not_go_together_is_a_sentence(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_config({"epochs": 1, "batch": {"size": 8}, **changes})

@@ -1,27 +1,21 @@
-"""Training with several ranks is training with one: T1, T4, T6 and T10 of the feature list, to 1e-12 in double
-precision.
-"""
+"""test_data_parallel.py"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import config, largest_difference, train
+from tests.trainer.toy import UNEVEN, config, largest_difference, train
 from trainloop.distributed.world import joined
 from trainloop.optimization.optimizer import clip_gradients
-from trainloop.optimization.schedule import Schedule
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
-#: 20 samples in batches of 8: the last step of an epoch has 4, so at four ranks with micro-batches of 1 some work more.
-UNEVEN = {"task": {"name": "tests.trainer.toy:Toy", "options": {"samples": 20}}, "steps": 7}
+
 WORDS = {"task": {"name": "tests.trainer.toy:Words", "options": {"samples": 21}}, "steps": 7}
 
 
@@ -58,33 +52,9 @@ def test_a_rank_without_samples_takes_part(alone: dict[str, dict[str, Any]]) -> 
     assert largest_difference(two[1]["weights"], one["weights"]) < 1e-12
 
 
-def test_every_sample_is_seen_once_when_the_number_of_ranks_changes_in_mid_epoch(tmp_path: Path) -> None:
-    """And the learning rate goes on where it was (T3, T6)."""
-    changes: dict[str, Any] = {**UNEVEN, "epochs": 1, "steps": None, "batch": {"size": 4}}
-    before = run_ranks(2, train, config(tmp_path, **changes), 2)
-    after = run_ranks(4, train, config(tmp_path, **changes))
-    seen = [sample for rank in [*before, *after] for sample in rank["seen"]]
-    # A rank makes one pass over sample 0 before it loads (the trainer's warm-up); those are not training.
-    warm_up = 4 * 2 * 2
-    assert sorted(seen) == sorted([*range(20), *[0] * warm_up])
-    schedule = Schedule(config(**changes).schedule, total=5, batch=4)
-    assert before[0]["rates"] + after[0]["rates"] == [0.05 * schedule.factor(update) for update in range(5)]
-
-
-def test_the_global_batch_of_the_first_start_is_kept_when_the_number_of_ranks_changes(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {**UNEVEN, "batch": {"per_rank": 2, "accumulation": 2}}
-    run_ranks(2, train, config(tmp_path, **changes), 2)
-    assert run_ranks(1, train, config(tmp_path, **changes))[0]["state"].batch == 8
-
-
 def test_loader_processes_give_the_same_batches_as_reading_in_place(alone: dict[str, dict[str, Any]]) -> None:
     loaded = run_ranks(2, train, config(**UNEVEN, data={"workers": 2, "prefetch": 2}))
     assert largest_difference(loaded[0]["weights"], alone["toy"]["weights"]) < 1e-12
-
-
-def test_the_trained_weights_are_left_as_safetensors(tmp_path: Path) -> None:
-    [run] = run_ranks(1, train, config(tmp_path, **UNEVEN))
-    assert largest_difference(load_file(tmp_path / "checkpoints" / "model.safetensors"), run["weights"]) == 0
 
 
 def test_the_step_is_bounded_by_the_clipped_norm() -> None:

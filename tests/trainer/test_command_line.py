@@ -1,0 +1,77 @@
+"""The command line: exit codes, dry runs, and what a mistake prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.ranks import TOY, python_m_trainloop, run_ranks
+from tests.trainer.toy import Toy, config
+from trainloop.config import Config
+from trainloop.metrics import MetricsLog
+from trainloop.run import dry_run
+
+
+@pytest.mark.torch
+def test_a_task_that_raises_ends_with_its_traceback_and_code_1(tmp_path: Path) -> None:
+    """T8's part in the loop: the error file that the launcher reads names the exception."""
+    error_file = tmp_path / "error.json"
+    process = python_m_trainloop(
+        *TOY, "--set", "steps=5", "--set", "task.options={samples: x}", TORCHELASTIC_ERROR_FILE=str(error_file)
+    )
+    output = process.communicate(timeout=150)[0]
+    assert process.returncode == 1
+    assert "Traceback" in output
+    assert "TypeError" in json.loads(error_file.read_text())["message"]["message"]
+
+
+@pytest.mark.torch
+def test_a_dry_run_says_memory_and_step_time_and_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainloop", *TOY, "--set", "epochs=2", "--dry-run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=True,
+    )
+    assert "s a step, peak memory" in done.stdout and "10 steps in all" in done.stdout
+    assert "evaluation at step 2" in done.stdout, "a mistake there would show at the end of the run only"
+    assert list(tmp_path.iterdir()) == []
+
+
+class Mean(Toy):
+    """The mistake that the documents warn of: a loss that is a mean."""
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return super().loss(model, batch) / self.count(batch)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("task", "warned"), [(Toy, 0), (Mean, 1)])
+def test_a_dry_run_warns_of_a_loss_that_is_a_mean(task: type[Toy], warned: int) -> None:
+    [said] = run_ranks(1, _said_in_a_dry_run, config(task={"name": f"{task.__module__}:{task.__name__}"}))
+    assert len([line for line in said if "the task's loss is a mean" in line]) == warned
+
+
+def _said_in_a_dry_run(settings: Config) -> list[str]:
+    said: list[str] = []
+    MetricsLog.say = lambda _, text: said.append(text)  # type: ignore[method-assign]
+    dry_run(settings)
+    return said
+
+
+def test_a_wrong_configuration_ends_with_code_2_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    from trainloop.__main__ import main
+
+    assert main(["--set", "epochs=1", "--set", "batch.sise=3"]) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == "trainloop: batch.sise (value 3) is not a field: did you mean 'size'?"

@@ -1,0 +1,72 @@
+"""The watchdog names the rank that the others wait for, where no agent does (T7)."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import HashStore
+
+from tests.trainer.ranks import TOY, environment, free_port, python_m_trainloop
+from trainloop.distributed.watchdog import Watchdog, WatchdogSettings, stall_message
+from trainloop.distributed.world import World
+
+
+def test_who_holds_the_others_up() -> None:
+    waits = {"what": "forward and backward", "waits": True}
+    loads = {"what": "fetching data", "waits": False}
+    assert stall_message({0: waits, 1: loads, 2: waits}) == "rank 1 is fetching data; rank 0, 2 wait for them"
+    assert stall_message({0: waits, 1: None}).startswith("rank 1 doesn't answer")
+    assert stall_message({0: waits, 1: waits}).startswith("all ranks wait in a collective")
+
+
+@pytest.mark.parametrize(("attempt", "ranks_watch"), [(None, True), ("1", False)])
+def test_a_stall_is_judged_by_the_agent_or_else_by_the_ranks(
+    monkeypatch: pytest.MonkeyPatch, attempt: str | None, ranks_watch: bool
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_ATTEMPT", raising=False)
+    if attempt:
+        monkeypatch.setenv("TRAINMASTER_ATTEMPT", attempt)
+    world = World(0, 2, 0, 1, torch.device("cpu"), "gloo", HashStore())
+    with Watchdog(WatchdogSettings(), world) as watchdog:
+        watchdog.at("fetching data", 3)
+        assert ("watchdog" in [thread.name for thread in threading.enumerate()]) is ranks_watch
+
+
+@pytest.mark.torch
+def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(tmp_path: Path) -> None:
+    port = free_port()
+    arguments = [*TOY, "--set", "steps=1000000", "--set", "watchdog.stall_seconds=1"]
+    arguments += ["--set", f"metrics.path={tmp_path}", "--set", f"checkpoint.path={tmp_path}/checkpoints"]
+    ranks = [python_m_trainloop(*arguments, **environment(rank, 2, port)) for rank in range(2)]
+    try:
+        _wait_for(lambda: (tmp_path / "metrics.jsonl").is_file() and "step" in (tmp_path / "metrics.jsonl").read_text())
+        ranks[1].send_signal(signal.SIGSTOP)
+        said = ""
+        assert ranks[0].stdout is not None
+        # A loaded machine may hold both up for a second: that is said too, and isn't this.
+        while "rank 1 doesn't answer" not in said:
+            said += ranks[0].stdout.readline() or pytest.fail(said)
+        ranks[1].send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        ranks[0].send_signal(signal.SIGTERM)
+        for rank in ranks:
+            rank.communicate(timeout=120)
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert "stalled at step" in said
+    assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in said
+    assert [rank.returncode for rank in ranks] == [143, 143]
+
+
+def _wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
