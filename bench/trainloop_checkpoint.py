@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import storage, verification
 from trainloop.checkpoints.saving import Saver
 
 MIB = 384
@@ -67,7 +67,7 @@ def main() -> None:
             print(f"{mode:<9}{stall:>8.3f}{stall / base:>9.1%}{stalled[0]:>8.3f}{whole:>15.3f}")
         [newest] = storage.complete(Path(name) / "sync")
         began = time.perf_counter()
-        assert storage.verify(newest) is None
+        assert verification.verify(newest.path) is None
         verified = time.perf_counter() - began
         began = time.perf_counter()
         storage.load(newest)

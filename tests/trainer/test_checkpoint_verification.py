@@ -9,7 +9,7 @@ import pytest
 from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import EXACT, config, train
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import storage, verification
 
 
 @pytest.mark.torch
@@ -26,7 +26,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_for_the_one_before(tmp_path:
 
 
 @pytest.mark.torch
-def test_when_every_checkpoint_is_damaged_the_run_ends_and_says_so(tmp_path: Path) -> None:
+def test_when_every_checkpoint_is_damaged_the_run_ends_with_a_sentence(tmp_path: Path) -> None:
     run_ranks(1, train, config(tmp_path))
     [only] = storage.complete(tmp_path / "checkpoints")
     (only.path / "state.pt").write_bytes(b"")
@@ -49,11 +49,11 @@ def test_a_checkpoint_whose_weights_compute_another_loss_is_passed_over(tmp_path
 
 
 def test_a_flipped_byte_anywhere_is_found(tmp_path: Path) -> None:
-    for name in (storage.STATE, storage.MANIFEST):
+    for name in (storage.STATE, verification.MANIFEST):
         checkpoint = written(tmp_path, 1)
-        assert storage.verify(checkpoint) is None
+        assert verification.verify(checkpoint.path) is None
         flip_a_byte(checkpoint.path / name)
-        problem = storage.verify(checkpoint)
+        problem = verification.verify(checkpoint.path)
         assert problem is not None and name in problem
 
 

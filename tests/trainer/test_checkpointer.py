@@ -17,7 +17,7 @@ from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import UNEVEN, config, largest_difference, train
 from trainloop import run
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import storage, verification
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
 from trainloop.distributed.world import World, joined
 from trainloop.errors import ConfigError
@@ -34,7 +34,7 @@ def test_a_rank_with_an_empty_disk_is_given_the_others_checkpoint(tmp_path: Path
     assert [rank["writer"] for rank in first] == [0, 1, 2]
     assert [rank["loaded"] for rank in first] == [None] * 3
     assert [rank["loaded"] for rank in second] == [5] * 3
-    assert storage.verify(storage.complete(tmp_path / "disk0")[0]) is None
+    assert verification.verify(storage.complete(tmp_path / "disk0")[0].path) is None
 
 
 def _with_own_disk(folder: Path) -> dict[str, Any]:
@@ -63,17 +63,17 @@ def _writer_of(folder: Path) -> int:
 RECORDER = """
 import os, shutil
 fsync, rename, rmtree = os.fsync, os.rename, shutil.rmtree
-def note(*words):
+def record(*words):
     with open(os.environ["RECORDED_CALLS"], "a") as file:
         print(*words, file=file)
 def recorded_fsync(descriptor):
     fsync(descriptor)
-    note("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
+    record("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
 def recorded_rename(old, new):
     rename(old, new)
-    note("rename", old, new)
+    record("rename", old, new)
 def recorded_rmtree(path, *arguments, **options):
-    note("delete", path)
+    record("delete", path)
     rmtree(path, *arguments, **options)
 os.fsync, os.rename, shutil.rmtree = recorded_fsync, recorded_rename, recorded_rmtree
 """
@@ -128,7 +128,7 @@ def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(t
     flip_a_byte(damaged.path / storage.STATE)
     newest = written(tmp_path, 15)
     storage.prune(newest, 1)
-    assert [found.step for found in storage.complete(tmp_path) if storage.verify(found) is None] == [15]
+    assert [found.step for found in storage.complete(tmp_path) if verification.verify(found.path) is None] == [15]
 
 
 def test_the_best_checkpoint_of_an_earlier_attempt_is_kept() -> None:
@@ -148,7 +148,7 @@ def _save_with_results(folder: Path, losses: list[float]) -> None:
             assert checkpoints.save(number, {"step": number}, {"loss": loss}) == []
 
 
-def test_a_directory_that_can_not_be_written_to_is_said_before_training(
+def test_a_directory_that_can_not_be_written_to_ends_the_run_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere

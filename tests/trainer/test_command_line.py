@@ -33,7 +33,7 @@ def test_a_task_that_raises_ends_with_its_traceback_and_code_1(tmp_path: Path) -
 
 
 @pytest.mark.torch
-def test_a_dry_run_says_memory_and_step_time_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_prints_memory_and_step_time_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainloop", *TOY, "--set", "epochs=2", "--dry-run"],
         cwd=tmp_path,
@@ -58,15 +58,15 @@ class Mean(Toy):
 @pytest.mark.torch
 @pytest.mark.parametrize(("task", "warned"), [(Toy, 0), (Mean, 1)])
 def test_a_dry_run_warns_of_a_loss_that_is_a_mean(task: type[Toy], warned: int) -> None:
-    [said] = run_ranks(1, _said_in_a_dry_run, config(task={"name": f"{task.__module__}:{task.__name__}"}))
-    assert len([line for line in said if "the task's loss is a mean" in line]) == warned
+    [printed] = run_ranks(1, _printed_in_a_dry_run, config(task={"name": f"{task.__module__}:{task.__name__}"}))
+    assert len([line for line in printed if "the task's loss is a mean" in line]) == warned
 
 
-def _said_in_a_dry_run(settings: Config) -> list[str]:
-    said: list[str] = []
-    MetricsLog.say = lambda _, text: said.append(text)  # type: ignore[method-assign]
+def _printed_in_a_dry_run(settings: Config) -> list[str]:
+    printed: list[str] = []
+    MetricsLog.info = lambda _, text: printed.append(text)  # type: ignore[method-assign]
     dry_run(settings)
-    return said
+    return printed
 
 
 def test_a_wrong_configuration_ends_with_code_2_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,7 @@ def test_the_guide_to_the_code_has_every_module_with_its_size() -> None:
     package = ROOT / "images" / "trainer" / "trainloop"
     rows = re.findall(r"^\| (\d+) \| (`.+?`) \|", (ROOT / "docs" / "training.md").read_text(), flags=re.MULTILINE)
     modules = {names: [package / f"{name}.py" for name in re.findall(r"`(.+?)`", names)] for _, names in rows}
-    beside = {package / f"{name}.py" for name in ("report", "plots", "bench")} | {*(package / "tasks").glob("*.py")}
+    beside = {package / f"{name}.py" for name in ("report", "plots")} | {*(package / "tasks").glob("*.py")}
     maps = {*package.rglob("__init__.py")}
     assert {path for paths in modules.values() for path in paths} == {
         *({*package.rglob("*.py")} - beside - maps),
@@ -166,7 +166,7 @@ def test_a_task_that_is_none_is_a_sentence(name: str, words: str) -> None:
         build_task(TaskSettings.model_validate({"name": name}))
 
 
-def test_a_mistake_in_a_tasks_module_is_not_taken_for_a_name_that_is_missing(
+def test_a_mistake_in_a_tasks_module_is_not_reported_as_a_missing_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mistaken_task.py").write_text("import math\nmath.no_such_thing\ndef factory(options): ...\n")

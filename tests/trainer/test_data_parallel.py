@@ -44,7 +44,7 @@ def test_accumulated_micro_batches_with_uneven_padding_equal_the_big_batch(
         assert largest_difference(rank["weights"], alone["words"]["weights"]) < 1e-12
 
 
-def test_a_rank_without_samples_takes_part(alone: dict[str, dict[str, Any]]) -> None:
+def test_a_rank_without_samples_enters_the_collectives(alone: dict[str, dict[str, Any]]) -> None:
     """21 samples in batches of 8 leave an epoch's last step 5, and in batches of 10 one for two ranks."""
     changes = {**WORDS, "batch": {"size": 10}, "steps": 6}
     one = run_ranks(1, train, config(**changes))[0]

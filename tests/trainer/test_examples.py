@@ -31,10 +31,10 @@ def example(name: str) -> ModuleType:
 
 
 @pytest.mark.torch
-def test_a_plain_script_tells_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_plain_script_reports_its_progress_and_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert "step 60/60" in _run_plain(tmp_path, steps=60)
-    told = [json.loads((tmp_path / f"progress.{rank}").read_text()) for rank in range(2)]
-    assert [(line["step"], line["totalSteps"]) for line in told] == [(60, 60)] * 2
+    reported = [json.loads((tmp_path / f"progress.{rank}").read_text()) for rank in range(2)]
+    assert [(line["step"], line["totalSteps"]) for line in reported] == [(60, 60)] * 2
     later = _run_plain(tmp_path, steps=100)
     assert "step 50/" not in later and "step 100/100" in later
 

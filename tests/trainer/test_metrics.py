@@ -17,7 +17,7 @@ from trainloop.trainer import Trainer
 def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
     report = {"path": str(tmp_path), "every_steps": 2, "plot": False, "prometheus_file": str(tmp_path / "run.prom")}
     report |= {"tensorboard": True, "peak_tflops": 0.5}
-    run_ranks(2, train, config(metrics=report, hooks=["tests.trainer.test_metrics:note_every_step"]))
+    run_ranks(2, train, config(metrics=report, hooks=["tests.trainer.test_metrics:record_every_step"]))
     lines = read_metrics(tmp_path / "metrics.jsonl")
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["step"] for line in steps] == [1, 2, 4, 6]
@@ -37,12 +37,12 @@ def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
     assert [(event.step, event.value) for event in board.Scalars("step/loss")] == [
         (line["step"], pytest.approx(line["loss"])) for line in steps
     ]
-    assert [line["step"] for line in lines if line.get("event") == "noted"] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines if line.get("event") == "recorded"] == [1, 2, 3, 4, 5, 6]
 
 
-def note_every_step(trainer: Trainer) -> None:
+def record_every_step(trainer: Trainer) -> None:
     """A hook, as a user would write one."""
-    trainer.after_step.append(lambda it: it.log.write("event", {"event": "noted", "step": it.state.step}))
+    trainer.after_step.append(lambda it: it.log.write("event", {"event": "recorded", "step": it.state.step}))
 
 
 def test_prometheus_names_are_snake_case(tmp_path: Path) -> None:

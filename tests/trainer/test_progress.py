@@ -35,26 +35,26 @@ from trainloop.trainer import Trainer
 def test_what_ends_a_run_is_in_every_ranks_progress_report(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    for told in run_ranks(2, _progress_of_a_failing_run, config(tmp_path, **changes), tmp_path):
-        assert told["message"].startswith(message)
+    for reported in run_ranks(2, _progress_of_a_failing_run, config(tmp_path, **changes), tmp_path):
+        assert reported["message"].startswith(message)
 
 
 @pytest.mark.torch
 def test_a_step_that_is_left_out_is_in_every_ranks_progress_report(tmp_path: Path) -> None:
     changes = {"steps": 70, **toy(poison=[70], poisoned_rank=1)}
-    for told in run_ranks(2, _progress_after_each_step, config(tmp_path, **changes), tmp_path):
-        assert told[-1]["message"].startswith("step 70 left out: loss ")
-        assert all("message" not in line for line in told[:-1])
+    for reported in run_ranks(2, _progress_after_each_step, config(tmp_path, **changes), tmp_path):
+        assert reported[-1]["message"].startswith("step 70 left out: loss ")
+        assert all("message" not in line for line in reported[:-1])
 
 
 def _progress_after_each_step(settings: Any, folder: Path) -> list[dict[str, Any]]:
-    file, told = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
+    file, reported = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
     os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
-        trainer.after_step.append(lambda _: told.append(json.loads(file.read_text())))
+        trainer.after_step.append(lambda _: reported.append(json.loads(file.read_text())))
         trainer.run()
-    return told
+    return reported
 
 
 def _progress_of_a_failing_run(settings: Any, folder: Path) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def _progress_of_a_failing_run(settings: Any, folder: Path) -> dict[str, Any]:
     os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
     with pytest.raises(TrainingError):
         train(settings)
-    told: dict[str, Any] = json.loads(file.read_text())
-    return told
+    reported: dict[str, Any] = json.loads(file.read_text())
+    return reported
 
 
 def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: 
     progress.step(3, totalSteps=10, loss=float("nan"), samplesPerSecond=5.0)
     progress.result({f"number{i}": float(i) for i in range(20)} | {"bad": float("inf")})
     [line] = (tmp_path / "progress").read_text().splitlines()
-    told = json.loads(line)
-    assert told["section"] == "train" and told["sectionSeconds"] == 30 and len(told["message"]) == 200
-    assert told["step"] == 3 and told["totalSteps"] == 10 and "loss" not in told
-    assert len(told["result"]) == 16 and "bad" not in told["result"]
+    reported = json.loads(line)
+    assert reported["section"] == "train" and reported["sectionSeconds"] == 30 and len(reported["message"]) == 200
+    assert reported["step"] == 3 and reported["totalSteps"] == 10 and "loss" not in reported
+    assert len(reported["result"]) == 16 and "bad" not in reported["result"]
     assert len(line) < 4096
     assert [path.name for path in tmp_path.iterdir()] == ["progress"]
 
@@ -83,22 +83,22 @@ def test_progress_replaces_one_line_and_leaves_out_what_is_not_finite(tmp_path: 
 def test_what_training_waited_is_counted_from_its_first_step_on(tmp_path: Path) -> None:
     progress = Progress(tmp_path / "progress")
 
-    def told() -> dict[str, Any]:
+    def reported() -> dict[str, Any]:
         read: dict[str, Any] = json.loads((tmp_path / "progress").read_text())
         return read
 
     progress.enter("checkpoint", message="looking for a checkpoint")
     time.sleep(0.02)
-    assert "checkpointSeconds" not in told()
+    assert "checkpointSeconds" not in reported()
     progress.begin(40)
-    assert (told()["startStep"], told()["section"], told()["checkpointSeconds"]) == (40, "train", 0)
+    assert (reported()["startStep"], reported()["section"], reported()["checkpointSeconds"]) == (40, "train", 0)
     progress.wait_for_data(1.5)
     progress.wait_for_data(0.25)
     for section in ("evaluate", "checkpoint", "train"):
         progress.enter(section)  # type: ignore[arg-type]
         time.sleep(0.02)
-    assert told()["dataSeconds"] == 1.75
-    assert 0.02 <= told()["evaluateSeconds"] < 10 and 0.02 <= told()["checkpointSeconds"] < 10
+    assert reported()["dataSeconds"] == 1.75
+    assert 0.02 <= reported()["evaluateSeconds"] < 10 and 0.02 <= reported()["checkpointSeconds"] < 10
 
 
 def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +106,8 @@ def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch
     assert Progress.from_environment(5, 8).path == tmp_path / "progress.5"
     assert Progress.from_environment(5, 1).path == tmp_path / "progress"
     heartbeat(7, 9, 0.5)
-    told = json.loads((tmp_path / "progress").read_text())
-    assert told == {"section": "train", "step": 7, "totalSteps": 9, "loss": 0.5}
+    reported = json.loads((tmp_path / "progress").read_text())
+    assert reported == {"section": "train", "step": 7, "totalSteps": 9, "loss": 0.5}
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     heartbeat(8)
@@ -123,16 +123,16 @@ def test_outside_trainmaster_nothing_is_written(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.torch
-def test_each_rank_tells_its_own_samples_a_second_so_that_their_sum_is_the_jobs(tmp_path: Path) -> None:
-    runs = run_ranks(2, _told_and_logged, config(tmp_path, batch={"size": 7}), tmp_path)
+def test_each_rank_reports_its_own_samples_a_second_so_that_their_sum_is_the_jobs(tmp_path: Path) -> None:
+    runs = run_ranks(2, _reported_and_logged, config(tmp_path, batch={"size": 7}), tmp_path)
     *_, line = [line for line in read_metrics(tmp_path / "report" / "metrics.jsonl") if line["kind"] == "step"]
     assert line["samplesPerSecond"] == runs[0][1]
-    # Each rank measures the time by its own clock, so what all told together is compared rank by rank.
-    for (told, logged), samples in zip(runs, (3, 2), strict=True):  # the sixth step has what is left of the epoch
-        assert told == pytest.approx(logged * samples / 5)
+    # Each rank measures the time by its own clock, so what all report together is compared rank by rank.
+    for (reported, logged), samples in zip(runs, (3, 2), strict=True):  # the sixth step has what is left of the epoch
+        assert reported == pytest.approx(logged * samples / 5)
 
 
-def _told_and_logged(settings: Config, folder: Path) -> tuple[float, float]:
+def _reported_and_logged(settings: Config, folder: Path) -> tuple[float, float]:
     """Samples a second in the rank's progress at the end, and in the last line as this rank has it."""
     file, lines = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()
     # Set here, because ranks don't have the environment of the test.
@@ -141,10 +141,10 @@ def _told_and_logged(settings: Config, folder: Path) -> tuple[float, float]:
         trainer = Trainer(settings, world)
         log = trainer.log.step
 
-        def noted(step: int, total: int, line: dict[str, Any]) -> None:
+        def recorded(step: int, total: int, line: dict[str, Any]) -> None:
             lines.append(line)
             log(step, total, line)
 
-        trainer.log.step = noted  # type: ignore[method-assign]
+        trainer.log.step = recorded  # type: ignore[method-assign]
         trainer.run()
     return json.loads(file.read_text())["samplesPerSecond"], lines[-1]["samplesPerSecond"]

@@ -53,7 +53,7 @@ def test_the_report_has_the_numbers_the_curves_and_the_comparison(tmp_path: Path
 
 
 @pytest.mark.torch
-def test_a_run_says_in_its_report_what_it_was_and_compares_itself(tmp_path: Path) -> None:
+def test_a_runs_report_names_it_and_compares_it(tmp_path: Path) -> None:
     for name, against in (("alone", "nowhere"), ("together", "alone")):
         metrics = {"path": str(tmp_path / name), "against": str(tmp_path / against), "every_steps": 2}
         run_ranks(1 + (name == "together"), train_run, config(steps=8, metrics=metrics))
@@ -91,7 +91,7 @@ def test_a_report_that_can_not_be_drawn_is_no_failure_of_the_run(tmp_path: Path)
     assert closing_line(tmp_path / "nowhere", None).startswith("warning: no report, FileNotFoundError")
 
 
-def test_a_report_of_a_run_that_was_stopped_before_its_first_line_says_so(tmp_path: Path) -> None:
+def test_a_report_of_a_run_that_was_stopped_before_its_first_line_has_no_steps(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(
         json.dumps({"kind": "event", "attempt": 1, "time": 1, "step": 0, "event": "stopped"}) + "\n"
     )

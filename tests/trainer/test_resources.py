@@ -47,7 +47,7 @@ def test_a_container_that_is_nearly_full_is_noticed_once_and_the_page_cache_is_n
     use(2**30 - 2**20, cached=0)
     assert pressure.rises()
     assert pressure.reason == "1.00 of the container's 1.00 GiB are in use"
-    assert not pressure.rises(), "told once"
+    assert not pressure.rises(), "reported once"
     use(2**29, cached=0)
     assert not pressure.rises()
     use(2**30, cached=0)
@@ -58,21 +58,21 @@ def test_a_container_that_is_nearly_full_is_noticed_once_and_the_page_cache_is_n
 def test_a_rank_that_is_short_of_memory_has_all_ranks_empty_their_caches_before_the_step(tmp_path: Path) -> None:
     found = run_ranks(2, _short_of_memory_on_rank_1, config(tmp_path), tmp_path)
     assert [relieved for relieved, _ in found] == [[2], [2]], "at the same step on both, and no other"
-    for rank, (_, told) in enumerate(found):
+    for rank, (_, reported) in enumerate(found):
         here = ", here: for the test" if rank == 1 else ""
-        assert told == f"1 of 2 rank(s) are short of memory{here}; all have emptied their caches"
+        assert reported == f"1 of 2 rank(s) are short of memory{here}; all have emptied their caches"
 
 
 def _short_of_memory_on_rank_1(settings: Any, folder: Path) -> tuple[list[int], str]:
     rank = int(os.environ["RANK"])
-    file, told = folder / f"progress-{rank}", list[str | None]()
+    file, reported = folder / f"progress-{rank}", list[str | None]()
     os.environ["TRAINMASTER_PROGRESS_FILE"] = str(file)
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         trainer.pressure = pressure = ShortOnce(trainer, rank == 1)
-        trainer.after_step.append(lambda _: told.append(json.loads(file.read_text()).get("message")))
+        trainer.after_step.append(lambda _: reported.append(json.loads(file.read_text()).get("message")))
         trainer.run()
-    [message] = {text for text in told if text is not None}
+    [message] = {text for text in reported if text is not None}
     return pressure.relieved, message
 
 

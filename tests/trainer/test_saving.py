@@ -16,7 +16,7 @@ from tests.trainer.damage import written
 from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import storage, verification
 from trainloop.checkpoints.saving import Saver
 from trainloop.config import Config
 from trainloop.errors import TrainingError
@@ -34,7 +34,7 @@ def test_kill_9_at_any_point_of_a_save_leaves_a_loadable_checkpoint(tmp_path: Pa
         process.kill()
         process.join()
         newest = storage.complete(tmp_path)[0]
-        assert storage.verify(newest) is None
+        assert verification.verify(newest.path) is None
         assert storage.load(newest)["step"] == newest.step
 
 
@@ -48,18 +48,20 @@ def _save_for_ever(folder: Path) -> None:
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(storage.CheckpointError, match="checkpoint of step 3 can't be written to"):
+    with pytest.raises(verification.CheckpointError, match="checkpoint of step 3 can't be written to"):
         written(tmp_path / "file", 3)
 
 
 @pytest.mark.torch
-def test_when_the_writing_process_is_killed_each_save_says_so(tmp_path: Path) -> None:
+def test_when_the_writing_process_is_killed_each_save_reports_it(tmp_path: Path) -> None:
     saver = Saver("process")
-    assert storage.verify(saver.save(tmp_path, 1, {"tensor": torch.ones(3)}, {}).result()) is None
+    assert verification.verify(saver.save(tmp_path, 1, {"tensor": torch.ones(3)}, {}).result().path) is None
     [writer] = multiprocessing.active_children()
     writer.kill()
     for step in (2, 3):
-        with pytest.raises(storage.CheckpointError, match=f"checkpoint of step {step}: the writing process has ended"):
+        with pytest.raises(
+            verification.CheckpointError, match=f"checkpoint of step {step}: the writing process has ended"
+        ):
             saver.save(tmp_path, step, {"tensor": torch.ones(3)}, {}).result()
     saver.close()
     assert [found.step for found in storage.complete(tmp_path)] == [1]
@@ -88,7 +90,7 @@ def _on_a_full_disk(settings: Config) -> str:
     return _to_its_end_with_files_of(20_000, settings)
 
 
-def _on_a_disk_that_takes_nothing(settings: Config) -> str:
+def _on_a_disk_that_refuses_every_write(settings: Config) -> str:
     return _to_its_end_with_files_of(600, settings)
 
 
@@ -107,11 +109,11 @@ def _to_its_end_with_files_of(size: int, settings: Config) -> str:
 
 
 @pytest.mark.torch
-def test_a_disk_that_takes_nothing_any_more_does_not_end_a_run(tmp_path: Path) -> None:
-    """Metrics are on the checkpoints' disk unless told otherwise; the weights alone are written when all is done."""
+def test_a_disk_that_refuses_every_write_does_not_end_a_run(tmp_path: Path) -> None:
+    """Metrics are on the checkpoints' disk by default; the weights alone are written when all is done."""
     hook, checkpoint = f"{__name__}:be_quiet", {"path": str(tmp_path / "saved"), "every_steps": 2}
     settings = config(tmp_path, checkpoint=checkpoint, hooks=[hook])
-    [end] = run_ranks(1, _on_a_disk_that_takes_nothing, settings)
+    [end] = run_ranks(1, _on_a_disk_that_refuses_every_write, settings)
     assert end.startswith("nothing of the run's end could be saved in"), "it went on to its end, which is no good one"
     assert [path.name for path in (tmp_path / "saved").iterdir() if not path.name.startswith(".")] == []
 

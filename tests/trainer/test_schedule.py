@@ -60,7 +60,7 @@ def test_the_rate_never_leaves_zero_to_peak_and_depends_on_the_update_alone(
     assert [resumed.factor(update) for update in range(total // 2, total)] == sequence[total // 2 :]
 
 
-def test_a_schedule_that_lacks_a_number_says_which() -> None:
+def test_a_schedule_that_lacks_a_number_names_it() -> None:
     with pytest.raises(ValidationError, match="period is missing"):
         ScheduleSettings.model_validate({"kind": "cosine_restarts"})
     with pytest.raises(ValidationError, match="reference_batch is missing"):

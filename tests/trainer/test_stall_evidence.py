@@ -1,4 +1,4 @@
-"""What is found of ranks that stand still, by real agents: with torch's flight recorder, below a user's launcher."""
+"""Real agents find which rank hung: with torch's flight recorder, and below a user's launcher."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import json, os, pathlib, time
 import torch
 import torch.distributed as dist
 from trainloop.distributed.world import DistributedSettings, joined
-from trainloop.distributed.diagnostics import answer_inquiries
+from trainloop.distributed.diagnostics import dump_stacks_on_signal
 
 rank = int(os.environ["RANK"])
-answer_inquiries(rank)
+dump_stacks_on_signal(rank)
 progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
 
 def read_a_batch_for_ever():
@@ -69,7 +69,7 @@ def test_the_rank_that_never_entered_the_collective_is_named(job: Job) -> None:
     stream.close()
 
 
-# Rank 0 tells its stacks when it is asked; rank 1 is a program that knows of nothing.
+# Rank 0 prints its stacks at SIGUSR2; rank 1 is a program without a handler.
 LAUNCHED = """
 import faulthandler, json, os, pathlib, signal, sys, time
 rank = int(os.environ["RANK"])
@@ -83,7 +83,7 @@ def read_a_batch_for_ever():
     time.sleep(300)
 
 print("rank", rank, "is", os.getpid(), flush=True)
-# Both are there before either says anything: a rank that hasn't isn't watched.
+# Both are there before either reports progress: a rank that has reported none isn't watched.
 here = pathlib.Path(__file__).parent
 (here / f"here-{rank}").touch()
 while not all((here / f"here-{other}").exists() for other in (0, 1)):
@@ -93,7 +93,7 @@ read_a_batch_for_ever() if rank == 1 else wait_for_the_other()
 """
 
 
-def test_the_ranks_below_a_torchrun_of_the_users_own_are_looked_into(job: Job) -> None:
+def test_the_ranks_below_a_torchrun_of_the_users_own_are_diagnosed(job: Job) -> None:
     """It hangs off a shell, as a user's script has it; the manifest's RANK is inherited by all of them."""
     path = job.folder / "train.py"
     path.write_text(LAUNCHED)
@@ -104,7 +104,7 @@ def test_the_ranks_below_a_torchrun_of_the_users_own_are_looked_into(job: Job) -
     stream = Stream(agent)
     texts, failed = evidence_and_report(stream)
     assert (failed["reason"], failed["rank"]) == ("Hung", 1), failed
-    assert "in read_a_batch_for_ever" in failed["error"], "it was ended so that it tells where it is"
+    assert "in read_a_batch_for_ever" in failed["error"], "it was ended so that it prints its stack"
     assert "torch/distributed" not in failed["error"], "not where its launcher is"
     assert failed["error"].endswith("; all other ranks have done step 3")
     assert sorted(texts) == [0, 1]

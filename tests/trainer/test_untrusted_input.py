@@ -18,7 +18,7 @@ import torch.distributed as dist
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, train
 from trainloop import run
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import storage, verification
 from trainloop.config import Config
 from trainloop.distributed import world as distributed
 from trainloop.distributed.world import joined
@@ -85,7 +85,7 @@ def _hostile_rank(text: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../other", "/etc/passwd", "a/b", 3])
 def test_another_rank_names_no_file_outside_of_the_directory(tmp_path: Path, name: object) -> None:
-    with pytest.raises(storage.CheckpointError, match="which is no file's name"):
+    with pytest.raises(verification.CheckpointError, match="which is no file's name"):
         storage.inside(tmp_path, name)
 
 
@@ -108,7 +108,7 @@ def _put(checkpoint: storage.Checkpoint, name: str, content: bytes) -> None:
 
 
 def _hash_again(checkpoint: storage.Checkpoint) -> None:
-    path = checkpoint.path / storage.MANIFEST
+    path = checkpoint.path / verification.MANIFEST
     body = json.loads(path.read_bytes())
     del body["sha256"]
     body["files"] = {
@@ -121,7 +121,7 @@ def _hash_again(checkpoint: storage.Checkpoint) -> None:
     }
     body["sha256"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps(body))
-    assert storage.verify(checkpoint) is None
+    assert verification.verify(checkpoint.path) is None
 
 
 def _saved_by_torch(value: Any) -> bytes:
@@ -171,7 +171,7 @@ def test_a_damaged_piece_is_a_sentence(tmp_path: Path, piece: Any, sentence: str
     from trainloop.checkpoints.shards import Shards
 
     torch.save([piece], tmp_path / "rank-00000.pt")
-    with pytest.raises(storage.CheckpointError, match=sentence):
+    with pytest.raises(verification.CheckpointError, match=sentence):
         Shards(tmp_path)._region("model/0.weight", [0, 0], torch.Size([8, 6]))
 
 

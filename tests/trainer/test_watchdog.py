@@ -17,7 +17,7 @@ from trainloop.distributed.watchdog import Watchdog, WatchdogSettings, stall_mes
 from trainloop.distributed.world import World
 
 
-def test_who_holds_the_others_up() -> None:
+def test_the_ranks_that_hold_the_others_up_are_named() -> None:
     waits = {"what": "forward and backward", "waits": True}
     loads = {"what": "fetching data", "waits": False}
     assert stall_message({0: waits, 1: loads, 2: waits}) == "rank 1 is fetching data; rank 0, 2 wait for them"
@@ -47,11 +47,11 @@ def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(
     try:
         _wait_for(lambda: (tmp_path / "metrics.jsonl").is_file() and "step" in (tmp_path / "metrics.jsonl").read_text())
         ranks[1].send_signal(signal.SIGSTOP)
-        said = ""
+        output = ""
         assert ranks[0].stdout is not None
-        # A loaded machine may hold both up for a second: that is said too, and isn't this.
-        while "rank 1 doesn't answer" not in said:
-            said += ranks[0].stdout.readline() or pytest.fail(said)
+        # A loaded machine may hold both up for a second: that is printed too, and is another stall.
+        while "rank 1 doesn't answer" not in output:
+            output += ranks[0].stdout.readline() or pytest.fail(output)
         ranks[1].send_signal(signal.SIGCONT)
         time.sleep(0.5)
         ranks[0].send_signal(signal.SIGTERM)
@@ -60,8 +60,8 @@ def test_a_stopped_rank_is_named_by_the_others_and_the_run_goes_on_when_it_does(
     finally:
         for rank in ranks:
             rank.kill()
-    assert "stalled at step" in said
-    assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in said
+    assert "stalled at step" in output
+    assert "rank 1 doesn't answer: its process is stopped, swapped out or gone; rank 0 wait for them" in output
     assert [rank.returncode for rank in ranks] == [143, 143]
 
 

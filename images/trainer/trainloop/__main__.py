@@ -1,5 +1,5 @@
-"""`python -m trainloop --config training.yaml`: one rank of a training run; start the others with torchrun or the
-operator.
+"""`python -m trainloop --config training.yaml` runs one rank of a training run; torchrun or the operator starts them
+all.
 
 Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; and those of `trainloop.errors`.
 """
@@ -19,7 +19,7 @@ EXIT_STOPPED = 143
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one rank; the exit code."""
+    """Run one rank; returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without the interpreter's clean-up: all that has to be saved is saved.
+    """End the process without the interpreter's clean-up, because all that has to be saved is saved.
 
     After an error the clean-up may wait for peers that are gone, and the launcher looks for the rank that ends first.
     At a good end it takes apart threads of gloo and autograd that are still running, which now and then aborts (torch

@@ -1,4 +1,4 @@
-"""The whole configuration: every component's settings in one YAML document.
+"""The configuration puts every component's settings together in one YAML document.
 
     python -m trainloop --config training.yaml --set optimizer.lr=3e-4 --print-config
 
@@ -39,7 +39,7 @@ from trainloop.tasks import TaskSettings
 
 
 class Config(Settings):
-    """A training run."""
+    """The settings of a training run."""
 
     task: TaskSettings = section(TaskSettings)
     epochs: float | None = Field(None, gt=0, description="Passes over the data; exactly one of epochs and steps.")
@@ -66,7 +66,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _together(self) -> Config:
-        """What can't be combined, said before anything starts."""
+        """Refuses what can't be combined, before anything starts."""
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("the length is not clear: set exactly one of epochs and steps")
         fp16, ddp = self.precision.compute == "fp16", self.parallel.strategy == "ddp"
@@ -96,7 +96,7 @@ class Config(Settings):
         return self
 
     def total_steps(self, steps_per_epoch: int) -> int:
-        """Optimizer steps of the whole run."""
+        """Returns the optimizer steps of the whole run."""
         return self.steps if self.steps is not None else math.ceil((self.epochs or 0) * steps_per_epoch)
 
 
@@ -112,7 +112,7 @@ def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:
 
 
 def parse_config(document: dict[str, Any]) -> Config:
-    """A configuration from plain values. Raises ConfigError."""
+    """Returns a configuration of plain values. Raises ConfigError."""
     try:
         # A section that is all comments is null: its defaults are meant.
         return Config.model_validate({name: value for name, value in document.items() if value is not None})
@@ -121,7 +121,7 @@ def parse_config(document: dict[str, Any]) -> Config:
 
 
 def dump_config(config: Config) -> str:
-    """The whole configuration as YAML, defaults included; loads to the same configuration."""
+    """Returns the whole configuration as YAML, defaults included; it loads to the same configuration."""
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     return text
 
@@ -163,7 +163,9 @@ def _yaml(text: str, where: str) -> Any:
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML 1.1 reads 3e-4 (no dot) as text, people mean the number; and of two equal keys it would take the last."""
+    """Reads 3e-4 as a number, which YAML 1.1 has as text (no dot), and refuses two equal keys, of which it has the
+    last.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: dict[str, yaml.Node] = {}

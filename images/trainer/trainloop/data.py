@@ -1,4 +1,4 @@
-"""Which samples each rank trains on, in an order that doesn't depend on how many ranks there are.
+"""The data order: which samples each rank trains on doesn't depend on how many ranks there are.
 
 An epoch's order is `permutation(seed, epoch)`. The position, which is in the checkpoint, is how many samples are done
 since the run's beginning, so `position // length` is the epoch. A step takes the next `batch` samples (the last of an
@@ -34,7 +34,7 @@ class SizedDataset(Protocol):
 
 
 class BatchSettings(Settings):
-    """How many samples make one optimizer step, and how many go through the model at once."""
+    """These settings say how many samples make one optimizer step, and how many go through the model at once."""
 
     size: int | None = Field(
         None,
@@ -60,12 +60,12 @@ class BatchSettings(Settings):
         return self.per_rank * self.accumulation * ranks
 
     def micro_size(self, ranks: int) -> int:
-        """The most samples of one forward pass."""
+        """Returns the most samples of one forward pass."""
         return self.per_rank or -(-self.global_size(ranks) // (ranks * self.accumulation))
 
 
 class DataSettings(Settings):
-    """How samples are read."""
+    """These settings say how samples are read."""
 
     workers: int = Field(0, ge=0, description="Loader processes of each rank; 0 reads in the training process.")
     prefetch: int = Field(2, ge=1, description="Steps that each loader process reads ahead.")
@@ -73,7 +73,7 @@ class DataSettings(Settings):
 
 
 def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The epoch's order of `length` samples; a pure function of its arguments."""
+    """Returns the epoch's order of `length` samples; a pure function of its arguments."""
     return np.random.Generator(np.random.PCG64([seed, epoch])).permutation(length)
 
 
@@ -89,9 +89,9 @@ def share_out(total: int, weights: Sequence[float]) -> list[int]:
 
 @dataclass(frozen=True)
 class RankStep:
-    """What one rank computes in a step: `micro` lists of sample indices. The last `padding` of them are stand-ins.
+    """A step of one rank has `micro` lists of sample indices. The last `padding` of them are stand-ins.
 
-    A stand-in's loss is multiplied by zero: a rank without samples of its own must still take part in the collectives.
+    A stand-in's loss is multiplied by zero: a rank without samples of its own must still enter the collectives.
     """
 
     micro: list[list[int]]
@@ -116,7 +116,7 @@ class Sampler:
         return -(-self.length // self.batch)
 
     def steps(self, position: int, rank: int, weights: Sequence[float]) -> Iterator[RankStep]:
-        """The rank's steps from `position` on, epoch after epoch, without end; `weights` are the ranks' shares."""
+        """Yields the rank's steps from `position` on, epoch after epoch, endlessly; `weights` are the ranks' shares."""
         while True:
             epoch, done = divmod(position, self.length)
             order = permutation(self.seed, epoch, self.length)
@@ -146,7 +146,7 @@ class _Steps(Dataset[Any]):
 
 @dataclass(frozen=True)
 class Fetched:
-    """A step's micro-batches on the rank's device, and how long the rank waited for them in seconds."""
+    """A step's micro-batches are on the rank's device; `waited` is how long the rank waited for them (seconds)."""
 
     batches: Sequence[Batch]
     step: RankStep
@@ -187,7 +187,7 @@ class Loader:
         self._iterator = iter(loader)
 
     def fetch(self) -> Fetched:
-        """This rank's part of the next step; `start` comes first."""
+        """Returns this rank's part of the next step; `start` comes first."""
         began = time.perf_counter()
         step, batches = next(self._iterator)
         waited = time.perf_counter() - began

@@ -2,7 +2,7 @@
 
 TrainingError            1    something that training can't go on from
 ├── ConfigError          2    the configuration can't be used; restarting doesn't help
-├── PreflightMismatch   67    ranks differ in what they run; the code that the agent uses for the same
+├── PreflightMismatch   67    ranks differ in what they run; the agent has the same code
 ├── Diverged            70    the loss or the parameters went wrong, and going back didn't help
 └── OutOfMemory         71    the device's memory is too small for this configuration
 """
@@ -43,6 +43,6 @@ class OutOfMemory(TrainingError):
 
 
 def listed(things: Sequence[object], most: int = 8) -> str:
-    """Things in a sentence; of many only the first."""
+    """Returns things for a sentence; of many only the first."""
     more = f" and {len(things) - most} more" if len(things) > most else ""
     return ", ".join(map(str, things[:most])) + more

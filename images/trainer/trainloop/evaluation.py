@@ -1,4 +1,4 @@
-"""Evaluation over all ranks: each takes every n-th sample, the sums are added up, so the result is exact."""
+"""The evaluation runs on all ranks: each has every n-th sample, the sums are added up, so the result is exact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainloop.tasks import Task
 
 
 class EvaluationSettings(Settings):
-    """When the model is measured on the evaluation set."""
+    """These settings say when the model is measured on the evaluation set."""
 
     every_steps: int | None = Field(None, gt=0, description="Steps between evaluations; null is only at the end.")
     batch: int = Field(256, gt=0, description="Samples in one forward pass of a rank.")
@@ -34,7 +34,7 @@ class Evaluator:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """The task's results over its evaluation set; None once any rank says `stop`."""
+        """Returns the task's results over its evaluation set; None once `stop` is true on any rank."""
         data = self.task.evaluation or []
         length = min(len(data), self.settings.samples or len(data))
         mine = range(self.world.rank, length, self.world.size)
@@ -50,17 +50,17 @@ class Evaluator:
         return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}
 
     def sample_loss(self) -> float:
-        """Mean loss of the first few training samples: what a checkpoint is recognised by."""
+        """Returns the mean loss of the first few training samples, by which a checkpoint is verified."""
         sums = self._sums([self.task.train[index] for index in range(min(8, len(self.task.train)))])
         return sums["loss"] / max(1.0, sums["count"])
 
     def loss_is_a_mean(self) -> bool:
-        """Whether a sample taken twice has the loss that it has once: a mistake in a task, its loss must be a sum."""
+        """Returns whether a sample has the same loss twice as once: a mistake in a task, whose loss must be a sum."""
         once, twice = (self._sums([self.task.train[0]] * times)["loss"] for times in (1, 2))
         return once != 0 and math.isclose(once, twice, rel_tol=0.01)
 
     def _sums(self, samples: list[Any]) -> dict[str, float]:
-        """Over `samples`: the loss, what it is a mean over, and what the task measures."""
+        """Returns sums over `samples`: the loss, what it is a mean over, and what the task measures."""
         batch = {name: tensor.to(self.world.device) for name, tensor in self.task.collate(samples).items()}
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():

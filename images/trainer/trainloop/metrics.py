@@ -1,5 +1,5 @@
-"""What the run tells people and programs: a console line, a JSON line, TensorBoard, Prometheus; the report comes from
-them.
+"""The run's metrics are written as console lines, JSON lines, TensorBoard events and Prometheus text; the report comes
+from the JSON lines.
 
 Numbers of a step stay where they are until a line is due, so that logging doesn't make the device wait for the host.
 """
@@ -28,7 +28,7 @@ from trainloop.settings import Settings
 
 
 class MetricsSettings(Settings):
-    """How often and where numbers are written."""
+    """These settings say how often and where numbers are written."""
 
     every_steps: int = Field(10, gt=0, description="Steps between two lines.")
     path: str | None = Field(
@@ -45,7 +45,7 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """What one step has to say on this rank: loss and norm are tensors on the device, seconds its own duration."""
+    """One step's numbers on this rank: loss and norm are tensors on the device, seconds is its own duration."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -67,11 +67,11 @@ class Window:
 
     @property
     def share(self) -> float:
-        """This rank's part of all samples."""
+        """Returns this rank's part of all samples."""
         return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
     def close(self, world: World, state: TrainState, length: int) -> dict[str, Any]:
-        """The window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
+        """Returns the window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
         seconds.
         """
         seconds, count, newest = time.perf_counter() - self.began, len(self.steps), self.steps[-1]
@@ -96,14 +96,14 @@ class Window:
 
 
 def report_path(settings: MetricsSettings, checkpoints: Path | None) -> Path:
-    """Where this run's numbers go."""
+    """Returns the directory of this run's numbers."""
     if settings.path:
         return Path(settings.path).expanduser()
     return checkpoints / "report" if checkpoints else Path("trainloop-report")
 
 
 class MetricsLog:
-    """Writes on rank 0; on the other ranks it does nothing."""
+    """The log writes on rank 0; on the other ranks it does nothing."""
 
     def __init__(self, settings: MetricsSettings, path: Path, main: bool) -> None:
         self.settings, self.path, self._main = settings, path, main
@@ -124,7 +124,7 @@ class MetricsLog:
         return self.path / "metrics.jsonl"
 
     def write(self, kind: str, numbers: dict[str, Any]) -> None:
-        """One JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
+        """Write one JSON line: its kind (step, evaluation, checkpoint, event, result), the attempt, and the numbers.
 
         Numbers that aren't finite are null: JSON has no others. A disk that refuses doesn't stop training.
         """
@@ -143,22 +143,22 @@ class MetricsLog:
                 write_prometheus(Path(self.settings.prometheus_file), numbers)
         except OSError as error:
             if not self._failed:
-                self.say(f"warning: metrics can't all be written to {self.path}: {error}; training goes on")
+                self.info(f"warning: metrics can't all be written to {self.path}: {error}; training goes on")
             self._failed = True
 
     def started(self, step: int, total: int, about: dict[str, Any]) -> None:
-        """What is trained, with what, by whom; once in each attempt."""
+        """Write what is trained and by which ranks, once in each attempt."""
         self.write("event", {"event": "started", "step": step, "totalSteps": total, **about})
-        self.say(f"training {about_line(about)}, step {step} of {total}")
+        self.info(f"training {about_line(about)}, step {step} of {total}")
 
     def step(self, step: int, total: int, line: dict[str, Any]) -> None:
-        """A step's numbers everywhere."""
+        """Write a step's numbers to all outputs."""
         numbers = {"step": step, "totalSteps": total, **line}
         self.write("step", numbers)
-        self.say(step_line(numbers))
+        self.info(step_line(numbers))
 
-    def say(self, text: str) -> None:
-        """One line on the console."""
+    def info(self, text: str) -> None:
+        """Print one line on the console."""
         if self._main and not self.quiet:
             print(text, flush=True)
 
@@ -176,7 +176,7 @@ def _plain(numbers: dict[str, Any]) -> dict[str, float]:
 
 
 def write_prometheus(file: Path, numbers: dict[str, Any]) -> None:
-    """The newest numbers in Prometheus' text format, replaced in one go."""
+    """Replace the file by the newest numbers in Prometheus' text format, in one go."""
     lines = []
     for name, value in {**_plain(numbers), "step": float(numbers["step"])}.items():
         metric = "trainloop_" + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
@@ -187,7 +187,7 @@ def write_prometheus(file: Path, numbers: dict[str, Any]) -> None:
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; a last line that was cut off by a kill is left out."""
+    """Returns the lines of a metrics file; a last line that was cut off by a kill is left out."""
     lines = []
     for text in file.read_text().splitlines():
         with suppress(ValueError):
@@ -196,7 +196,7 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
 
 
 def about_line(about: dict[str, Any]) -> str:
-    """The run in a line, from its `started` event."""
+    """Returns the run in a line, from its `started` event."""
     return (
         f"{about['task']}: {about['samples']:,} samples, {about['parameters']:,} parameters, "
         f"{ranks_line(about['ranks'])} on {about['device']} over {about['backend']}, {about['precision']}, "
@@ -205,12 +205,12 @@ def about_line(about: dict[str, Any]) -> str:
 
 
 def ranks_line(number: int) -> str:
-    """`1 rank`, `2 ranks`."""
+    """Returns `1 rank`, `2 ranks`."""
     return f"{number} rank" + "s" * (number != 1)
 
 
 def step_line(line: dict[str, Any]) -> str:
-    """The console's line for a step."""
+    """Returns the console's line for a step."""
     return (
         f"step {line['step']}/{line['totalSteps']}  epoch {line['epoch']:.2f}  loss {line['loss']:.4f}  "
         f"lr {line['lr']:.3g}  norm {line['gradNorm']:.3g}  {line['samplesPerSecond']:,.0f} samples/s  "
@@ -219,5 +219,5 @@ def step_line(line: dict[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: 0:00:42, 2:10:05."""
+    """Returns seconds as hours, minutes and seconds: 0:00:42, 2:10:05."""
     return str(timedelta(seconds=int(seconds)))

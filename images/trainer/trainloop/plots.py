@@ -1,4 +1,4 @@
-"""The report's pictures: curves of a run, and a heat map of the ranks' step times. Needs matplotlib.
+"""The report's pictures are curves of a run, and a heat map of the ranks' step times. Needs matplotlib.
 
 A dashed line stands where a new attempt begins; what is grey belongs to the run of one rank that is compared with.
 """
@@ -22,13 +22,13 @@ BRIGHTEST = 0.98
 
 
 def curve(lines: Lines, kind: str, name: str) -> tuple[list[int], list[Any]]:
-    """Steps and values of one number. A step that was computed twice (after a restart) counts as the last time."""
+    """Returns steps and values of one number. Of a step that was computed twice (after a restart) the last counts."""
     points = {line["step"]: line[name] for line in lines if line["kind"] == kind and line.get(name) is not None}
     return sorted(points), [points[step] for step in sorted(points)]
 
 
 def draw_curves(lines: Lines, directory: Path, alone: Lines | None = None) -> Path:
-    """One panel for each number of a step, one for evaluations, one for checkpoints."""
+    """Draws a panel for each number of a step, one for evaluations, one for checkpoints."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(4, 2, figsize=(12, 13), constrained_layout=True)
@@ -55,7 +55,7 @@ def draw_curves(lines: Lines, directory: Path, alone: Lines | None = None) -> Pa
 
 
 def draw_ranks(lines: Lines, directory: Path) -> Path:
-    """Each rank's own computing time, without waiting for others: a slow rank is a bright row."""
+    """Draws each rank's own computing time, without waiting for others: a slow rank is a bright row."""
     from matplotlib import pyplot
 
     steps, seconds = curve(lines, "step", "rankComputeSeconds")
@@ -81,7 +81,7 @@ def draw_ranks(lines: Lines, directory: Path) -> Path:
 
 
 def restarts(lines: Lines) -> list[int]:
-    """The first step that each attempt but the first wrote down, of those that the curves show."""
+    """Returns the first step that each attempt but the first wrote, of those that the curves show."""
     shown = {line["step"]: line["attempt"] for line in lines if line["kind"] == "step"}
     steps = sorted(shown)
     return [later for earlier, later in itertools.pairwise(steps) if shown[later] != shown[earlier]]
@@ -102,15 +102,17 @@ def _loss(axis: Any, lines: Lines, alone: Lines) -> None:
 
 
 def _results(axis: Any, lines: Lines, alone: Lines) -> None:
-    """Results that are shares (accuracy, F1) together; where there are none, the first of the others."""
+    """Returns results that are shares (accuracy, F1) together; where there are none, the first of the others."""
     newest = next((line for line in reversed(lines) if line["kind"] == "evaluation"), {})
     names = [name for name in newest if name not in ("kind", "attempt", "time", "step", "loss")]
     shares = [name for name in names if all(0 <= value <= 1 for value in curve(lines, "evaluation", name)[1])]
     drawn = shares or names[:1]
     for name in drawn:
-        for run, who, style in ((alone, f"{name}, one rank", {"linestyle": ":", **ALONE}), (lines, name, {})):
+        for run, label, style in ((alone, f"{name}, one rank", {"linestyle": ":", **ALONE}), (lines, name, {})):
             values = curve(run, "evaluation", name)[1]
-            _line(axis, run, "evaluation", name, label=f"{who}: {values[-1]:.4g} at the end" if values else "", **style)
+            _line(
+                axis, run, "evaluation", name, label=f"{label}: {values[-1]:.4g} at the end" if values else "", **style
+            )
     axis.set(title="Evaluation" + (f": {', '.join(drawn)}" if drawn else ""), ylabel=" / ".join(drawn))
     if shares:
         low, high = axis.get_ylim()

@@ -1,4 +1,4 @@
-"""How far this rank is, told to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
+"""A rank reports its progress to the agent through the file named in TRAINMASTER_PROGRESS_FILE (docs/protocol.md).
 
 Without that variable nothing is written. A script that doesn't use the loop needs only the one line in `heartbeat`.
 """
@@ -33,14 +33,16 @@ class Progress:
 
     @classmethod
     def from_environment(cls, rank: int, local_size: int) -> Progress:
-        """The file that the agent named; with several ranks in a worker each has its own, `<file>.<rank>`."""
+        """Returns the progress of the file that the agent named; with several ranks in a worker each has its own,
+        `<file>.<rank>`.
+        """
         name = os.environ.get("TRAINMASTER_PROGRESS_FILE")
         if not name:
             return cls(None)
         return cls(Path(name if local_size == 1 else f"{name}.{rank}"))
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
-        """Say which section begins, and how many `seconds` it may take where the step's limit is too short."""
+        """Report which section begins, and how many `seconds` it may last where the step's limit is too short."""
         now, waited = time.monotonic(), f"{self._fields['section']}Seconds"
         if waited in self._fields:
             self._fields[waited] += now - self._entered
@@ -56,18 +58,18 @@ class Progress:
         self.enter("train")
 
     def wait_for_data(self, seconds: float) -> None:
-        """A step has waited for its data."""
+        """Add the time that a step has waited for its data."""
         if "dataSeconds" in self._fields:
             self._fields["dataSeconds"] += seconds
 
     def step(self, step: int, **numbers: float | None) -> None:
-        """Say that `step` is done; `numbers` are the protocol's other fields, by name."""
+        """Report that `step` is done; `numbers` are the protocol's other fields, by name."""
         self._fields |= {"step": step, **numbers}
         if time.monotonic() - self._written >= MINIMUM_INTERVAL:
             self._write()
 
     def result(self, numbers: dict[str, float]) -> None:
-        """Leave the run's result, at most 16 finite numbers by name."""
+        """Report the run's result, at most 16 finite numbers by name."""
         finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
         self._fields["result"] = dict(list(finite.items())[:MAXIMUM_RESULTS])
         self._write()
@@ -75,21 +77,21 @@ class Progress:
     def _write(self) -> None:
         if self.path is None:
             return
-        told = {name: value for name, value in self._fields.items() if has_a_value(value)}
+        fields = {name: value for name, value in self._fields.items() if has_a_value(value)}
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with suppress(OSError):  # a full disk is no reason to stop training
-            temporary.write_text(json.dumps(told) + "\n")
+            temporary.write_text(json.dumps(fields) + "\n")
             temporary.replace(self.path)
         self._written = time.monotonic()
 
 
 def has_a_value(value: object) -> bool:
-    """Whether it isn't None, nor a number that isn't finite."""
+    """Returns whether the value isn't None, nor a number that isn't finite."""
     return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def heartbeat(step: int, total: int | None = None, loss: float | None = None) -> None:
-    """Progress for a script of one's own: call it every step, it is cheap and does nothing outside Trainmaster."""
+    """Report progress from a script of one's own in every step; it is cheap and does nothing outside Trainmaster."""
     own = Progress.from_environment(int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     own._fields["section"] = "train"
     own.step(step, totalSteps=total, loss=loss)

@@ -1,4 +1,4 @@
-"""The report of a run: curves, a heat map of the ranks' step times, and the numbers, as Markdown and HTML.
+"""The report of a run has curves, a heat map of the ranks' step times, and the numbers, as Markdown and HTML.
 
 Everything comes from metrics.jsonl, so a report can be made again, also of a run that was interrupted:
 `python -m trainloop.report DIRECTORY [--against DIRECTORY-OF-A-ONE-RANK-RUN]`. The HTML file has its pictures within,
@@ -26,7 +26,7 @@ STYLE = (
 
 
 def write_report(directory: Path, against: Path | None = None) -> Path | None:
-    """Write report.md, report.html and the pictures; the HTML file, or None where matplotlib isn't installed."""
+    """Write report.md, report.html and the pictures; returns the HTML file, or None where matplotlib is missing."""
     try:
         import matplotlib
     except ImportError:
@@ -45,10 +45,10 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
         rows.append(("against one rank", f"nothing to compare with: {against} has no metrics.jsonl"))
     cells = [(name, value.replace("|", "\\|").replace("\n", " ")) for name, value in rows]
     markdown = [f"# {title}", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in cells), ""]
-    markdown += [f"![{words}]({picture.name})" for words, picture in pictures.items()]
+    markdown += [f"![{title}]({picture.name})" for title, picture in pictures.items()]
     (directory / "report.md").write_text("\n".join(markdown) + "\n")
     table = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>" for name, value in rows)
-    images = "".join(f'<p><img src="{_inline(picture)}" alt="{words}"></p>' for words, picture in pictures.items())
+    images = "".join(f'<p><img src="{_inline(picture)}" alt="{text}"></p>' for text, picture in pictures.items())
     page = directory / "report.html"
     page.write_text(
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -58,7 +58,7 @@ def write_report(directory: Path, against: Path | None = None) -> Path | None:
 
 
 def closing_line(directory: Path, against: Path | None) -> str:
-    """Write the report at the end of a run; what is said of it. The training is over and saved: no failure counts."""
+    """Write the report at the end of a run; returns a line about it. The training is saved, so no failure counts."""
     try:
         page = write_report(directory, against)
     except Exception as error:  # a full disk, a number that matplotlib can't draw
@@ -67,7 +67,7 @@ def closing_line(directory: Path, against: Path | None) -> str:
 
 
 def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
-    """The report's numbers, as text; `alone` is a run of one rank to compare the speed with."""
+    """Returns the report's numbers, as text; `alone` is a run of one rank to compare the speed with."""
     started = _started(lines)
     rows = [("run", about_line(started[-1]))] if started else []
     steps, losses = curve(lines, "step", "loss")
@@ -102,19 +102,19 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
 
 
 def _newest_run(lines: Lines) -> Lines:
-    """What the newest run has written: a directory that is used again has the lines of earlier ones too."""
+    """Returns the lines of the newest run: a directory that is used again has the lines of earlier ones too."""
     starts = [index for index, line in enumerate(lines) if line.get("event") == "started"]
     anew = [index for index in starts if lines[index]["step"] == 0 and lines[index]["attempt"] == 1]
     return lines[anew[-1] :] if anew else lines
 
 
 def _started(lines: Lines) -> Lines:
-    """What each attempt said of itself at its start."""
+    """Returns each attempt's event at its start."""
     return [line for line in lines if line.get("event") == "started"]
 
 
 def _about(lines: Lines) -> str:
-    """The run's title."""
+    """Returns the run's title."""
     started = _started(lines)
     return f"{started[-1]['task']}, {ranks_line(started[-1]['ranks'])}" if started else ""
 
@@ -124,7 +124,7 @@ def _clock(seconds: float) -> str:
 
 
 def _attempts(lines: Lines) -> str:
-    """How many, how many of them went on from a checkpoint, and by how many ranks where that has changed."""
+    """Returns how many attempts there were, which went on from a checkpoint, and their ranks where that has changed."""
     number = len({line["attempt"] for line in lines})
     resumed = [line for line in lines if line.get("event") == "resumed"]
     text = f"{number}"
@@ -136,7 +136,7 @@ def _attempts(lines: Lines) -> str:
 
 
 def _results(lines: Lines) -> list[tuple[str, str]]:
-    """The newest evaluation."""
+    """Returns the newest evaluation's rows."""
     newest = [line for line in lines if line["kind"] == "evaluation"][-1:]
     hidden = ("kind", "attempt", "time", "step")
     return [
@@ -172,7 +172,7 @@ def _inline(picture: Path) -> str:
 
 
 def _median(lines: Lines, name: str) -> float:
-    """Median over the run but its first line, which has the start in it."""
+    """Returns the median over the run but its first line, which has the start in it."""
     values = curve(lines, "step", name)[1]
     return float(statistics.median(values[1:] or values or [0.0]))
 

@@ -1,4 +1,4 @@
-"""What this container may use, and what to do when it wasn't enough.
+"""Threads and memory follow the container's limits; where memory wasn't enough there is advice.
 
 A process in a container sees all of the node's cores; with a limit of two and 64 threads it spends its time being
 throttled.
@@ -21,27 +21,27 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float | None:
-    """Cores by `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
+    """Returns the cores by `cpu.max` (cgroup v2: quota and period in microseconds); None without a limit."""
     numbers = _numbers(cgroup / "cpu.max")
     return numbers[0] / numbers[1] if numbers else None
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int | None:
-    """Bytes by `memory.max`; None without a limit."""
+    """Returns the bytes by `memory.max`; None without a limit."""
     numbers = _numbers(cgroup / "memory.max")
     return numbers[0] if numbers else None
 
 
 def _numbers(file: Path) -> list[int] | None:
-    """What a cgroup's file says; None where there is none, or no limit ("max")."""
+    """Returns the numbers of a cgroup's file; None where there is none, or no limit ("max")."""
     try:
-        return [int(word) for word in file.read_text().split()]
+        return [int(number) for number in file.read_text().split()]
     except (OSError, ValueError):
         return None
 
 
 def host_memory(cgroup: Path = CGROUP) -> int | None:
-    """Bytes in use that the kernel can't take back: without the page cache, which may fill all that is free."""
+    """Returns the bytes in use that can't be reclaimed: without the page cache, which may fill all that is free."""
     try:
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         used = int((cgroup / "memory.current").read_text())
@@ -51,12 +51,12 @@ def host_memory(cgroup: Path = CGROUP) -> int | None:
 
 
 def cores(cgroup: Path = CGROUP) -> float:
-    """Cores that this container may use: the affinity mask, or the cgroup's limit where that is less."""
+    """Returns the cores that this container may use: the affinity mask, or the cgroup's limit where that is less."""
     return min(float(len(os.sched_getaffinity(0))), cpu_limit(cgroup) or float("inf"))
 
 
 def fit_threads(ranks: int, loader_workers: int) -> int:
-    """Set torch's threads so that `ranks` here and their loaders fit the container; the number. OMP_NUM_THREADS wins.
+    """Set torch's threads so that `ranks` here and their loaders fit the container; returns them. OMP_NUM_THREADS wins.
 
     Ranks are counted by host name, which each pod has of its own; processes that share one share its cores too. Two
     ranks with two threads each on two cores were measured ten times as slow as with one each: waiting threads spin.
@@ -67,7 +67,7 @@ def fit_threads(ranks: int, loader_workers: int) -> int:
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Bytes: the process's peak in host memory; the device's peak and what is reserved there. And how often the
+    """Returns bytes: the process's peak in host memory; the device's peak and what is reserved there. And how often the
     allocator had to free its cache and try again.
     """
     host = {"hostMemory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}  # Linux counts KiB
@@ -83,7 +83,7 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 class MemoryPressure:
-    """Whether this rank is running short of memory, looked at now and then; `reason` is the last answer in words.
+    """Observes now and then whether this rank is running short of memory; `reason` is the last answer as text.
 
     On a device: the allocator had to empty its cache and try again. A rank that does so alone keeps all others waiting,
     again and again, so all of them empty theirs together (`relieve`). In host memory: what can't be reclaimed is close
@@ -98,7 +98,7 @@ class MemoryPressure:
         self.reason = ""
 
     def rises(self) -> bool:
-        """Whether it has become worse since the last look."""
+        """Returns whether it has become worse since the last call."""
         retries = memory(self._device).get("allocationRetries", 0.0)
         limit, used = memory_limit(self._cgroup), host_memory(self._cgroup)
         full = limit is not None and used is not None and used > self.HOST_SHARE * limit
@@ -111,7 +111,7 @@ class MemoryPressure:
         return bool(reasons)
 
     def relieve(self) -> None:
-        """Give back what is cached."""
+        """Free what is cached."""
         gc.collect()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""A run from the outside: join the ranks, train, draw the curves."""
+"""A run joins the ranks, trains, and draws the curves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from trainloop.config import Config, dump_config
-from trainloop.distributed.diagnostics import answer_inquiries
+from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.distributed.preflight import check, fingerprint
 from trainloop.distributed.world import environment, joined
 from trainloop.report import closing_line
@@ -20,23 +20,23 @@ DRY_STEPS = 2
 
 
 def train(config: Config) -> bool:
-    """Train; whether the run was stopped before its end."""
+    """Train; returns whether the run was stopped before its end."""
     modules = [task_module(config.task), *(hook.partition(":")[0] for hook in config.hooks)]
     mine = fingerprint(dump_config(config), modules)
-    answer_inquiries(environment()[0])
+    dump_stacks_on_signal(environment()[0])
     with joined(config.distributed, partial(check, config.preflight, mine)) as world:
         trainer = Trainer(config, world)
         stopped = trainer.run()
         if world.is_main and not stopped:
             against = Path(config.metrics.against) if config.metrics.against else None
             if config.metrics.plot:
-                trainer.log.say(closing_line(trainer.report_path, against))
-            trainer.log.say(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
+                trainer.log.info(closing_line(trainer.report_path, against))
+            trainer.log.info(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
     return stopped
 
 
 def dry_run(config: Config) -> None:
-    """Build everything, make two steps and evaluate a batch, without leaving a file; say what a step takes."""
+    """Build everything, make two steps, evaluate a batch, and leave no file; print memory and time of a step."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = config.checkpoint.model_copy(update={"path": folder, "resume": False, "storage": "shared"})
         metrics = config.metrics.model_copy(update={"path": folder, "prometheus_file": None})
@@ -51,10 +51,10 @@ def dry_run(config: Config) -> None:
             seconds = time.perf_counter() - began
             trainer.evaluate()
             if trainer.evaluator.loss_is_a_mean():
-                trainer.log.say("warning: the task's loss is a mean, it seems: it must be the sum over what it counts")
+                trainer.log.info("warning: the task's loss is a mean, it seems: it must be the sum over what it counts")
             peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
             host = f"peak memory {peaks['hostMemory']:.2f} GiB"
             if limit := memory_limit():
                 host += f" of the container's {limit / 2**30:.2f}"
             device = f", on the device {peaks['peakMemory']:.2f} GiB" if "peakMemory" in peaks else ""
-            trainer.log.say(f"dry run: {seconds:.3f} s a step, {host}{device}, {trainer.state.total} steps in all")
+            trainer.log.info(f"dry run: {seconds:.3f} s a step, {host}{device}, {trainer.state.total} steps in all")

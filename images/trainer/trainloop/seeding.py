@@ -1,4 +1,4 @@
-"""Random numbers: a seed for each purpose and rank, and the generators' state in the checkpoint."""
+"""Random numbers have a seed for each purpose and rank; the generators' state is in the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL, RANK = 1, 2
 
 
 class SeedSettings(Settings):
-    """What is random, and whether kernels may be."""
+    """These settings say what random numbers follow from, and whether kernels may be random."""
 
     value: int = Field(0, ge=0, lt=2**32, description="Everything random follows from it.")
     deterministic: bool = Field(False, description="Only deterministic kernels; some are slower, some ops are refused.")
@@ -43,7 +43,7 @@ def make_deterministic() -> None:
 
 
 def capture(device: torch.device) -> dict[str, Any]:
-    """The state of this rank's generators, in types that `torch.load(weights_only=True)` reads."""
+    """Returns the state of this rank's generators, in types that `torch.load(weights_only=True)` reads."""
     name, keys, *rest = np.random.get_state(legacy=True)
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     state["numpy"] = (str(name), np.asarray(keys).tolist(), *rest)

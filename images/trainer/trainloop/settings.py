@@ -1,4 +1,4 @@
-"""What every component's settings have in common: frozen, typed, and strict about names.
+"""Every component's settings are frozen, typed, and strict about names.
 
 A component declares its settings beside its code as a `Settings` subclass; `trainloop.config` puts them together into
 one document. Mistakes are reported by `sentence`: one line that names the field, the value and the remedy.
@@ -15,14 +15,16 @@ from pydantic_core import ErrorDetails
 
 
 class Settings(BaseModel):
-    """Base of every settings model: immutable, no unknown names, no NaN or infinity."""
+    """The base of every settings model is immutable and has no unknown names, no NaN or infinity."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
-        """YAML 1.1, kubectl's too, reads a bare `off` as false; and pydantic would take `true` for 1."""
+        """Refuses switches for numbers: YAML 1.1, kubectl's too, reads a bare `off` as false, pydantic reads `true` as
+        1.
+        """
         annotation = cls.model_fields[str(info.field_name)].annotation
         kinds = (annotation, *get_args(annotation))
         if value is False and "off" in kinds:
@@ -33,12 +35,12 @@ class Settings(BaseModel):
 
 
 def section(kind: type[BaseModel]) -> Any:
-    """A field whose default is `kind` with its own defaults."""
+    """Returns a field whose default is `kind` with its own defaults."""
     return Field(default_factory=lambda: kind.model_validate({}))
 
 
 def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[str]:
-    """One sentence for each mistake that pydantic found in a document for `model`; `prefix` is put before field
+    """Returns a sentence for each mistake that pydantic found in a document for `model`; `prefix` is put before field
     names.
     """
     return [_sentence(detail, model, prefix) for detail in error.errors(include_url=False)]
@@ -82,7 +84,7 @@ def _model_at(model: type[BaseModel], path: list[Any]) -> type[BaseModel] | None
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The settings models inside a field's annotation, through `| None`, lists and dicts."""
+    """Yields the settings models inside a field's annotation, through `| None`, lists and dicts."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

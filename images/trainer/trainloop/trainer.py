@@ -1,6 +1,4 @@
-"""The training loop. `Trainer.train_step` is the algorithm; all that it calls is a component with a module of its
-own.
-"""
+"""The trainer runs the training loop. `Trainer.train_step` is the algorithm; what it calls has modules of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
 from trainloop.evaluation import Evaluator
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
-from trainloop.optimization.anomaly import AnomalyDetector, Verdict
+from trainloop.optimization.anomaly import AnomalyDetector, Decision
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
 from trainloop.optimization.optimizer import clip_gradients, set_rate
 from trainloop.optimization.precision import Precision
@@ -43,7 +41,7 @@ from trainloop.tasks import Task, build_task, imported
 
 
 class Trainer:
-    """A task trained by all ranks together. Every method is collective."""
+    """Trains a task with all ranks together. Every method is collective."""
 
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
         self.config, self.world = config, world
@@ -76,11 +74,11 @@ class Trainer:
         for name in config.hooks:
             imported("hooks", name)(self)
         self._saved = False  # whether there is a checkpoint to go back to
-        self._stop_asked = False
+        self._stop_requested = False
 
     def run(self) -> bool:
-        """Train to the end, or until SIGTERM has asked any rank to stop: then True, on all ranks, and all is saved."""
-        before = {number: signal.signal(number, self._ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        """Train to the end, or until SIGTERM stops any rank: then returns True, on all ranks, and all is saved."""
+        before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             with self.watchdog:
                 self.prepare()
@@ -94,7 +92,7 @@ class Trainer:
                 signal.signal(number, handler)
 
     def prepare(self) -> None:
-        """Everything between construction and the first step: the newest checkpoint, sizes, data."""
+        """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
         self._saved = snapshots.resume(self)
         if not self._saved:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.rank)
@@ -127,39 +125,39 @@ class Trainer:
         return self._end(stopped=self.evaluate())
 
     def train_step(self) -> bool:
-        """One optimizer step on the next global batch; whether the run is asked to stop after it."""
+        """Make an optimizer step on the next global batch; returns whether the run shall stop after it."""
         began = time.perf_counter()
         fetched = self._fetch()
         count, stop = self._agree(fetched)
         loss = self._forward_backward(fetched, count)
         self.precision.unscale(self.optimizer)
         norm = clip_gradients(self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm)
-        verdict = self._judge(loss, norm)
+        decision = self._judge(loss, norm)
         rate = self.config.optimizer.lr * self.schedule.factor(self.state.updates)
-        updated = self._step(rate) if verdict == "step" else self._skip()
+        updated = self._step(rate) if decision == "step" else self._skip()
         self._advance(fetched, updated)
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
-        self._look_after_ranks(fetched)
-        if verdict == "rollback":
+        self._check_ranks(fetched)
+        if decision == "rollback":
             self._roll_back()
         for call in self.after_step:
             call(self)
         return stop
 
     def evaluate(self) -> bool:
-        """Measure on the evaluation set, if there is one; whether a stop was asked for meanwhile."""
+        """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
         if self.task.evaluation is None or not len(self.task.evaluation):
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
         self.replica.settle(self.optimizer)
-        results = self.evaluator.evaluate(lambda: self._stop_asked)
+        results = self.evaluator.evaluate(lambda: self._stop_requested)
         if results is None:
             return True
         self.state.results = results
         self.log.write("evaluation", {"step": self.state.step, **results})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
-        self.log.say(f"evaluation at step {self.state.step}  {shown}")
+        self.log.info(f"evaluation at step {self.state.step}  {shown}")
         if (best := self.config.checkpoint.best) and best not in results:
             self._warn(f"checkpoint.best is {best!r}, which isn't among the results: none is kept as the best")
         self._enter("train")
@@ -185,15 +183,15 @@ class Trainer:
         return self.loader.fetch()
 
     def _agree(self, fetched: Fetched) -> tuple[float, bool]:
-        """What the loss is a mean over in the global batch, and whether any rank was asked to stop.
+        """Returns what the loss is a mean over in the global batch, and whether any rank was asked to stop.
 
-        The same collective tells whether any rank is short of memory.
+        The same collective sums up which ranks are short of memory.
         """
         own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
         counted = sum(self.task.count(batch) for batch in own)
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
-        count, stops, shorts = self.world.sum([counted, float(self._stop_asked), float(short)])
+        count, stops, shorts = self.world.sum([counted, float(self._stop_requested), float(short)])
         if shorts > 0:
             self._relieve(int(shorts))
         return max(count, 1.0), stops > 0
@@ -205,7 +203,7 @@ class Trainer:
         self._warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
-        """Accumulate the gradient of the mean loss over the global batch; this rank's part of that mean."""
+        """Accumulate the gradient of the mean loss over the global batch; returns this rank's part of that mean."""
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         micro_size = max(len(next(iter(batch.values()))) for batch in fetched.batches)
         self.exchange.begin(self.state.step)
@@ -215,7 +213,7 @@ class Trainer:
             loss = self._passes(fetched, count)
         self.exchange.end()
         if first:
-            self._look_for_ghosts(reached)
+            self._check_for_ghosts(reached)
         return loss
 
     def _passes(self, fetched: Fetched, count: float) -> torch.Tensor:
@@ -230,26 +228,26 @@ class Trainer:
             total = total + loss.detach() / count
         return total
 
-    def _judge(self, loss: torch.Tensor, norm: torch.Tensor) -> Verdict:
-        """The verdict on this step, the same on every rank: both numbers are summed over ranks first."""
+    def _judge(self, loss: torch.Tensor, norm: torch.Tensor) -> Decision:
+        """Returns the decision on this step, the same on every rank: both numbers are summed over ranks first."""
         if not self.config.anomaly.enabled:
             return "step"
         global_loss, global_norm = self.world.sum([float(loss), float(norm) / self.world.size])
         if self.precision.scaler.is_enabled() and not math.isfinite(global_norm):
             return "step"  # The scaler leaves the step out itself, and has to see it to lower its scale.
-        verdict = self.detector.judge(global_loss, global_norm)
-        if verdict == "rollback" and not self._saved and math.isfinite(global_loss + global_norm):
+        decision = self.detector.judge(global_loss, global_norm)
+        if decision == "rollback" and not self._saved and math.isfinite(global_loss + global_norm):
             # Skipping leaves the weights as they are, so the next step would be odd too; clipping bounds this one.
-            self.detector.forget()
+            self.detector.reset()
             self._warn(f"step {self.state.step + 1} stands out like those before; without a checkpoint it is made")
             return "step"
-        if verdict != "step":
+        if decision != "step":
             step = self.state.step + 1
             self._warn(f"step {step} left out: loss {global_loss:.4g}, gradient norm {global_norm:.4g} stand out")
-        return verdict
+        return decision
 
     def _step(self, rate: float) -> bool:
-        """Step the optimizer; False when the gradient scaler left it out."""
+        """Step the optimizer; returns False when the gradient scaler left it out."""
         set_rate(self.optimizer, rate)
         with self.delayed.stepping(self.state.step + 1, self.config.optimizer.max_norm) as sent:
             updated = self.precision.step(self.optimizer)
@@ -270,7 +268,7 @@ class Trainer:
         self.state.position = fetched.step.position
 
     def _roll_back(self) -> None:
-        """Take up the newest checkpoint and go on with the data after this step; what lies between is passed over."""
+        """Restore the newest checkpoint and go on with the data after this step; what lies between is passed over."""
         odd = f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}"
         look = "look at the data and at optimizer.lr"
         if self.checkpoints is None or not self._saved:
@@ -278,8 +276,8 @@ class Trainer:
         if self.detector.rollbacks >= self.config.anomaly.rollbacks:
             raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {look}")
         before, rollbacks = self.state, self.detector.rollbacks + 1
-        for checkpoint, _ in snapshots.taken_up(self, until=before.step):
-            self.checkpoints.forget_after(checkpoint, until=before.step)
+        for checkpoint, _ in snapshots.restored(self, until=before.step):
+            self.checkpoints.delete_after(checkpoint, until=before.step)
             # The checkpoint may be of an attempt with another length or batch.
             self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)
             self.detector.rollbacks = rollbacks
@@ -288,15 +286,15 @@ class Trainer:
             return
         raise Diverged(f"{odd} and no checkpoint can be read any more")
 
-    def _look_for_ghosts(self, reached: set[str]) -> None:
+    def _check_for_ghosts(self, reached: set[str]) -> None:
         problem = ghosts(self.replica.model, reached, self.world)
         if problem is not None and self.config.gradients.ghosts == "fail":
             raise TrainingError(problem)
         if problem is not None:
             self._warn(problem)
 
-    def _look_after_ranks(self, fetched: Fetched) -> None:
-        """Parameters that must be equal, and shares that follow each rank's speed."""
+    def _check_ranks(self, fetched: Fetched) -> None:
+        """Compare parameters that must be equal, and let shares follow each rank's speed."""
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)
@@ -306,7 +304,7 @@ class Trainer:
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
 
     def _report(self, numbers: StepNumbers) -> None:
-        """Numbers for people and programs; the loss leaves the device only when a line is due."""
+        """Report a step's numbers; the loss leaves the device only when a line is due."""
         state = self.state
         self._window.steps.append(numbers)
         self.progress.wait_for_data(numbers.waited)
@@ -320,14 +318,14 @@ class Trainer:
             # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)
         self.log.step(state.step, state.total, line)
-        told = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
+        reported = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
         # The line has all ranks' samples, the progress file each rank's own: whoever reads all of them adds up.
-        told["samplesPerSecond"] *= self._window.share
-        self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **told)
+        reported["samplesPerSecond"] *= self._window.share
+        self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **reported)
         self._window = Window()
 
     def _due(self, every: int | None) -> bool:
-        """Whether it is time for what is done every so many steps, and at the end anyway."""
+        """Returns whether it is time for what is done every so many steps, and at the end anyway."""
         return every is not None and self.state.step % every == 0 and self.state.step < self.state.total
 
     def _end(self, stopped: bool) -> bool:
@@ -337,7 +335,7 @@ class Trainer:
             self._warn(problem)
         if stopped:
             saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
-            self.log.say(f"stopped by a signal after step {self.state.step}, {saved}")
+            self.log.info(f"stopped by a signal after step {self.state.step}, {saved}")
             self.log.write("event", {"event": "stopped", "step": self.state.step})
         else:
             self._export()
@@ -375,10 +373,10 @@ class Trainer:
         self.progress.enter(section, seconds=seconds)
 
     def _warn(self, text: str) -> None:
-        self.log.say(f"warning: {text}")
+        self.log.info(f"warning: {text}")
         self.log.write("event", {"event": "warning", "step": self.state.step, "text": text})
         self.progress.enter("train", message=text)
 
-    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM, or Ctrl-C: stop after this step, or in the midst of an evaluation."""
-        self._stop_asked = True
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        """Request a stop after this step, or in the midst of an evaluation, at SIGTERM or Ctrl-C."""
+        self._stop_requested = True

@@ -1,11 +1,11 @@
-"""Checkpoints by a group of ranks: who writes, when it counts, and what everyone loads.
+"""The checkpointer saves and loads for a group of ranks: which rank writes, when a save counts, what all ranks load.
 
 The directory may be one that all ranks share (an RWX volume) or each node's own disk (an emptyDir). Ranks find out
-which: each leaves a mark, and the lowest rank whose mark a rank can see is its *writer*. One shared directory has one
-writer, own disks have one each. Before loading, a complete copy travels to the directories that lack it, so a pod
+which: each leaves a file, and the lowest rank whose file a rank can see is its *writer*. One shared directory has one
+writer, own disks have one each. Before loading, a complete copy is sent to the directories that lack it, so a pod
 that came back with an empty disk goes on from its peers' checkpoint.
 
-Everything that was gathered is written by the writer alone; the modes differ in when the training goes on: `sync`
+What was gathered from all ranks is written by the writer alone. The modes differ in when the training goes on: `sync`
 after the rename, `thread` and `process` after the copy to host memory.
 """
 
@@ -24,6 +24,7 @@ from pydantic import Field
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.saving import Saver
 from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints.verification import CheckpointError, verify
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
@@ -33,7 +34,7 @@ CHUNK = 64 << 20
 
 
 class CheckpointSettings(Settings):
-    """Where, when and how the run is saved."""
+    """These settings say where, when and how the run is saved."""
 
     path: str | None = Field(None, description="Directory; null: TRAINMASTER_CHECKPOINT_DIR, SAVE_CHECKPOINT, or none.")
     every_steps: int = Field(1000, gt=0, description="Steps between checkpoints; the run's end is always saved.")
@@ -74,29 +75,29 @@ class Checkpointer:
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        # A writing process has 150 MiB of its own: only who writes needs one.
+        # A writing process has 150 MiB of its own: only a writer needs one.
         self._saver = Saver(settings.mode if self.is_writer else "sync")
         if self.is_writer:
             storage.clean(path)
 
     @classmethod
     def from_settings(cls, settings: CheckpointSettings, world: World) -> Checkpointer | None:
-        """None when no directory is named anywhere."""
+        """Returns the checkpointer of the directory that is named; None when none is."""
         path = settings.path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR") or os.environ.get("SAVE_CHECKPOINT")
         return cls(settings, world, Path(path).expanduser()) if path else None
 
     @property
     def is_writer(self) -> bool:
-        """Whether this rank writes to the directory that it sees (not collective)."""
+        """Returns whether this rank writes to the directory that it sees (not collective)."""
         return self.writer == self.world.rank
 
     def save(
         self, step: int, state: dict[str, Any], results: dict[str, float], partial: Path | None = None
     ) -> list[str]:
         """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`.
-        What went wrong with this or the previous one, as sentences.
+        Returns what went wrong with this or the previous one, as sentences.
 
-        A checkpoint that can't be written is no reason to stop training: the caller says so and goes on.
+        A checkpoint that can't be written is no reason to stop training: the caller reports it and goes on.
         """
         problems = self.wait()
         if self.is_writer:
@@ -109,19 +110,20 @@ class Checkpointer:
     def wait(self) -> list[str]:
         """Wait until what is being saved is on the disk, then delete what is too old.
 
-        Problems as sentences, the same on every rank.
+        Returns problems as sentences, the same on every rank.
         """
         pending, self._pending = self._pending, None
         problem = None
         try:
             if pending:
                 storage.prune(pending.result(), self.settings.keep, self._best())
-        except (storage.CheckpointError, OSError) as error:
+        except (CheckpointError, OSError) as error:
             problem = str(error)
         return [text for text in self.world.gather(problem) if text]
 
     def valid(self, until: int | None = None) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-        """The newest checkpoint that verifies, with its state; then, if the caller wants another, the next older.
+        """Yields the newest checkpoint that verifies, with its state; then, if the caller wants another, the next
+        older.
 
         Every rank is given the same sequence. Damaged ones are passed over, and those after step `until`: a directory
         may have those of an older run, where `resume` is false.
@@ -131,7 +133,7 @@ class Checkpointer:
         mine = [(found.step, found.version) for found in here if until is None or found.step <= until]
         for step, version in sorted({pair for pairs in self.world.gather(mine) for pair in pairs}, reverse=True):
             checkpoint = Checkpoint(step, version, self.path)
-            problem = storage.verify(checkpoint) if (step, version) in mine else None
+            problem = verify(checkpoint.path) if (step, version) in mine else None
             if problem is not None:
                 print(f"checkpoint passed over: {problem}", flush=True)
             verified = (step, version) in mine and problem is None
@@ -145,13 +147,13 @@ class Checkpointer:
                     yield checkpoint, state
 
     def _read(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str | None]:
-        """The checkpoint's state, or what is wrong with it (not collective)."""
+        """Returns the checkpoint's state, or what is wrong with it (not collective)."""
         try:
             return storage.load(checkpoint), None
-        except storage.CheckpointError as error:
+        except CheckpointError as error:
             return {}, str(error)
 
-    def forget_after(self, checkpoint: Checkpoint, until: int) -> None:
+    def delete_after(self, checkpoint: Checkpoint, until: int) -> None:
         """Delete what is newer, up to step `until`: a run that went wrong there must not be resumed from it."""
         for newer in storage.complete(self.path) if self.is_writer else []:
             if checkpoint < newer and newer.step <= until:
@@ -165,14 +167,16 @@ class Checkpointer:
         return problems
 
     def _best(self) -> Checkpoint | None:
-        """The checkpoint with the best result by its manifest, also of earlier attempts; of equal ones the oldest."""
+        """Returns the checkpoint with the best result by its manifest, also of earlier attempts; of equal ones the
+        oldest.
+        """
         name, sign = self.settings.best, 1 if self.settings.best_is == "max" else -1
         found = [(one, storage.results(one).get(name)) for one in storage.complete(self.path)] if name else []
         scored = [(sign * value, one) for one, value in reversed(found) if value is not None]
         return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
     def _find_writer(self) -> int:
-        """The lowest rank that writes where this rank can read."""
+        """Returns the lowest rank that writes where this rank can read."""
         if self.world.size == 1 or self.settings.storage == "shared":
             return 0
         nonce = self.world.from_rank(0, secrets.token_hex(8))

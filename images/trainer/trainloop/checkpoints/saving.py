@@ -1,4 +1,4 @@
-"""Three ways to get a state to the disk: at once, by a thread, by a process.
+"""A state is written to the disk in one of three ways: at once, by a thread, by a process.
 
 The asynchronous ways first copy the state into staging buffers in host memory (pinned where there is an accelerator,
 shared with the writing process), which are allocated once; training goes on as soon as that copy is done.
@@ -17,7 +17,8 @@ import torch
 import torch.multiprocessing as multiprocessing
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.storage import Checkpoint, CheckpointError
+from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints.verification import CheckpointError
 
 
 class Saver:
@@ -32,7 +33,7 @@ class Saver:
     def save(
         self, directory: Path, step: int, state: dict[str, Any], about: dict[str, Any], partial: Path | None = None
     ) -> Future[Checkpoint]:
-        """Begin to write `state`; in the asynchronous ways it may change when this returns.
+        """Begin to write `state`, which may change when this returns, where the mode is asynchronous.
 
         Only when the one before has been written.
         """
@@ -52,7 +53,7 @@ class Saver:
 
 
 class Staging:
-    """Host copies of a state's tensors, kept from one checkpoint to the next.
+    """Keeps host copies of a state's tensors from one checkpoint to the next.
 
     `stage` may only be called when the previous state has been written: its buffers are used again.
     """
@@ -62,7 +63,7 @@ class Staging:
         self._buffers: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def stage(self, state: dict[str, Any]) -> dict[str, Any]:
-        """A copy of `state` whose tensors are in host memory."""
+        """Returns a copy of `state` whose tensors are in host memory."""
         staged = {name: self._copy((name,), value) for name, value in state.items()}
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
@@ -94,7 +95,7 @@ class Staging:
 
 
 class _WritingProcess:
-    """A process of its own that writes, from memory that it shares with this one."""
+    """A process of its own writes, from memory that it shares with this one."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -104,7 +105,7 @@ class _WritingProcess:
         theirs.close()
 
     def write(self, directory: Path, step: int, *what: Any) -> Checkpoint:
-        """As `storage.write`."""
+        """Does what `storage.write` does."""
         try:
             self._connection.send((directory, step, *what))
             answer: Checkpoint | CheckpointError = self._connection.recv()
@@ -120,7 +121,7 @@ class _WritingProcess:
 
 
 def _write_until_closed(connection: Connection) -> None:
-    """The writing process: one answer for each request, a Checkpoint or what went wrong."""
+    """Runs the writing process, which answers each request with a Checkpoint or with what went wrong."""
     torch.set_num_threads(1)
     # The trainer decides when this process ends: a checkpoint that is being written at SIGTERM must be finished.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

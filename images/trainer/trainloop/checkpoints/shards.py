@@ -1,5 +1,5 @@
-"""Sharded checkpoints: every rank writes its own part of weights and optimizer to a file of its own, and reads what it
-needs of everybody's, whatever number of ranks wrote them.
+"""In a sharded checkpoint every rank writes its own part of weights and optimizer to a file of its own, and reads what
+it needs of all ranks' files, whatever number of ranks wrote them.
 
 A rank's file is a list of pieces: name, whole shape, offset and data, read by torch's allow-list of tensors and plain
 values. torch.distributed.checkpoint is left aside, because its plans travel between ranks, and lie in the checkpoint,
@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor, Shard
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.storage import CheckpointError
+from trainloop.checkpoints.verification import CheckpointError
 from trainloop.errors import ConfigError
 from trainloop.parallel.strategies import NamedState, Replica
 
@@ -36,7 +36,7 @@ def write_own(folder: Path, replica: Replica, optimizer: torch.optim.Optimizer) 
 
 
 class Shards:
-    """The pieces of all ranks in a checkpoint. Raises CheckpointError where they aren't what `write_own` writes."""
+    """Reads all ranks' pieces of a checkpoint. Raises CheckpointError where they aren't what `write_own` writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,11 +50,13 @@ class Shards:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
     def model_state(self, replica: Replica) -> dict[str, torch.Tensor]:
-        """The model's state, sharded as `replica` is. Raises KeyError or RuntimeError where it is of another model."""
+        """Returns the model's state, sharded as `replica` is. Raises KeyError or RuntimeError where it is of another
+        model.
+        """
         return {name: self._like(f"model/{name}", own) for name, own in replica.model.state_dict().items()}
 
     def optimizer_state(self, replica: Replica) -> NamedState:
-        """The optimizer's state by parameter name, sharded as the parameters are."""
+        """Returns the optimizer's state by parameter name, sharded as the parameters are."""
         parameters, state = dict(replica.model.named_parameters()), NamedState()
         for full in self._pieces:
             kind, _, rest = full.partition("/")
@@ -64,8 +66,9 @@ class Shards:
         return state
 
     def _like(self, name: str, own: torch.Tensor, *, moment: bool = False) -> Any:
-        """The value of `name`, spread as `own` is where it has its shape; what belongs to a parameter (a `moment`) may
-        have another shape, and is then whole."""
+        """Returns the value of `name`, spread as `own` is where it has its shape; what belongs to a parameter (a
+        `moment`) may have another shape, and is then whole.
+        """
         first = self._pieces[name][0]
         if "value" in first:
             return first["value"]
@@ -80,7 +83,7 @@ class Shards:
         )
 
     def _region(self, name: str, offset: list[int], shape: torch.Size) -> torch.Tensor:
-        """The part of `name` that begins at `offset`, put together from everybody's pieces."""
+        """Returns the part of `name` that begins at `offset`, put together from the pieces of all ranks."""
         pieces = self._pieces[name]
         region, found = torch.empty(shape, dtype=pieces[0]["data"].dtype), 0
         for piece in pieces:
@@ -98,7 +101,7 @@ class Shards:
 
 
 def offset_of(tensor: DTensor) -> list[int]:
-    """Where this rank's part of `tensor` begins. Raises ConfigError for a layout that isn't FSDP2's."""
+    """Returns where this rank's part of `tensor` begins. Raises ConfigError for a layout that isn't FSDP2's."""
     offset = [0] * tensor.dim()
     [placement, *more] = tensor.placements
     if more or not isinstance(placement, Shard):
@@ -129,7 +132,7 @@ def _own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without what else is in its memory: torch.save writes that too."""
+    """Returns the tensor without what else is in its memory, because torch.save writes that too."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 

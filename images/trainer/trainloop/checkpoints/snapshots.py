@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds, and how a run takes one up again.
+"""A run's state is captured for a checkpoint, and restored from one: `resume` is how a run goes on.
 
 In a sharded checkpoint every rank writes and reads its own part of weights and optimizer (`shards`), in a directory
 that isn't a checkpoint yet, which then gets its manifest and its name like any other.
@@ -6,7 +6,6 @@ that isn't a checkpoint yet, which then gets its manifest and its name like any 
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainloop import seeding
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.storage import Checkpoint, CheckpointError
+from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints.verification import CheckpointError, computes_the_same
 from trainloop.errors import ConfigError
 from trainloop.parallel.compression import carried_over
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """Where a run is, in a few numbers."""
+    """A run's position in a few numbers."""
 
     step: int = 0  # global batches done
     updates: int = 0  # of which the optimizer made a step
@@ -36,7 +36,7 @@ class TrainState:
 
 
 def capture(trainer: Trainer) -> dict[str, Any]:
-    """All that a run needs to go on to the bit; the same on every rank, collective."""
+    """Returns all that a run needs to go on to the bit; the same on every rank, collective."""
     trainer.replica.settle(trainer.optimizer)
     own = {
         "random": seeding.capture(trainer.world.device),
@@ -58,7 +58,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
 
 
 def save(trainer: Trainer) -> list[str]:
-    """Save a checkpoint as the configuration says; what went wrong, as sentences."""
+    """Save a checkpoint as the configuration says; returns what went wrong, as sentences."""
     assert trainer.checkpoints is not None
     state = capture(trainer)
     try:
@@ -68,10 +68,10 @@ def save(trainer: Trainer) -> list[str]:
     return trainer.checkpoints.save(trainer.state.step, state, trainer.state.results, partial)
 
 
-def taken_up(
+def restored(
     trainer: Trainer, until: int | None = None, *, warm_up: bool = False
 ) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-    """Take up the newest valid checkpoint, and yield it with its state; then, if the caller wants another, the next
+    """Restore the newest valid checkpoint, and yield it with its state; then, if the caller wants another, the next
     older. Those after step `until` are passed over.
     """
     assert trainer.checkpoints is not None
@@ -79,15 +79,15 @@ def taken_up(
         if warm_up:
             _warm_up(trainer)
         try:
-            apply(trainer, checkpoint, saved)
+            restore(trainer, checkpoint, saved)
         except CheckpointError as error:
-            trainer.log.say(f"checkpoint passed over: {error}")
+            trainer.log.info(f"checkpoint passed over: {error}")
         else:
             yield checkpoint, saved
 
 
-def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
-    """Take up a state that `capture` made, by this or another number of ranks.
+def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> None:
+    """Restore a state that `capture` made, by this or another number of ranks.
 
     Raises CheckpointError, on every rank alike, where parts of a sharded one can't be read.
     """
@@ -121,26 +121,27 @@ def apply(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> No
 
 
 def resume(trainer: Trainer) -> bool:
-    """Go on from the newest checkpoint that is whole and computes what it did when it was saved; whether there was one.
+    """Go on from the newest checkpoint that verifies and computes the loss that it was saved with; whether there was
+    one.
 
     Raises ConfigError when there are checkpoints and none of them can be used: starting anew would be a surprise.
     """
     if trainer.checkpoints is None or not trainer.config.checkpoint.resume:
         return False
     trainer.progress.enter("checkpoint", message="looking for a checkpoint")
-    for checkpoint, saved in taken_up(trainer, warm_up=True):
-        if _computes_the_same(trainer, saved["sampleLoss"]):
-            trainer.log.say(f"resumed from {checkpoint.path}")
+    for checkpoint, saved in restored(trainer, warm_up=True):
+        if computes_the_same(trainer, saved["sampleLoss"]):
+            trainer.log.info(f"resumed from {checkpoint.path}")
             trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, "world": trainer.world.size})
             return True
-        trainer.log.say(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
+        trainer.log.info(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
     if any(trainer.world.gather(bool(storage.complete(trainer.checkpoints.path)))):
         raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
     return False
 
 
 def _save_shards(trainer: Trainer, directory: Path) -> Path:
-    """Save weights and optimizer by shards; where they are. Raises CheckpointError on every rank alike."""
+    """Save weights and optimizer by shards; returns where they are. Raises CheckpointError on every rank alike."""
     # Imported when used, with DTensor: the time to start is part of every recovery.
     from trainloop.checkpoints.shards import SHARDS, write_own
 
@@ -172,27 +173,17 @@ def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
         damaged = str(error)
     except (RuntimeError, KeyError) as error:
         different = str(error)
-    everybody = trainer.world.gather((damaged, different))
-    for text in (one for one, _ in everybody if one):
+    gathered = trainer.world.gather((damaged, different))
+    for text in (one for one, _ in gathered if one):
         raise CheckpointError(text)
-    for text in (other for _, other in everybody if other):
+    for text in (other for _, other in gathered if other):
         raise RuntimeError(text)
     trainer.replica.load_model(model)
     trainer.replica.load_optimizer(trainer.optimizer, optimizer)
 
 
-def _computes_the_same(trainer: Trainer, expected: float | None) -> bool:
-    if expected is None:
-        return True
-    tolerance = 1e-4 if trainer.config.precision.compute in ("fp32", "fp64") else 2e-2
-    loss = trainer.evaluator.sample_loss()
-    both_nan = math.isnan(loss) and math.isnan(expected)
-    agrees = both_nan or math.isclose(loss, expected, rel_tol=tolerance, abs_tol=tolerance)
-    return trainer.world.sum([float(not agrees)])[0] == 0
-
-
 def _warm_up(trainer: Trainer) -> None:
-    """Two passes whose results are thrown away, before a checkpoint is loaded.
+    """Make two passes whose results are thrown away, before a checkpoint is loaded.
 
     DDP orders its buckets anew after the first backward. An uninterrupted run has done so long before; a resumed one
     would reduce its first step in other chunks, and with four ranks (not with two) sums come out differently.

@@ -1,16 +1,14 @@
-"""Checkpoints on a file system: atomic, checked, and never all gone. Knows files only, no ranks and no tensors'
-meaning.
+"""Checkpoints are directories on a file system: atomic, checked, and never all gone. This module knows files only, no
+ranks and no tensors' meaning.
 
 A checkpoint is a directory `step-<step>.<version>` that appears by one rename, after its files and a manifest with
 their SHA-256 have been written and synced; it counts when the rename is synced too. What isn't complete has another
-name (`.saving-…`) and is never looked at. A step that is saved again (after a rollback) gets the next version, nothing
+name (`.saving-…`) and is never read. A step that is saved again (after a rollback) gets the next version, nothing
 is overwritten.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -21,16 +19,11 @@ from typing import Any
 
 import torch
 
-MANIFEST = "manifest.json"
+from trainloop.checkpoints.verification import MANIFEST, CheckpointError, read_manifest, write_manifest
+
 STATE = "state.pt"
-#: Raised when a run could no longer read the state of an older one.
-FORMAT = 2
 _NAME = re.compile(r"step-(\d{9,})\.(\d+)")
 _PARTIAL = ".saving-"
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint can't be written or read; the message names the file."""
 
 
 @dataclass(frozen=True, order=True)
@@ -47,7 +40,7 @@ class Checkpoint:
 
 
 def complete(directory: Path) -> list[Checkpoint]:
-    """Every complete checkpoint, newest first; partial ones are not among them."""
+    """Returns every complete checkpoint, newest first; partial ones are not among them."""
     whole = [_NAME.fullmatch(manifest.parent.name) for manifest in directory.glob(f"*/{MANIFEST}")]
     return sorted((Checkpoint(int(name[1]), int(name[2]), directory) for name in whole if name), reverse=True)
 
@@ -71,12 +64,12 @@ def write(
 
 
 def partial_name(directory: Path, step: int) -> Path:
-    """A new name for what will be the checkpoint of `step`."""
+    """Returns a new name for what will be the checkpoint of `step`."""
     return directory / f"{_PARTIAL}{step:09d}-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def inside(directory: Path, name: object) -> Path:
-    """What another rank calls `name` in `directory`. Raises CheckpointError where that would lead out of it."""
+    """Returns the path of a file that another rank names. Raises CheckpointError where it leads out of `directory`."""
     if not isinstance(name, str) or name in ("", ".", "..") or name != Path(name).name:
         raise CheckpointError(f"another rank names a file in {directory} {name!r}, which is no file's name")
     return directory / name
@@ -84,12 +77,7 @@ def inside(directory: Path, name: object) -> Path:
 
 def _seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Checkpoint:
     """Give the files in `partial` a manifest and their final name."""
-    files = {}
-    for file in sorted(path for path in partial.rglob("*") if path.is_file()):
-        files[str(file.relative_to(partial))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
-    body = {"format": FORMAT, "step": step, "created": time.time(), "about": about, "files": files}
-    manifest = {**body, "sha256": _digest_of_json(body)}
-    (partial / MANIFEST).write_text(json.dumps(manifest, indent=1))
+    write_manifest(partial, step, about)
     version = max((found.version for found in complete(directory) if found.step == step), default=0) + 1
     checkpoint = Checkpoint(step, version, directory)
     place(partial, checkpoint)
@@ -115,41 +103,12 @@ def make_directory(directory: Path) -> None:
         sync(path.parent)
 
 
-def verify(checkpoint: Checkpoint) -> str | None:
-    """What is wrong with the checkpoint, or None; reads every byte."""
-    try:
-        manifest = read_manifest(checkpoint)
-        for name, expected in manifest["files"].items():
-            file = checkpoint.path / name
-            if file.stat().st_size != expected["bytes"]:
-                return f"{file} has {file.stat().st_size} bytes, its manifest says {expected['bytes']}"
-            if _digest(file) != expected["sha256"]:
-                return f"{file} doesn't have the SHA-256 that its manifest says"
-    except CheckpointError as error:
-        return str(error)
-    except OSError as error:
-        return f"{checkpoint.path} can't be read: {error}"
-    return None
-
-
 def results(checkpoint: Checkpoint) -> dict[str, float]:
-    """What the run had measured when it was saved; nothing where the manifest was damaged."""
+    """Returns what the run had measured when it was saved; nothing where the manifest was damaged."""
     try:
-        return dict(read_manifest(checkpoint)["about"]["results"])
+        return dict(read_manifest(checkpoint.path)["about"]["results"])
     except (CheckpointError, OSError, KeyError):
         return {}
-
-
-def read_manifest(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The manifest; raises CheckpointError when it was damaged."""
-    try:
-        manifest: dict[str, Any] = json.loads((checkpoint.path / MANIFEST).read_bytes())
-        claimed = manifest.pop("sha256")
-        if claimed == _digest_of_json(manifest) and manifest["format"] == FORMAT:
-            return manifest
-    except (ValueError, KeyError, AttributeError, TypeError):
-        pass
-    raise CheckpointError(f"{checkpoint.path / MANIFEST} is damaged or of another format")
 
 
 def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> None:
@@ -178,7 +137,7 @@ def clean(directory: Path) -> None:
 
 
 def load(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The checkpoint's state, on the CPU. Raises CheckpointError where the file is none."""
+    """Returns the checkpoint's state, on the CPU. Raises CheckpointError where the file is none."""
     state = load_file(checkpoint.path / STATE)
     if not isinstance(state, dict):
         raise CheckpointError(f"{checkpoint.path / STATE} is no state of a run")
@@ -186,28 +145,19 @@ def load(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_file(file: Path, *, mapped: bool = False) -> Any:
-    """What torch.save has written, on the CPU; with `mapped` a tensor is read when it is used. Never runs code from
-    the file. Raises CheckpointError where it can't be read.
+    """Returns what torch.save has written, on the CPU; with `mapped` a tensor is read when it is used. Never runs code
+    from the file. Raises CheckpointError where it can't be read.
     """
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:
-        # Who can write to the volume chooses the bytes, and so what torch's reader stumbles over; its hashes are right.
+        # A program that can write to the volume chooses bytes and hashes, so torch's reader may fail in any way.
         first = str(error).strip().partition("\n")[0][:300]
         raise CheckpointError(f"{file} can't be read as tensors and plain values: {first}") from error
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _digest_of_json(body: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
 def sync(path: Path) -> None:
-    """Have a file's content, or a directory's entries, on the disk."""
+    """Write a file's content, or a directory's entries, to the disk before this returns."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,0 +1,8 @@
+"""The group of ranks; read in this order.
+
+1. `world`: a rank's place, its device and backend, the few collectives, and joining and leaving the group.
+2. `serialization`: the bytes that ranks send each other, without pickle.
+3. `preflight`: ranks that run something else are found before the first collective.
+4. `watchdog`: which rank hangs, where no agent judges it.
+5. `diagnostics`: stacks and torch's flight recorder, for an agent that asks which rank hangs.
+"""

@@ -1,4 +1,5 @@
-"""What a rank tells an agent that asks from outside, whatever it is at (docs/protocol.md, "A stalled rank").
+"""A rank gives its stacks and torch's flight recorder to the agent, also while it hangs (docs/protocol.md, "A stalled
+rank").
 
 At SIGUSR2 faulthandler prints the stacks of all threads, in C, while the interpreter may be stuck. Process groups of
 NCCL dump torch's flight recorder when something is written into a named pipe; for gloo a thread here does the same.
@@ -21,8 +22,8 @@ DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 _kept: list[TextIO] = []
 
 
-def answer_inquiries(rank: int) -> None:
-    """From now on this process prints its stacks at SIGUSR2: to the file that the agent named, else to stderr."""
+def dump_stacks_on_signal(rank: int) -> None:
+    """This process prints its stacks at SIGUSR2 from now on: to the file that the agent named, else to stderr."""
     file = sys.stderr
     named = os.environ.get("TRAINMASTER_STACKS_FILE")
     if named:
@@ -31,15 +32,15 @@ def answer_inquiries(rank: int) -> None:
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 
-def serve_recorder(rank: int, backend: str) -> None:
-    """Dump the flight recorder whenever the agent asks; nothing to do where torch does so itself (NCCL)."""
+def serve_flight_recorder(rank: int, backend: str) -> None:
+    """Dump the flight recorder whenever the agent asks for it; torch does so itself for NCCL."""
     pipe, dump = os.environ.get(PIPE_VARIABLE), os.environ.get(DUMP_VARIABLE)
     if not pipe or not dump or "nccl" in backend:
         return
     path = Path(f"{pipe}{rank}.pipe")
     path.unlink(missing_ok=True)
     os.mkfifo(path, 0o600)
-    # Open for writing too, so that it never shows an end of file between two that ask.
+    # Open for writing too, so that it never shows an end of file between two requests.
     fd = os.open(path, os.O_RDWR)
     threading.Thread(target=_serve, args=(fd, Path(f"{dump}{rank}")), daemon=True, name="flight recorder").start()
 

@@ -29,7 +29,7 @@ Part = Literal["python", "torch", "cuda", "nccl", "code", "config", "driver", "d
 
 
 class PreflightSettings(Settings):
-    """Which differences between ranks end the run."""
+    """These settings say which differences between ranks end the run."""
 
     enabled: bool = Field(True, description="Compare the ranks' environment before the first collective.")
     fatal: list[Part] = Field(

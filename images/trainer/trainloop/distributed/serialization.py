@@ -1,5 +1,5 @@
-"""Values as bytes, for the ranks to send each other: JSON for what is plain, raw bytes for tensors. Nothing in it can
-run code where it arrives, unlike the pickles of torch's object collectives.
+"""Values are serialized for the ranks to send each other: JSON for what is plain, raw bytes for tensors. Nothing in it
+can run code where it is received, unlike the pickles of torch's object collectives.
 
 A message is 8 bytes with the length of a JSON text, that text, and the raw bytes. The text is the value, with one
 object for each thing that JSON doesn't have: `{"tuple": […]}`, `{"dict": [[key, value], …]}` (keys of any kind),
@@ -30,7 +30,7 @@ TYPES = {
 
 
 def encode(value: Any) -> torch.Tensor:
-    """The message, as a tensor of bytes. Raises TypeError for what isn't a plain value or a tensor."""
+    """Returns the message, as a tensor of bytes. Raises TypeError for what isn't a plain value or a tensor."""
     raw: list[torch.Tensor] = []
     text = json.dumps(_plain(value, raw)).encode()
     head = len(text).to_bytes(LENGTH_BYTES, "big") + text
@@ -38,7 +38,7 @@ def encode(value: Any) -> torch.Tensor:
 
 
 def decode(message: torch.Tensor) -> Any:
-    """The value of a message; tensors are on the CPU. Raises TrainingError for what `encode` doesn't make."""
+    """Returns the value of a message; tensors are on the CPU. Raises TrainingError for what `encode` doesn't make."""
     try:
         end = LENGTH_BYTES + int.from_bytes(bytes(message[:LENGTH_BYTES].tolist()), "big")
         if not LENGTH_BYTES < end <= message.numel():
@@ -49,7 +49,7 @@ def decode(message: torch.Tensor) -> Any:
 
 
 def _plain(value: Any, raw: list[torch.Tensor]) -> Any:
-    """The value as JSON has it; what is bytes goes to `raw`."""
+    """Returns the value as JSON has it; what is bytes goes to `raw`."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list):

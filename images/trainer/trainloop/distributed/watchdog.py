@@ -29,7 +29,7 @@ ANSWER_SECONDS = 3.0
 
 
 class WatchdogSettings(Settings):
-    """When a step has stalled."""
+    """These settings say when a step has stalled."""
 
     stall_seconds: float | None = Field(
         300.0,
@@ -103,7 +103,9 @@ class Watchdog:
 
 
 def stall_message(answers: dict[int, dict[str, object] | None]) -> str:
-    """Names the ranks that hold the others up: those that don't answer, and those that don't wait for any rank."""
+    """Returns a sentence that names the ranks that hold the others up: those that don't answer, and those that don't
+    wait for any rank.
+    """
     silent = [rank for rank, answer in answers.items() if answer is None]
     busy = [rank for rank, answer in answers.items() if answer is not None and not answer["waits"]]
     waiting = [rank for rank in answers if rank not in silent and rank not in busy]

@@ -1,6 +1,6 @@
-"""The group of ranks: who am I, which device and backend, and the few collectives that others build on.
+"""The group of ranks: this rank's place in it, device and backend, and the few collectives that others build on.
 
-Ranks come from the environment that torchrun, the Trainmaster agent, or nobody (one process) sets. `World`'s
+Ranks come from the environment that torchrun, the Trainmaster agent, or nothing (one process) sets. `World`'s
 collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
 backend, so that they never queue behind gradients on the device's stream. `average` is for tensors, where they are.
 """
@@ -20,7 +20,7 @@ import torch.distributed as dist
 from pydantic import Field
 from torch.distributed import Store, rendezvous
 
-from trainloop.distributed.diagnostics import serve_recorder
+from trainloop.distributed.diagnostics import serve_flight_recorder
 from trainloop.distributed.serialization import decode, encode
 from trainloop.errors import ConfigError, TrainingError
 from trainloop.settings import Settings
@@ -32,7 +32,7 @@ MAX_MESSAGE_BYTES = 1 << 40
 
 
 class DistributedSettings(Settings):
-    """How the ranks find and talk to each other."""
+    """These settings say how the ranks find each other and communicate."""
 
     backend: str = Field(
         "auto",
@@ -50,7 +50,7 @@ PreflightCheck = Callable[[Store, int, int], None]
 
 @dataclass(frozen=True)
 class World:
-    """This rank's place in the group. `size` 1 means no process group: every collective is then the identity."""
+    """A rank's place in the group. `size` 1 means no process group: every collective is then the identity."""
 
     rank: int
     size: int
@@ -69,7 +69,7 @@ class World:
         self.sum([0.0])
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Element-wise sum over ranks, in double precision; every rank gets the same numbers to the bit."""
+        """Returns the element-wise sum over ranks, in double precision; every rank gets the same numbers to the bit."""
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64)
@@ -77,8 +77,8 @@ class World:
         return list(tensor.tolist())
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's `value`, in rank order, on every rank: plain values and tensors (see `messages`), which arrive
-        on the CPU.
+        """Returns every rank's `value`, in rank order, on every rank: plain values and tensors (see `serialization`),
+        which are received on the CPU.
         """
         if self.size == 1:
             return [value]
@@ -88,12 +88,12 @@ class World:
         lengths = [_plausible(size) for size in sizes]
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: message.numel()] = message
-        everybody = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(everybody, padded)
-        return [decode(one[:length]) for one, length in zip(everybody, lengths, strict=True)]
+        gathered = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(gathered, padded)
+        return [decode(one[:length]) for one, length in zip(gathered, lengths, strict=True)]
 
     def from_rank(self, source: int, value: T) -> T:
-        """The `value` of rank `source`, on every rank; what it may be is as in `gather`."""
+        """Returns the `value` of rank `source`, on every rank; what it may be is as in `gather`."""
         if self.size == 1:
             return value
         message = encode(value) if self.rank == source else torch.empty(0, dtype=torch.uint8)
@@ -106,7 +106,7 @@ class World:
 
 
 def _plausible(size: torch.Tensor) -> int:
-    """A message's size as another rank says it; raises TrainingError for one that no rank sends."""
+    """Returns a message's size that another rank has sent. Raises TrainingError for one that no rank sends."""
     number = int(size)
     if not 0 < number <= MAX_MESSAGE_BYTES:
         raise TrainingError(
@@ -116,12 +116,14 @@ def _plausible(size: torch.Tensor) -> int:
 
 
 def ring_bytes(numbers: int, size: int, element: int) -> int:
-    """Bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size` ranks."""
+    """Returns the bytes that a rank sends in a ring all-reduce of `numbers` elements of `element` bytes among `size`
+    ranks.
+    """
     return 2 * numbers * element * (size - 1) // size
 
 
 def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; the bytes sent."""
+    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
     floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
     if not floats or not dist.is_initialized():
         return 0
@@ -133,7 +135,8 @@ def average(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def environment() -> tuple[int, int, int, int]:
-    """Rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1) alone.
+    """Returns rank, world size, local rank and local world size, as torchrun and the agent set them; (0, 1, 0, 1)
+    alone.
 
     Raises ConfigError when the variables contradict each other.
     """
@@ -153,7 +156,7 @@ def has_agent() -> bool:
 
 
 def choose_device(kind: str, local_rank: int) -> torch.device:
-    """The device of this rank: the local rank's accelerator, or the CPU.
+    """Returns the device of this rank: the local rank's accelerator, or the CPU.
 
     Raises ConfigError when the wanted kind isn't there or has fewer devices than ranks.
     """
@@ -175,7 +178,7 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
 
 
 def choose_backend(name: str, device: torch.device) -> str:
-    """The backend for `device`: `name`, or with `auto` what the operator says, or the device's own.
+    """Returns the backend for `device`: `name`, or with `auto` the operator's choice, or the device's own.
 
     Raises ConfigError for a backend that this build of torch doesn't have.
     """
@@ -193,7 +196,7 @@ def choose_backend(name: str, device: torch.device) -> str:
 #: group's destructor waits for gloo's threads while it holds the interpreter's lock, which a thread that frees a tensor
 #: may need: one run in forty hung at its end (torch 2.13). Python's own reference, kept here, drops it without.
 _left: list[object] = []
-# Before the interpreter takes itself apart: a group that lives on until then aborts the process.
+# Before the interpreter shuts down: a group that lives on until then aborts the process.
 atexit.register(_left.clear)
 
 
@@ -222,7 +225,7 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     dist.init_process_group(both, store=store, rank=rank, world_size=size, timeout=timeout)
     _left.append(dist.group.WORLD)
     world = World(rank, size, local_rank, local_size, device, backend, store)
-    serve_recorder(rank, both)
+    serve_flight_recorder(rank, both)
     yield world
     world.barrier()
     dist.destroy_process_group()

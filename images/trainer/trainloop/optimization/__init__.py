@@ -1,0 +1,8 @@
+"""What makes a step; read in this order.
+
+1. `optimizer`: the algorithm, its parameter groups, and clipping.
+2. `schedule`: the learning rate of each update.
+3. `precision`: autocast and the gradient scaler.
+4. `gradients`: ghost gradients, and parameters that differ between ranks.
+5. `anomaly`: steps that jump are left out, or the run goes back to a checkpoint.
+"""

@@ -1,4 +1,4 @@
-"""Losses and gradients that jump: all ranks decide together, before the step, to leave it out or to go back.
+"""Where loss or gradients jump all ranks decide together, before the step, to leave it out or to go back.
 
 A step is odd when its loss or gradient norm isn't finite, or stands out of the recent ones by a robust z-score: the
 distance from the median in units of the median absolute deviation (Iglewicz and Hoaglin 1993). Only upward: a loss
@@ -18,16 +18,16 @@ from pydantic import Field
 
 from trainloop.settings import Settings
 
-Verdict = Literal["step", "skip", "rollback"]
+Decision = Literal["step", "skip", "rollback"]
 
 #: For normally distributed numbers the median absolute deviation is this times the standard deviation.
 NORMAL_MAD = 0.6745
-#: Below this fraction of the median a deviation is taken for none: a converged loss may hardly vary at all.
+#: Below this fraction of the median a deviation counts as none: a converged loss may hardly vary at all.
 LEAST_DEVIATION = 0.01
 
 
 class AnomalySettings(Settings):
-    """When a step is odd, and what follows."""
+    """These settings say when a step is odd, and what follows."""
 
     enabled: bool = Field(True, description="Judge every step by loss and gradient norm before it is made.")
     threshold: float = Field(8.0, gt=0, description="Robust z-score of an odd step. At 3.0 one healthy step in 300 is.")
@@ -40,7 +40,7 @@ class AnomalySettings(Settings):
 
 
 class AnomalyDetector:
-    """Judges one step after another. Given the same numbers, every rank comes to the same verdict."""
+    """Judges one step after another. Given the same numbers, every rank comes to the same decision."""
 
     def __init__(self, settings: AnomalySettings) -> None:
         self.settings = settings
@@ -49,8 +49,8 @@ class AnomalyDetector:
         self._losses: deque[float] = deque(maxlen=settings.window)
         self._norms: deque[float] = deque(maxlen=settings.window)
 
-    def judge(self, loss: float, norm: float) -> Verdict:
-        """What to do with a step of the global mean `loss` and gradient `norm` (before clipping)."""
+    def judge(self, loss: float, norm: float) -> Decision:
+        """Returns what to do with a step of the global mean `loss` and gradient `norm` (before clipping)."""
         odd_loss = self._odd(loss, self._losses, self.settings.loss_ratio)
         odd_norm = self._odd(norm, self._norms, self.settings.norm_ratio)
         if not odd_loss and not odd_norm:
@@ -70,8 +70,8 @@ class AnomalyDetector:
         far = value - median > (ratio - 1) * abs(median)
         return far and z_score(value, history) > self.settings.threshold
 
-    def forget(self) -> None:
-        """Begin anew: what was usual is no longer."""
+    def reset(self) -> None:
+        """Delete the history, because what was usual no longer is."""
         self._losses.clear()
         self._norms.clear()
         self.odd_in_a_row = 0
@@ -80,14 +80,14 @@ class AnomalyDetector:
         return {"losses": list(self._losses), "norms": list(self._norms)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take up the history of a checkpoint; how often the run went back is this process's own."""
+        """Restore the history of a checkpoint; how often the run went back is this process's own."""
         self._losses = deque(state["losses"], self.settings.window)
         self._norms = deque(state["norms"], self.settings.window)
         self.odd_in_a_row = 0
 
 
 def z_score(value: float, history: deque[float]) -> float:
-    """How far `value` is above the median of `history`, in standard deviations of a normal distribution."""
+    """Returns how far `value` is above the median of `history`, in standard deviations of a normal distribution."""
     median = statistics.median(history)
     deviation = statistics.median(abs(other - median) for other in history)
     return NORMAL_MAD * (value - median) / max(deviation, LEAST_DEVIATION * abs(median), 1e-300)

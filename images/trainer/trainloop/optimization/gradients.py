@@ -1,4 +1,4 @@
-"""Ghost gradients and parameters that differ: two faults that a loss curve shows too late or not at all.
+"""Ghost gradients and parameters that differ are two faults that a loss curve shows too late or not at all.
 
 A parameter without a gradient is never trained; when only some ranks have one, its average is wrong. Parameters that
 should be equal on all ranks and aren't (a flipped bit, a racing kernel, a rank that skipped a step) make every later
@@ -20,12 +20,12 @@ from trainloop.distributed.world import World
 from trainloop.errors import Diverged, listed
 from trainloop.settings import Settings
 
-#: Numbers that a checksum takes at once: bounds the memory that it needs.
+#: Numbers that a checksum adds at once: bounds the memory that it needs.
 CHUNK = 1 << 22
 
 
 class GradientSettings(Settings):
-    """What is checked about gradients and parameters."""
+    """These settings say what is checked about gradients and parameters."""
 
     ghosts: Literal["fail", "warn", "off"] = Field("fail", description="When step 1 gave a parameter no gradient.")
     checksum_every: int | None = Field(1000, gt=0, description="Steps between comparisons of parameters; null never.")
@@ -33,9 +33,9 @@ class GradientSettings(Settings):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[set[str]]:
-    """The names of parameters that get a gradient in the body, filled when the body ends.
+    """Yields the names of parameters that get a gradient in the body, filled when the body ends.
 
-    Gradients themselves don't tell: under DDP an unused parameter has one too, all zeros.
+    Gradients themselves don't show it: under DDP an unused parameter has one too, all zeros.
     """
     reached: set[str] = set()
     hooks = [
@@ -54,7 +54,9 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
-    """A sentence about trainable parameters without a gradient, the same on every rank; None when there are none."""
+    """Returns a sentence about trainable parameters without a gradient, the same on every rank; None when there are
+    none.
+    """
     own = [name for name, parameter in model.named_parameters() if parameter.requires_grad and name not in reached]
     missing = world.gather(own)
     by_ranks: dict[tuple[int, ...], list[str]] = {}
@@ -75,7 +77,7 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
 
 
 def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
-    """One exact number for each tensor: the sum of its bits as integers, which no order of adding changes."""
+    """Returns an exact number for each tensor: the sum of its bits as integers, which no order of adding changes."""
     sums = []
     for tensor in parameters:
         bits = tensor.detach().contiguous().view(-1).view(torch.int16)
@@ -92,11 +94,11 @@ def checksums(parameters: Iterable[torch.Tensor]) -> list[int]:
 def compare_parameters(model: nn.Module, world: World) -> None:
     """Raise Diverged on every rank, naming rank and parameter, when parameters aren't equal to the bit on all ranks."""
     names = [name for name, _ in model.named_parameters()]
-    everybody = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
-    common, _ = Counter(everybody).most_common(1)[0]
-    odd = [rank for rank, sums in enumerate(everybody) if sums != common]
+    gathered = world.gather(tuple(checksums(parameter for _, parameter in model.named_parameters())))
+    common, _ = Counter(gathered).most_common(1)[0]
+    odd = [rank for rank, sums in enumerate(gathered) if sums != common]
     if odd:
-        first = next(name for name, *sums in zip(names, common, everybody[odd[0]], strict=True) if sums[0] != sums[1])
+        first = next(name for name, *sums in zip(names, common, gathered[odd[0]], strict=True) if sums[0] != sums[1])
         raise Diverged(
             f"parameters differ between ranks: rank {listed(odd)} differs, first in {first}. "
             "The hardware of that rank may be faulty; training goes on from the last checkpoint after a restart"

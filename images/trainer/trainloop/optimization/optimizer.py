@@ -19,7 +19,7 @@ Moment = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(Settings):
-    """Which optimizer, and its constants."""
+    """These settings choose the optimizer and its constants."""
 
     name: Literal["adamw", "adam", "sgd"] = Field("adamw", description="Algorithm, torch.optim's own.")
     lr: float = Field(1e-3, gt=0, description="Peak learning rate, before batch scaling (schedule.scaling).")
@@ -42,7 +42,7 @@ _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
 def optimizer_parts(
     settings: OptimizerSettings, parameters: Iterable[nn.Parameter]
 ) -> tuple[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]]:
-    """The optimizer's class, parameter groups and keyword arguments; ZeroRedundancyOptimizer needs them apart.
+    """Returns the optimizer's class, parameter groups and keyword arguments; ZeroRedundancyOptimizer needs them apart.
 
     Only matrices decay, vectors and scalars don't.
     """
@@ -62,7 +62,8 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Clip to `max_norm` in place; the global L2 norm before clipping, a scalar tensor on the gradients' device.
+    """Clip to `max_norm` in place; returns the global L2 norm before clipping, a scalar tensor on the gradients'
+    device.
 
     Sharded gradients (FSDP2) give the norm over all ranks.
     """

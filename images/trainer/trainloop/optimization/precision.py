@@ -1,7 +1,7 @@
 """Mixed precision: autocast around forward and loss, and the gradient scaler that fp16 needs.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped by the scaler, and
-must then not advance the schedule: `step` says which it was.
+must then not advance the schedule: `step` returns which it was.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class PrecisionSettings(Settings):
-    """What numbers the model computes with."""
+    """These settings say what numbers the model computes with."""
 
     compute: Literal["fp64", "fp32", "bf16", "fp16"] = Field(
         "fp32", description="bf16 and fp16 compute under autocast with fp32 weights; fp64 and fp32 are used throughout."
@@ -29,7 +29,7 @@ class PrecisionSettings(Settings):
 
 
 class Precision:
-    """Autocast and scaling in the one right order."""
+    """Keeps autocast and scaling in the one right order."""
 
     def __init__(self, settings: PrecisionSettings, device: torch.device) -> None:
         self.parameters = torch.float64 if settings.compute == "fp64" else torch.float32
@@ -51,7 +51,7 @@ class Precision:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def unscale(self, optimizer: torch.optim.Optimizer) -> None:
-        """Bring the gradients to their own scale; comes before clipping and before any look at them."""
+        """Bring the gradients to their own scale; comes before clipping and before they are read."""
         self.scaler.unscale_(optimizer)
 
     def skip(self) -> None:
@@ -60,7 +60,7 @@ class Precision:
             self.scaler.update()
 
     def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Step unless the gradients overflowed; whether it was done, the same on every rank.
+        """Step unless the gradients overflowed; returns whether it was done, the same on every rank.
 
         The reduced gradients are equal on all ranks, and so is what the scaler finds in them.
         """

@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the number of optimizer updates.
+"""The learning rate is a pure function of the number of optimizer updates.
 
 Nothing is stored but the count of updates, so the sequence is the same across a resume and a change of world size. A
 step that GradScaler or the anomaly check skipped doesn't advance it.
@@ -16,7 +16,7 @@ from trainloop.settings import Settings
 
 
 class ScheduleSettings(Settings):
-    """How the learning rate goes from step to step."""
+    """These settings say how the learning rate goes from step to step."""
 
     kind: Literal["constant", "linear", "cosine", "cosine_restarts"] = Field(
         "cosine", description="Shape after warmup. cosine_restarts is SGDR (Loshchilov and Hutter 2017)."
@@ -52,7 +52,7 @@ class Schedule:
 
     @property
     def peak(self) -> float:
-        """What batch scaling makes of the rate."""
+        """Returns the factor of batch scaling."""
         if self.settings.scaling == "none":
             return 1.0
         assert self.settings.reference_batch is not None
@@ -61,7 +61,7 @@ class Schedule:
 
     @property
     def warmup(self) -> int:
-        """Updates of warmup; at least one when the fraction isn't zero."""
+        """Returns the updates of warmup; at least one when the fraction isn't zero."""
         wanted = self.settings.warmup
         return math.ceil(wanted * self.total) if wanted < 1 else int(wanted)
 
@@ -81,7 +81,7 @@ class Schedule:
         return low + max(0.0, top - low) * height
 
     def _cycle(self, update: int) -> tuple[float, float]:
-        """Peak of the cycle that `update` is in, and how far into it, from 0 to 1."""
+        """Returns the peak of the cycle that `update` is in, and how far into it that is, from 0 to 1."""
         assert self.settings.period is not None
         length, start, top = float(self.settings.period), 0.0, 1.0
         while update >= start + round(length):

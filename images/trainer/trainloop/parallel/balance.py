@@ -1,4 +1,4 @@
-"""Ranks of different speed: each one's share of the global batch follows its measured speed.
+"""The shares of the global batch follow the ranks' measured speed.
 
 The gradient doesn't change: it is normalised by the global batch, however that is spread. What is measured is the
 time until a rank's own gradients are ready, without waiting for others.
@@ -13,7 +13,7 @@ from trainloop.settings import Settings
 
 
 class BalanceSettings(Settings):
-    """When ranks' shares follow their speed."""
+    """These settings say when ranks' shares follow their speed."""
 
     enabled: bool = Field(False, description="Give slow ranks fewer samples. Only for ddp and zero1.")
     warmup: int = Field(20, ge=1, description="Steps before the first measurement counts (compilation, caches).")
@@ -31,7 +31,7 @@ class Balancer:
         self._seconds, self._samples, self._steps, self._seen = 0.0, 0, 0, 0
 
     def add(self, seconds: float, samples: int) -> list[float] | None:
-        """Note a step of this rank; new weights for all ranks when it is time and they differ enough."""
+        """Add a step of this rank; returns new weights for all ranks when it is time and they differ enough."""
         self._seen += 1
         if not self.settings.enabled or self._seen <= self.settings.warmup:
             return None
@@ -49,7 +49,9 @@ class Balancer:
 
 
 def shares(speeds: list[float], least: float) -> list[float]:
-    """Shares in proportion to `speeds` (samples a second), none below `least` of an equal one; they add up to 1."""
+    """Returns shares in proportion to `speeds` (samples a second), none below `least` of an equal one; they add up to
+    1.
+    """
     floor = least / len(speeds)
     raised = [max(speed / sum(speeds), floor) for speed in speeds]
     above = sum(share - floor for share in raised)

@@ -1,7 +1,7 @@
-"""How gradients travel between ranks, and how long that takes: DDP's communication hook.
+"""DDP's communication hook sends gradients between ranks, and measures how long that takes.
 
 The hook is called for each bucket as its gradients become ready, in the same order on every rank. When the last one
-is called this rank's own computing is done; what the backward still takes from there on is communication that nothing
+is called this rank's own computing is done; what the backward still lasts from there on is communication that nothing
 hides.
 
 Annotations are evaluated in this module, because DDP compares those of `reduce`.
@@ -20,9 +20,9 @@ from trainloop.settings import Settings
 
 
 class CommunicationSettings(Settings):
-    """What DDP sends."""
+    """These settings say what DDP sends."""
 
-    compression: Method = Field("none", description="Of gradients; see `python -m trainloop.bench compression`.")
+    compression: Method = Field("none", description="Of gradients; docs/training.md says what each one saves.")
     powersgd_rank: int = Field(4, ge=1, description="Columns of PowerSGD's thin matrices.")
     start_step: int = Field(0, ge=0, description="Steps without compression at first; onebit often needs hundreds.")
     local_steps: int = Field(1, ge=1, description="Local SGD: steps between two averages of the weights; 1 is DDP.")
@@ -39,12 +39,12 @@ class StepTimes:
 
     @property
     def computed(self) -> float:
-        """How long this rank itself computed."""
+        """Returns how long this rank itself computed."""
         return self.ready - self.began
 
 
 class GradientExchange:
-    """The hook's state: compresses, counts bytes, and notes when this rank's own computing was done."""
+    """Compresses, counts bytes, and records when this rank's own computing was done; it is the hook's state."""
 
     def __init__(self, settings: CommunicationSettings) -> None:
         self.settings = settings
@@ -65,7 +65,7 @@ class GradientExchange:
         self.times.exposed = now - self.times.ready
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
-        """DDP's hook: the bucket's mean over ranks."""
+        """Returns the bucket's mean over ranks; this is DDP's hook."""
         if bucket.is_last():
             self.times.ready = time.perf_counter()
         compressor = self._plain if self._step < self.settings.start_step else self.compressor

@@ -1,4 +1,5 @@
-"""Gradients on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to something near it.
+"""Gradients are sent on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to something near
+it.
 
 What a compressor leaves out of one step it keeps and adds to the next (error feedback); that memory is each rank's
 own and is in the checkpoint. All collectives are made in the hook itself, one after the other: a chain of callbacks,
@@ -26,14 +27,14 @@ Memory = dict[str, torch.Tensor]
 
 
 class Compressor:
-    """All-reduce in the gradient's own type, or in a shorter one."""
+    """All-reduces in the gradient's own type, or in a shorter one."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self.memory: Memory = {}
         self._dtype = dtype
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        """The bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
+        """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
         buffer, size = bucket.buffer(), dist.get_world_size()
         # Divided before it is summed, so that fp16 doesn't overflow.
         sent = buffer.div_(size) if self._dtype is None else (buffer / size).to(self._dtype)
@@ -48,10 +49,11 @@ class Compressor:
 
 
 class OneBit(Compressor):
-    """Signs with one scale a chunk, and error feedback on both ways (Seide et al. 2014; Tang et al. 2021, section 4).
+    """Sends signs with one scale a chunk, and has error feedback on both ways (Seide et al. 2014; Tang et al. 2021,
+    section 4).
 
     Each rank averages one chunk: signs go there by all-to-all, and the average comes back as signs by all-gather.
-    All-gathering everybody's signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
+    All-gathering all ranks' signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
     """
 
     def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
@@ -75,7 +77,7 @@ class OneBit(Compressor):
         return _done(buffer), sent
 
     def _signs(self, name: str, rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each row's signs, eight in a byte, and its mean magnitude over the numbers that are `there`.
+        """Returns each row's signs, eight in a byte, and its mean magnitude over the numbers that are `there`.
 
         What the same `name` left out before is added first, and what is left out now is kept.
         """
@@ -88,14 +90,14 @@ class OneBit(Compressor):
 
 
 def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """What `_signs` wrote, as numbers: rows x 8 x bytes."""
+    """Returns what `_signs` wrote, as numbers: rows x 8 x bytes."""
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
     positive = bits.unsqueeze(2).bitwise_and(weights).ne(0).view(bits.shape[0], -1)
     return torch.where(positive, scales.unsqueeze(1), -scales.unsqueeze(1))
 
 
 class PowerSGD(Compressor):
-    """Matrices as a product of two thin ones, by one power iteration a step (Vogels, Karimireddy and Jaggi 2019)."""
+    """Sends a matrix as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
 
     def __init__(self, rank: int) -> None:
         super().__init__()
@@ -118,14 +120,14 @@ class PowerSGD(Compressor):
         return _done(bucket.buffer()), sent
 
     def _worth_it(self, gradient: torch.Tensor) -> bool:
-        """Whether the two thin matrices are smaller than the gradient."""
+        """Returns whether the two thin matrices are smaller than the gradient."""
         if gradient.dim() < 2:
             return False
         rows, columns = gradient.shape[0], gradient.numel() // gradient.shape[0]
         return (rows + columns) * self._rank < gradient.numel()
 
     def _start(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
-        """Last step's right factor; at first random numbers, the same on every rank."""
+        """Returns the last step's right factor; at first random numbers, the same on every rank."""
         start = self.memory.get(f"{name}.start")
         if start is not None and start.shape == (matrix.shape[1], self._rank):
             return start
@@ -134,7 +136,7 @@ class PowerSGD(Compressor):
 
 
 def _left(memory: Memory, name: str, like: torch.Tensor) -> torch.Tensor:
-    """What was left out of the step before, if anything was."""
+    """Returns what was left out of the step before, if anything was."""
     left = memory.get(name)
     return left.to(like.device) if left is not None and left.shape == like.shape else torch.zeros_like(like)
 
@@ -147,7 +149,7 @@ def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
 
 
 def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
-    """A compressor by name."""
+    """Returns a compressor by name."""
     if method == "onebit":
         return OneBit()
     if method == "powersgd":
@@ -156,7 +158,7 @@ def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
 
 
 def carried_over(memories: list[Memory]) -> Memory:
-    """A rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
+    """Returns a rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
 
     What was left out is the mean of what each left out, so every new rank starts with that mean and nothing is lost.
     What one rank averaged for all (`averaged`) belongs to chunks that no longer exist.

@@ -1,4 +1,4 @@
-"""Delayed updates: a named group of parameters is synchronised and stepped only every k steps.
+"""A delayed group of parameters is synchronised and stepped only every k steps.
 
 Large, slowly changing parts (embeddings, say) then cost communication once in k steps. DDP leaves the group alone,
 gradients add up on each rank, and every k steps their mean over ranks and steps makes one update. It is what
@@ -24,14 +24,14 @@ from trainloop.settings import Settings
 
 
 class DelayedSettings(Settings):
-    """Which parameters wait, and how long."""
+    """These settings say which parameters wait, and how long."""
 
     pattern: re.Pattern[str] | None = Field(None, description="Found in the names of the group; null for no group.")
     every: int = Field(4, ge=1, description="Steps between two updates of the group.")
 
 
 class DelayedGroup:
-    """The group's parameters, stepped by the optimizer of all. With no pattern it is empty and does nothing."""
+    """Holds the group's parameters, which the optimizer of all steps. With no pattern it is empty and does nothing."""
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         self.settings = settings
@@ -51,12 +51,12 @@ class DelayedGroup:
         ignore(model, list(self.named))
 
     def immediate(self, model: nn.Module) -> list[nn.Parameter]:
-        """The parameters that are stepped every step."""
+        """Returns the parameters that are stepped every step."""
         return [parameter for name, parameter in model.named_parameters() if name not in self.named]
 
     @contextmanager
     def stepping(self, step: int, max_norm: float | None) -> Iterator[int]:
-        """Around the optimizer's step number `step` (from 1); the bytes that it sent.
+        """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent.
 
         Every k-th time the group's gradients are synchronised and clipped, else the optimizer doesn't see them.
         """
@@ -75,7 +75,7 @@ class DelayedGroup:
             parameter.grad = gradient
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The gradients so far, averaged over ranks: loading the mean keeps the mean."""
+        """Returns the gradients so far, averaged over ranks: loading the mean keeps the mean."""
         gradients = [gradient.clone() for gradient in self._gradients()]
         average(gradients)
         return dict(zip(self.named, gradients, strict=True))

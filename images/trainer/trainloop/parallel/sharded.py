@@ -1,4 +1,4 @@
-"""Strategies for models that don't fit: ZeRO-1 and FSDP2."""
+"""ZeRO-1 and FSDP2 are the strategies for models that don't fit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ZeroRedundancy(Replica):
 
 
 class FullySharded(Replica):
-    """FSDP2: every block of a ModuleList, and the rest, is sharded over all ranks."""
+    """With FSDP2 every block of a ModuleList, and the rest, is sharded over all ranks."""
 
     equal_passes = True
     replicated = False
@@ -67,14 +67,14 @@ class FullySharded(Replica):
 
 
 def whole(value: Any) -> Any:
-    """A sharded tensor's whole content on the host; other values as they are."""
+    """Returns a sharded tensor's whole content on the host; other values as they are."""
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
 def like(value: Any, parameter: torch.Tensor) -> Any:
-    """A whole tensor of the parameter's shape, sharded as it is; other values as they are.
+    """Returns a whole tensor of the parameter's shape, sharded as it is; other values as they are.
 
-    Every rank has the whole tensor, so each just takes its part.
+    Every rank has the whole tensor, so each just keeps its part.
     """
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value

@@ -1,4 +1,4 @@
-"""The model over the ranks. Each strategy is torch's own; this module gives them one face.
+"""The model is spread over the ranks. Each strategy is torch's own; this module gives them one interface.
 
 Strategies agree in one thing: after the last micro-batch's backward every rank has the gradient of `sum over
 ranks(loss) / ranks`. The trainer multiplies the loss by `ranks / global count`, so that the step is made with the
@@ -31,7 +31,7 @@ NamedState = dict[str, dict[str, Any]]
 
 
 class ParallelSettings(Settings):
-    """How the model is spread over the ranks."""
+    """These settings say how the model is spread over the ranks."""
 
     strategy: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp",
@@ -43,9 +43,9 @@ class ParallelSettings(Settings):
 
 
 class Replica:
-    """A model spread over ranks: with DistributedDataParallel, or as subclasses have it. One rank has the bare model.
+    """A model is spread over ranks with DistributedDataParallel, or as subclasses have it. One rank has the bare model.
 
-    Methods that give or take a state are collective.
+    Methods that return or load a state are collective.
     """
 
     #: Whether every rank must make as many forward passes as the busiest: they are collective.
@@ -68,11 +68,11 @@ class Replica:
 
     @property
     def forward(self) -> Callable[..., Any]:
-        """What to call for a forward pass in training."""
+        """Returns what to call for a forward pass in training."""
         return self.wrapped or self.model
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        """Context for forward and backward of a micro-batch; gradients are reduced in the last one's."""
+        """Returns the context of a micro-batch's forward and backward; gradients are reduced in the last one's."""
         # no_sync has to be around the forward too: DDP decides there whether the coming backward reduces.
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
@@ -81,7 +81,7 @@ class Replica:
         return kind(groups, **arguments)
 
     def after_step(self, step: int) -> int:
-        """What the strategy does after the optimizer's step number `step`, counted from 1; the bytes that it sent."""
+        """Do what the strategy does after the optimizer's step number `step` (from 1); returns the bytes sent."""
         return 0
 
     def settle(self, optimizer: torch.optim.Optimizer) -> None:
@@ -93,14 +93,14 @@ class Replica:
             dist.broadcast(buffer, 0)
 
     def model_state(self) -> dict[str, torch.Tensor]:
-        """The whole model's state by name."""
+        """Returns the whole model's state by name."""
         return self.model.state_dict()
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
         self.model.load_state_dict(state)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
-        """The whole optimizer's state by parameter name."""
+        """Returns the whole optimizer's state by parameter name."""
         named = self.model.named_parameters()
         return {name: dict(optimizer.state[parameter]) for name, parameter in named if parameter in optimizer.state}
 
@@ -115,9 +115,10 @@ class Replica:
 
 
 class LocalSteps(Replica):
-    """Local SGD (Stich 2019): no gradient is sent, ranks step by themselves and average weights every `local_steps`.
+    """With local SGD (Stich 2019) no gradient is sent: ranks step by themselves and average weights every
+    `local_steps`.
 
-    Between two averages ranks differ, so whatever looks at the model as one thing (evaluation, a checkpoint) averages
+    Between two averages ranks differ, so whatever reads the model as one thing (evaluation, a checkpoint) averages
     first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
     """
 
@@ -140,7 +141,7 @@ class LocalSteps(Replica):
 
 
 def build_replica(settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
-    """`model`, on the rank's device, spread as `settings` say. One rank alone needs no strategy."""
+    """Returns `model`, on the rank's device, spread as `settings` say. One rank alone needs no strategy."""
     if world.size > 1 and settings.strategy != "ddp":
         # Imported when used: it costs a second, and the time to start is part of every recovery.
         from trainloop.parallel.sharded import FullySharded, ZeroRedundancy

@@ -1,7 +1,7 @@
-"""What is trained: a task gives model, data and loss, and the loop does the rest.
+"""A task gives model, data and loss; the loop does the rest.
 
 A built-in task is named (`reviews`), a user's own is `module:factory`, where `factory(options)` returns a Task. The
-loop never looks inside a batch: it asks the task to collate samples, to count what the loss is a mean over, and for
+loop never reads a batch itself: it asks the task to collate samples, to count what the loss is a mean over, and for
 the loss as a *sum* over those, because only sums can be added up over micro-batches and ranks.
 """
 
@@ -21,7 +21,7 @@ from trainloop.settings import Settings, sentences
 
 
 class TaskSettings(Settings):
-    """Which task, and its own options."""
+    """These settings choose the task and its own options."""
 
     name: str = Field("reviews", description="A built-in task, or `module:factory` of your own.")
     options: dict[str, Any] = Field(
@@ -31,33 +31,33 @@ class TaskSettings(Settings):
 
 @runtime_checkable
 class Task(Protocol):
-    """Model, data and loss. Tensors that a method is given are on the rank's device."""
+    """A task has model, data and loss. Tensors that a method is given are on the rank's device."""
 
     train: SizedDataset
     evaluation: SizedDataset | None
 
     def model(self) -> nn.Module:
-        """A fresh model on the CPU; called with the generators seeded the same on every rank."""
+        """Returns a fresh model on the CPU; called with the generators seeded the same on every rank."""
         ...
 
     def collate(self, samples: list[Any]) -> Batch:
-        """Samples as one batch of tensors, sample first."""
+        """Returns samples as one batch of tensors, sample first."""
         ...
 
     def count(self, batch: Batch) -> int:
-        """What the loss is a mean over in this batch: its samples, or its tokens that aren't padding."""
+        """Returns what the loss is a mean over in this batch: its samples, or its tokens that aren't padding."""
         ...
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
-        """The loss *summed* over `count(batch)` terms, a scalar."""
+        """Returns the loss *summed* over `count(batch)` terms, a scalar."""
         ...
 
     def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
-        """Sums for `results`, by name; `loss` and `count` are added by the loop."""
+        """Returns sums for `results`, by name; `loss` and `count` are added by the loop."""
         ...
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Evaluation results (accuracy, perplexity) from the sums over the whole evaluation set."""
+        """Returns evaluation results (accuracy, perplexity) from the sums over the whole evaluation set."""
         ...
 
 
@@ -71,12 +71,12 @@ BUILT_IN: dict[str, str] = {
 
 
 def task_module(settings: TaskSettings) -> str:
-    """The module that the task comes from."""
+    """Returns the module that the task comes from."""
     return BUILT_IN.get(settings.name, settings.name).partition(":")[0]
 
 
 def build_task(settings: TaskSettings) -> Task:
-    """The task that `settings` name. Raises ConfigError with what is wrong with the name or the options."""
+    """Returns the task that `settings` name. Raises ConfigError with what is wrong with the name or the options."""
     if settings.name not in BUILT_IN and ":" not in settings.name:
         raise ConfigError(
             f"task.name is {settings.name!r}: known are {', '.join(sorted(BUILT_IN))}, and your own as module:factory"
@@ -94,7 +94,7 @@ def build_task(settings: TaskSettings) -> Task:
 
 
 def _unusable(task: Task) -> str | None:
-    """What is wrong with the task's data, found on its first sample: later it would be a traceback deep in the loop."""
+    """Returns what is wrong with the data by its first sample: later it would be a traceback deep in the loop."""
     for name, data in (("train", task.train), ("evaluation", () if task.evaluation is None else task.evaluation)):
         if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
             return (
@@ -110,7 +110,7 @@ def _unusable(task: Task) -> str | None:
 
 
 def imported(field: str, target: str) -> Any:
-    """What `target`, written as `module:name` in the configuration's `field`, is. Raises ConfigError."""
+    """Returns the object that `target` (`module:name`) in the configuration's `field` names. Raises ConfigError."""
     module, _, name = target.partition(":")
     try:
         found = importlib.import_module(module)
@@ -125,7 +125,7 @@ _TASK_ATTRIBUTES = ("train", "evaluation", "model", "collate", "count", "loss", 
 
 
 def _options(factory: Any, options: dict[str, Any]) -> Any:
-    """The options checked by the factory's `Options` settings, where it has them, else as they are."""
+    """Returns the options, checked by the factory's `Options` settings, where it has them, else as they are."""
     kind = getattr(factory, "Options", None)
     if kind is None:
         return options

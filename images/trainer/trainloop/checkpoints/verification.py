@@ -1,0 +1,85 @@
+"""A checkpoint's verification: its manifest's hashes, then the loss that it was saved with.
+
+The manifest names every file of a checkpoint with its size and SHA-256, and has a SHA-256 of its own. It is written
+after all other files. Before a checkpoint is loaded every byte is compared with it (`verify`), and after it was loaded
+the loss of a few stored samples is computed again (`computes_the_same`). Hashes find damage, they are no signatures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainloop.trainer import Trainer
+
+MANIFEST = "manifest.json"
+#: Raised when a run could no longer read the state of an older one.
+FORMAT = 2
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint can't be written or read; the message names the file."""
+
+
+def write_manifest(folder: Path, step: int, about: dict[str, Any]) -> None:
+    """Write the manifest of all files that are in `folder`; `about` is part of it."""
+    files = {}
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        files[str(file.relative_to(folder))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
+    body = {"format": FORMAT, "step": step, "created": time.time(), "about": about, "files": files}
+    manifest = {**body, "sha256": _digest_of_json(body)}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest. Raises CheckpointError when it was damaged."""
+    try:
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        claimed = manifest.pop("sha256")
+        if claimed == _digest_of_json(manifest) and manifest["format"] == FORMAT:
+            return manifest
+    except (ValueError, KeyError, AttributeError, TypeError):
+        pass
+    raise CheckpointError(f"{folder / MANIFEST} is damaged or of another format")
+
+
+def verify(folder: Path) -> str | None:
+    """Returns what is wrong with the checkpoint in `folder`, or None; reads every byte."""
+    try:
+        manifest = read_manifest(folder)
+        for name, expected in manifest["files"].items():
+            file = folder / name
+            if file.stat().st_size != expected["bytes"]:
+                return f"{file} has {file.stat().st_size} bytes, its manifest says {expected['bytes']}"
+            if _digest(file) != expected["sha256"]:
+                return f"{file} doesn't have the SHA-256 that its manifest says"
+    except CheckpointError as error:
+        return str(error)
+    except OSError as error:
+        return f"{folder} can't be read: {error}"
+    return None
+
+
+def computes_the_same(trainer: Trainer, expected: float | None) -> bool:
+    """Returns whether the loaded model computes the loss of the stored samples that it was saved with, on all ranks."""
+    if expected is None:
+        return True
+    tolerance = 1e-4 if trainer.config.precision.compute in ("fp32", "fp64") else 2e-2
+    loss = trainer.evaluator.sample_loss()
+    both_nan = math.isnan(loss) and math.isnan(expected)
+    agrees = both_nan or math.isclose(loss, expected, rel_tol=tolerance, abs_tol=tolerance)
+    return trainer.world.sum([float(not agrees)])[0] == 0
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _digest_of_json(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
