@@ -13,7 +13,7 @@ from trainmaster_local.kubelet.backoff import Backoff, go_duration
 from trainmaster_local.kubelet.environment import ConfigError, PodFacts, environment, expand
 from trainmaster_local.kubelet.paths import PathMap
 from trainmaster_local.kubelet.server import collected
-from trainmaster_local.network import AddressPool, hosts_text
+from trainmaster_local.network import hosts_text
 
 Object = dict[str, Any]
 
@@ -198,18 +198,6 @@ def test_hosts_file_has_the_names_that_dns_would_answer() -> None:
     assert "127.1.1.2" not in text and "127.1.1.3" not in text
     service["spec"]["publishNotReadyAddresses"] = True
     assert "127.1.1.2 set-1.set.ns.svc" in hosts_text([service], pods, "ns")
-
-
-def test_two_clusters_share_no_address() -> None:
-    one, two = AddressPool(77), AddressPool(77)
-    try:
-        assert one.block != two.block
-        taken = [one.take() for _ in range(600)]
-        assert len(set(taken)) == 600 and one.node(0) not in taken
-        assert all(0 < int(part) < 255 for address in taken for part in address.split(".")[2:])
-    finally:
-        one.close()
-        two.close()
 
 
 def test_the_kubelet_keeps_the_newest_dead_container_too() -> None:
