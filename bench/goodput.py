@@ -25,7 +25,7 @@ from pathlib import Path
 from bench.clusters import World, job, operator, table, world
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
 
 WORKERS = 2

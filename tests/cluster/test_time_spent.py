@@ -16,7 +16,7 @@ import pytest
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from tests.cluster.test_operator_jobs import Jobs
 from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
 from trainmaster_local.testing.clusters import Cluster
 

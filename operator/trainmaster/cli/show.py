@@ -13,7 +13,7 @@ from rich.text import Text
 
 from trainmaster.api.v1alpha1 import Failure, Progress, TimeSpent
 from trainmaster.client import TrainingJob
-from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.wire.names import POD_INDEX_LABEL
 
 PHASE_STYLES = {

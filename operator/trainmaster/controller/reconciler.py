@@ -24,9 +24,9 @@ from trainmaster.controller.observability.log_formats import current_attempt, cu
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.workqueue import QueueClosed, WorkQueue
 from trainmaster.controller.writing.executor import Executor
-from trainmaster.reconciling.conditions import condition
 from trainmaster.reconciling.decision import Decision
-from trainmaster.reconciling.snapshot import Job, Observed
+from trainmaster.reconciling.observed.snapshot import Job, Observed
+from trainmaster.reconciling.status.conditions import condition
 from trainmaster.rendering import Settings as RenderingSettings
 
 logger = logging.getLogger(__name__)

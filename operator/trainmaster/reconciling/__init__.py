@@ -1,9 +1,18 @@
-"""The pure core: what was observed of a job -> what to do and what to report. No I/O, no clock, no kopf.
+"""The pure core: what was observed of a job becomes what is done for it. No I/O, no clock, no kopf.
 
-`decide` is the way in; `snapshot` is its input, `decision` its output. `situation` gathers the facts, each policy has a
-module of its own (`attempts`, `attribution`, `failure_rules`, `startup`, `success`, `suspension`, `deadlines`),
-`report` makes the status, `time_spent` the books of where the time went, `children` and `assignments` the actions,
-`events` what is told, `timers` when to look again.
+Read in this order:
+
+| module | what it holds |
+|---|---|
+| `decide` | `decide`, the way in: the order of the policies, and of the actions |
+| `observed` | its input: the snapshot, and the facts that the policies read from it |
+| `policies` | one module for each policy: what a failure, a lost pod, a suspension, a resize lead to |
+| `transition` | what a policy answers |
+| `status` | the next status: conditions, progress, the books of time; and the events |
+| `actions` | what is done after the status is written: assignments, children, deletions |
+| `decision` | its output |
+| `reasons` | every reason for which a worker or a job can end, and the default answer |
+| `timers`, `times`, `messages` | when to decide again; times as numbers and as text; lists of names in messages |
 """
 
 from trainmaster.reconciling.decide import decide

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trainmaster.reconciling import attempts, deadlines, elastic, scheduling_backoff, startup
-from trainmaster.reconciling.assignments import assign, desired_assignment, touch
-from trainmaster.reconciling.children import apply_children, scaled_to_zero
+from trainmaster.reconciling.actions.assignments import assign, desired_assignment, touch
+from trainmaster.reconciling.actions.children import apply_children, scaled_to_zero
+from trainmaster.reconciling.actions.pod_group import delete_pod_group
+from trainmaster.reconciling.actions.stuck_pods import delete_silent_pods, delete_stuck_pods
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
-from trainmaster.reconciling.events import events_between
-from trainmaster.reconciling.gang import delete_pod_group
-from trainmaster.reconciling.quarantine import move_workers
-from trainmaster.reconciling.queueing import queued, workload_actions
-from trainmaster.reconciling.replacement import replace, replace_pods
-from trainmaster.reconciling.report import rejected, report, unreadable
-from trainmaster.reconciling.situation import Situation, survey
-from trainmaster.reconciling.snapshot import Job, Observed
-from trainmaster.reconciling.stuck_pods import delete_silent_pods, delete_stuck_pods
-from trainmaster.reconciling.success import success
-from trainmaster.reconciling.suspension import resume, suspend
+from trainmaster.reconciling.observed.situation import Situation, survey
+from trainmaster.reconciling.observed.snapshot import Job, Observed
+from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, startup
+from trainmaster.reconciling.policies.quarantine import move_workers
+from trainmaster.reconciling.policies.queueing import queued, workload_actions
+from trainmaster.reconciling.policies.replacement import replace, replace_pods
+from trainmaster.reconciling.policies.success import success
+from trainmaster.reconciling.policies.suspension import resume, suspend
+from trainmaster.reconciling.status.events import events_between
+from trainmaster.reconciling.status.next_status import rejected, report, unreadable
 from trainmaster.reconciling.timers import requeue_after
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import Settings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmaster.reconciling import attempts, deadlines, elastic, scheduling_backoff, startup, stuck_pods
-from trainmaster.reconciling.assignments import next_touch_at
-from trainmaster.reconciling.progress import INTERVAL
-from trainmaster.reconciling.situation import UP_WITHOUT_WORD, Situation
+from trainmaster.reconciling.actions import stuck_pods
+from trainmaster.reconciling.actions.assignments import next_touch_at
+from trainmaster.reconciling.observed.situation import UP_WITHOUT_WORD, Situation
+from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, startup
+from trainmaster.reconciling.status.progress import INTERVAL
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment
 

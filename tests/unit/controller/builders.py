@@ -7,7 +7,7 @@ from typing import Any
 from tests.signer import KEYS
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.decision import Action, Apply, Decision, JobEvent, PodRef
-from trainmaster.reconciling.snapshot import Job, Observed
+from trainmaster.reconciling.observed.snapshot import Job, Observed
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
 

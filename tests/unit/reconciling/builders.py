@@ -9,8 +9,8 @@ from typing import Any
 from trainmaster.api.parsing import parse_spec
 from trainmaster.api.v1alpha1 import Condition, JobStatus
 from trainmaster.reconciling import decide
-from trainmaster.reconciling.assignments import desired_assignment
-from trainmaster.reconciling.children import apply_children
+from trainmaster.reconciling.actions.assignments import desired_assignment
+from trainmaster.reconciling.actions.children import apply_children
 from trainmaster.reconciling.decision import (
     Apply,
     Assign,
@@ -21,8 +21,8 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.situation import Situation, survey
-from trainmaster.reconciling.snapshot import (
+from trainmaster.reconciling.observed.situation import Situation, survey
+from trainmaster.reconciling.observed.snapshot import (
     ChildView,
     ContainerEnd,
     ContainerView,

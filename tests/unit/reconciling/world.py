@@ -21,8 +21,8 @@ from tests.unit.reconciling.world_operator import START, Operator, Outdated
 from tests.unit.reconciling.world_pods import Pod, Room
 from trainmaster.api.parsing import parse_spec
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
-from trainmaster.reconciling.snapshot import ChildView
-from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.observed.snapshot import ChildView
+from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION

@@ -12,7 +12,7 @@ from tests.unit.reconciling.world_agents import STEPS
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
-from trainmaster.reconciling.snapshot import ChildView, Job, MemberView, Observed, PodView, StreamView
+from trainmaster.reconciling.observed.snapshot import ChildView, Job, MemberView, Observed, PodView, StreamView
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.states import ENDED

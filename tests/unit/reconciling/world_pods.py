@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster.reconciling.snapshot import ContainerEnd, ContainerView, PodView
+from trainmaster.reconciling.observed.snapshot import ContainerEnd, ContainerView, PodView
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.report import Report
 from trainmaster.wire.states import ENDED

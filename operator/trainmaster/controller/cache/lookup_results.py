@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trainmaster.reconciling.snapshot import Flavor
+from trainmaster.reconciling.observed.snapshot import Flavor
 
 
 @dataclass

@@ -14,7 +14,7 @@ from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, Resource
 from trainmaster.controller.cache.lookup_results import LookupResults
-from trainmaster.reconciling.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+from trainmaster.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
 from trainmaster.rendering import worker_layout
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.limits import MAX_INDEX

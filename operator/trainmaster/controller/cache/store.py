@@ -40,7 +40,7 @@ from trainmaster.controller.cache.records import (
 from trainmaster.controller.cache.unreadable import Unreadable
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
 from trainmaster.controller.writing.status_patch import first_problem, readable_part
-from trainmaster.reconciling.snapshot import ChildView, Job, Problem, StreamView
+from trainmaster.reconciling.observed.snapshot import ChildView, Job, Problem, StreamView
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.values import mapping, text, whole

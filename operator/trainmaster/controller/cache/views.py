@@ -13,8 +13,8 @@ from typing import Any, cast, get_args
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.cache.workload_view import conditions_by_type, workload_view
-from trainmaster.reconciling.admission import WORKLOAD_KIND
-from trainmaster.reconciling.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
+from trainmaster.reconciling.observed.kueue_admission import WORKLOAD_KIND
+from trainmaster.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trainmaster.reconciling.snapshot import PodSetAdmission, WorkloadView
+from trainmaster.reconciling.observed.snapshot import PodSetAdmission, WorkloadView
 from trainmaster.wire.values import mapping, mappings, text, whole
 
 Raw = Mapping[str, Any]

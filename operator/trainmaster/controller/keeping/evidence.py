@@ -29,8 +29,8 @@ from trainmaster.controller.keeping.logs import allows_logs
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
 from trainmaster.controller.leaders.stream_lines import EvidenceLine
 from trainmaster.controller.watching.watched import EVIDENCE_CONTENT
+from trainmaster.reconciling.observed.snapshot import Job, PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
-from trainmaster.reconciling.snapshot import Job, PodView
 from trainmaster.reconciling.times import since
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.limits import MAX_EVIDENCE_BYTES

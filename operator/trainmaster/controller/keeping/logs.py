@@ -17,8 +17,8 @@ from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError,
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
 from trainmaster.controller.watching.watched import LOGS_CONTENT
-from trainmaster.reconciling.snapshot import Job, PodView
-from trainmaster.reconciling.words import listed
+from trainmaster.reconciling.messages import listed
+from trainmaster.reconciling.observed.snapshot import Job, PodView
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.controller.watching.watched import CONTENT_LABEL
-from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster.reconciling.snapshot import MemberView
+from trainmaster.reconciling.observed.snapshot import MemberView
 from trainmaster.wire import evidence, progress
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import RankState

@@ -42,7 +42,7 @@ from trainmaster.controller.leaders.stream_lines import (
     parse_line,
 )
 from trainmaster.controller.leaders.targets import StreamTarget
-from trainmaster.reconciling.snapshot import MemberView, StreamView
+from trainmaster.reconciling.observed.snapshot import MemberView, StreamView
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 

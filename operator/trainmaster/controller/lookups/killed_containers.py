@@ -19,7 +19,7 @@ from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
-from trainmaster.reconciling.snapshot import ContainerEnd, PodView
+from trainmaster.reconciling.observed.snapshot import ContainerEnd, PodView
 from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.workload_view import string_pairs
-from trainmaster.reconciling.admission import workload_child
-from trainmaster.reconciling.snapshot import Flavor
+from trainmaster.reconciling.observed.kueue_admission import workload_child
+from trainmaster.reconciling.observed.snapshot import Flavor
 from trainmaster.rendering import scheduler_of
 from trainmaster.wire.values import mapping, mappings
 

@@ -16,7 +16,7 @@ from trainmaster.controller.apiserver.errors import ClusterError
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
-from trainmaster.reconciling.snapshot import ChildView, Problem
+from trainmaster.reconciling.observed.snapshot import ChildView, Problem
 from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from trainmaster import __version__
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
 from trainmaster.controller.leaders.streams import Fault
-from trainmaster.reconciling.snapshot import Job
-from trainmaster.reconciling.time_spent import CATEGORIES
+from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster.reconciling.status.time_spent import CATEGORIES
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # What a pass over a job can come to.

@@ -25,7 +25,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot, Versioned
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import is_from_create, owner_uid
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.reconciling.snapshot import ChildView
+from trainmaster.reconciling.observed.snapshot import ChildView
 from trainmaster.rendering import GANG_APIS, child_kind
 from trainmaster.wire.names import FIELD_MANAGER
 from trainmaster.wire.values import mapping, mappings

@@ -21,7 +21,7 @@ from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.controller.apiserver.cluster import EVENTS, Cluster
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound
 from trainmaster.reconciling.decision import JobEvent
-from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import Job
 
 logger = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.snapshot import Problem
+from trainmaster.reconciling.observed.snapshot import Problem
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 

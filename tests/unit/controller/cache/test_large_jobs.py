@@ -26,9 +26,9 @@ from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Reconciler
 from trainmaster.controller.workqueue import WorkQueue
 from trainmaster.reconciling import decide
-from trainmaster.reconciling.children import RememberedHashes
+from trainmaster.reconciling.actions.children import RememberedHashes
 from trainmaster.reconciling.decision import Decision
-from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.rendering import Settings
 
 KEY = JobKey(b.NAMESPACE, "bert")

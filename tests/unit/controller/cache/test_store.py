@@ -11,7 +11,7 @@ from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, ST
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.reconciling import decide
-from trainmaster.reconciling.snapshot import Problem, StreamView
+from trainmaster.reconciling.observed.snapshot import Problem, StreamView
 from trainmaster.rendering import Settings
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report

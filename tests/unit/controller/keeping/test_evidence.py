@@ -22,7 +22,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
 from trainmaster.controller.leaders.stream_lines import EvidenceLine, parse_line
-from trainmaster.reconciling.snapshot import PodView
+from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import parse_ranks

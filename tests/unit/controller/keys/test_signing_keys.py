@@ -41,7 +41,7 @@ from trainmaster.controller.leaders.reach import AgentAddress
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget
 from trainmaster.controller.writing.children import ChildWriter
-from trainmaster.reconciling.snapshot import PodView
+from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_UID_LABEL

@@ -17,7 +17,7 @@ from trainmaster.controller.cache.workload_view import workload_view
 from trainmaster.controller.lookups.kueue import KueueFacts
 from trainmaster.controller.writing.workload_status import report_workload
 from trainmaster.reconciling.decision import ReportWorkload, WorkloadCondition
-from trainmaster.reconciling.snapshot import Flavor, PodSetAdmission, WorkloadView
+from trainmaster.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
 
 WORKLOADS = GANGS["kueue"]
 KEY = JobKey(b.NAMESPACE, "bert")

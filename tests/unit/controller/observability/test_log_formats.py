@@ -14,7 +14,7 @@ from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.observability.log_formats import JsonFormatter, TextFormatter, current_job
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.reconciling.decision import JobEvent
-from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import Job
 
 HOSTILE = "bad\n12:00:00.000 I team-b/other: succeeded\x1b]52;c;ZXZpbA==\x07\x9b2J\u202e\rgone"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainmaster import __version__
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.observability.metrics import OperatorMetrics
-from trainmaster.reconciling.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import Job
 
 
 def named(name: str, **status: object) -> Job:

@@ -28,7 +28,7 @@ from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
-from trainmaster.reconciling.snapshot import Problem
+from trainmaster.reconciling.observed.snapshot import Problem
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 

@@ -1,0 +1,155 @@
+"""What the agents shall be told: the desired assignment, who doesn't have it, and who hasn't seen it.
+
+The assignment follows from the status alone, so an operator that comes back tells the same. An annotation can be late
+in a pod's file (measured: 5 of 8 pods under churn had not shown it after a minute), so pods whose agents haven't seen
+the attempt are touched after TOUCH_SECONDS, and then ever more rarely.
+"""
+
+from __future__ import annotations
+
+from trainmaster.reconciling.decision import Assign, PodRef, Touch
+from trainmaster.reconciling.observed.situation import Situation, is_alive
+from trainmaster.reconciling.observed.snapshot import PodView
+from trainmaster.reconciling.policies.topology import is_unordered
+from trainmaster.reconciling.reasons import Strength, known_reason
+from trainmaster.reconciling.times import to_seconds
+from trainmaster.rendering import first_assignment, rank_grace_seconds
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.ports import master_port
+
+# What ranks of a broken attempt get between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
+# has exited, and its exit code is what matters.
+BROKEN_GRACE_SECONDS = 0.4
+TOUCH_SECONDS = 1.25
+# An agent that hasn't seen its attempt after this long has another trouble than a late file.
+TOUCH_FOR_SECONDS = 60.0
+
+
+def desired_assignment(situation: Situation) -> Assignment:
+    """The current attempt as the status has it; attempt 1 for a job that has none yet."""
+    status = situation.status
+    attempt = max(status.attempt, 1)
+    everybody = first_assignment(situation.identity, situation.spec)
+    if is_unordered(situation):
+        # The ranks' order isn't known, and the pods need something to wait for.
+        return everybody._replace(attempt=0, state="Hold")
+    runs = status.phase is None or situation.running
+    return everybody._replace(
+        attempt=attempt,
+        workers=situation.workers,
+        hosts=tuple(_host(situation, everybody, worker) for worker in situation.workers),
+        # Attempt 1 is in the template before its pods exist.
+        uids=None if attempt == 1 else tuple(uid or "" for uid in status.pod_uids),
+        port=master_port(situation.job.uid, attempt),
+        processes=_processes(everybody, situation.workers),
+        state="Run" if runs else "Hold",
+        grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
+    )
+
+
+def assign(situation: Situation, assignment: Assignment) -> Assign | None:
+    """Tell every living pod whose annotation says something else.
+
+    Not one that is about to be replaced: nobody reads it, and the kubelet's answer would get in the deletion's way.
+    """
+    pods = [
+        pod
+        for pod in situation.pods.values()
+        if is_alive(pod)
+        and pod.uid not in situation.backing_off
+        and pod.assignment != assignment
+        and not is_ahead(pod.assignment, assignment)
+    ]
+    return Assign(assignment, _references(pods)) if pods else None
+
+
+def is_ahead(standing: Assignment | None, desired: Assignment) -> bool:
+    """Whether what stands there is later than what we would write: our view of the status is behind another operator's.
+
+    Within an attempt Hold is always later than Run: an attempt that was held never goes on.
+    """
+    if standing is None or standing.attempt < desired.attempt:
+        return False
+    return standing.attempt > desired.attempt or (standing.state == "Hold" and desired.state == "Run")
+
+
+def touch(situation: Situation, assignment: Assignment) -> Touch | None:
+    """Wake the pods whose agents should have seen the assignment by now."""
+    due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
+    return Touch(_references(due)) if due else None
+
+
+def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
+    """When the next pod is to be touched."""
+    times = (touch_at(situation, pod) for pod in _unseen(situation, assignment))
+    return min((at for at in times if at > situation.now), default=None)
+
+
+def touch_at(situation: Situation, pod: PodView) -> float:
+    """When a pod is touched next: the waits double, so the touches' own events never make a storm."""
+    base = situation.told_since(pod)
+    if pod.touched_at is None or not base <= pod.touched_at <= situation.now:
+        return base + TOUCH_SECONDS
+    return pod.touched_at + max(TOUCH_SECONDS, pod.touched_at - base)
+
+
+def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
+    """Pods with the right annotation whose agents don't show that they know of the attempt.
+
+    Attempt 1 is written into the file before the agent starts. A hold has its attempt's number, so nobody can tell.
+    """
+    opened = to_seconds(situation.status.attempt_start_time)
+    told_by_file = assignment.attempt == 1 and situation.spec.scheduling.topology is None
+    if told_by_file or assignment.state == "Hold" or opened is None:
+        return []
+    if situation.now - opened > TOUCH_FOR_SECONDS:
+        return []
+    members = frozenset(situation.workers)
+    seen = {member.uid for member in situation.observed.stream.members if member.seen >= assignment.attempt}
+    return [
+        pod
+        for worker, pod in situation.pods.items()
+        if is_alive(pod)
+        and pod.uid not in seen
+        and worker in members
+        and worker not in situation.reports
+        and pod.assignment == assignment
+        and pod.worker_container is not None
+        and pod.worker_container.state == "running"
+    ]
+
+
+def _host(situation: Situation, everybody: Assignment, worker: int) -> str:
+    """A worker's stable name. One that was scaled away a moment ago is no more in the rendering's list."""
+    if worker < len(everybody.hosts):
+        return everybody.hosts[worker]
+    return everybody.hosts[0].replace(f"{situation.job.name}-0.", f"{situation.job.name}-{worker}.", 1)
+
+
+def _processes(everybody: Assignment, workers: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Ranks of each member; only jobs of several groups differ in it, and those aren't resized."""
+    counts = everybody.processes
+    if counts is None or any(worker >= len(counts) for worker in workers):
+        return None
+    return tuple(counts[worker] for worker in workers)
+
+
+def _is_planned(situation: Situation) -> bool:
+    """Whether the ranks are stopped by a plan (or a disruption that gives them time), not because one is broken."""
+    if situation.running or situation.status.phase is None:
+        return False
+    failure = situation.last_failure
+    broken = (
+        failure is not None
+        and failure.attempt == situation.status.attempt
+        and known_reason(failure.reason).strength is not Strength.DISRUPTION
+    )
+    # An attempt that opened with a pod that has to be replaced never met.
+    unmet = (
+        failure is not None and failure.attempt < situation.status.attempt and bool(situation.status.replacing_pod_uids)
+    )
+    return not broken and not unmet
+
+
+def _references(pods: list[PodView]) -> tuple[PodRef, ...]:
+    return tuple(PodRef(pod.name, pod.uid) for pod in sorted(pods, key=lambda pod: pod.worker))

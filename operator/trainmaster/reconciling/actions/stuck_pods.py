@@ -1,0 +1,64 @@
+"""Pods that stand in the way: their node doesn't end them, or their agent doesn't answer.
+
+Pods that can't go because their node doesn't answer: Kubernetes keeps them, and their names, for ever.
+
+A StatefulSet's pod is only replaced when the old one is gone, and a kubelet that doesn't answer never says so. So a pod
+whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live look at its node shows that
+it is lost. What may still run there can't hurt: its uid isn't in any later assignment.
+
+A worker that stands still as a whole, or whose network is gone, looks well to Kubernetes. Where its peers have found it
+silent, the next attempt waits for it, and after `nodes.lostAfterSeconds` its pod is replaced.
+"""
+
+from __future__ import annotations
+
+from trainmaster.reconciling.decision import DeletePod, PodRef
+from trainmaster.reconciling.observed.situation import Situation
+from trainmaster.reconciling.observed.snapshot import PodView
+from trainmaster.reconciling.times import to_seconds
+
+# Between two looks at the nodes of pods that stay stuck.
+LOOK_AGAIN = 10.0
+
+
+def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
+    """Force deletions to be tried; the executor looks at each pod and node first."""
+    return tuple(
+        DeletePod(
+            PodRef(pod.name, pod.uid),
+            f"its node {pod.node} doesn't end it",
+            force=True,
+            lost_after=situation.spec.failure_policy.nodes.lost_after_seconds,
+        )
+        for pod in situation.pods.values()
+        if situation.now >= _overdue_at(situation, pod)
+    )
+
+
+def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
+    """Members whose agents have been silent for too long."""
+    if situation.status.phase != "Restarting" or situation.now < _silent_until(situation):
+        return ()
+    pods = [pod for pod in situation.pods.values() if pod.uid in situation.silent]
+    return tuple(DeletePod(PodRef(pod.name, pod.uid), "its agent doesn't answer") for pod in pods)
+
+
+def next_look_at(situation: Situation) -> float | None:
+    """When a pod that is on its way out counts as stuck, or is looked at again."""
+    times = [_overdue_at(situation, pod) for pod in situation.pods.values() if pod.deleting and pod.node]
+    times += [_silent_until(situation)] if situation.silent else []
+    return min((at if at > situation.now else situation.now + LOOK_AGAIN for at in times), default=None)
+
+
+def _silent_until(situation: Situation) -> float:
+    failure = situation.last_failure
+    lost_after = situation.spec.failure_policy.nodes.lost_after_seconds
+    # A time in the future is of a clock that was set back.
+    at = to_seconds(failure.failed_at) if failure is not None else None
+    return min(at or situation.now, situation.now) + lost_after
+
+
+def _overdue_at(situation: Situation, pod: PodView) -> float:
+    if not pod.deleting or pod.deadline is None or pod.node is None:
+        return float("inf")
+    return pod.deadline + situation.spec.failure_policy.nodes.lost_after_seconds

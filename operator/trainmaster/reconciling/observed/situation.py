@@ -1,0 +1,420 @@
+"""The facts of one job at one moment, computed once and read by every policy.
+
+`survey` brings together what the status remembers and what was observed: who the workers are, their pods, and what each
+of them said of the current attempt. Agents' words come through streams and termination messages (`Report`); a container
+that ended without a word speaks through its status.
+
+**Which end belongs to which attempt.** An agent lives through many attempts, so a container's end without a message
+doesn't say in which one it happened. The status remembers how often each member's container had ended when the attempt
+was opened, so an old end is never counted twice. A new one belongs to the attempt if it is clearly later than its
+opening; one within CLOCK_SLACK could also be of the attempt before, and then the agent's own word (it finds its mark
+when it starts again) is awaited. So it is where the kubelet's probe ended an agent that had no word on the attempt: it
+had stood still for minutes, and the attempt opened without it. Its next life joins that attempt, which goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster.reconciling.observed.kueue_admission import admitted_spec
+from trainmaster.reconciling.observed.snapshot import ContainerEnd, ContainerView, Job, Observed, PodView
+from trainmaster.reconciling.times import since, to_seconds
+from trainmaster.rendering import JobIdentity, Settings, worker_layout
+from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
+from trainmaster.wire.report import Report
+
+# Phases in which the current attempt shall run; in all others its ranks are held.
+RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
+# The kubelet's times are whole seconds of another machine's clock.
+CLOCK_SLACK = 2.0
+# Seconds after a lead's hello in which it may still be telling the reports that it has kept.
+KEPT_REPORTS_SECONDS = 1.0
+# Where no agent can be heard (no stream), a container that has run for this long counts as up.
+UP_WITHOUT_WORD = 10.0
+# Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
+START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
+
+# Of an agent that the kubelet's probe has ended and that still obeyed SIGTERM.
+_WELL = "its agent was well: the kubelet can't reach its port; change the worker's livenessProbe in spec.podTemplate"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """See the module. `spec` is the job's, known to be there.
+
+    `workers` are the current attempt's, `everybody` those that the spec asks for: global indexes in rank order. They
+    differ only where an elastic job has been resized.
+    """
+
+    job: Job
+    spec: JobSpec
+    observed: Observed
+    now: float
+    settings: Settings
+    workers: tuple[int, ...]
+    everybody: tuple[int, ...]
+    pods: Mapping[int, PodView]
+    # The last word of each worker on the current attempt.
+    reports: Mapping[int, Report] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> JobSpec | None:
+        """The spec as the user wrote it, where `spec` has as many workers as Kueue admitted."""
+        return self.job.spec
+
+    @property
+    def status(self) -> JobStatus:
+        return self.job.status
+
+    @property
+    def identity(self) -> JobIdentity:
+        return self.job.identity
+
+    @property
+    def terminal(self) -> bool:
+        return self.status.phase in TERMINAL_PHASES
+
+    @property
+    def running(self) -> bool:
+        """Whether the current attempt shall run, as opposed to being held."""
+        return self.status.phase in RUN_PHASES
+
+    @cached_property
+    def members(self) -> Mapping[int, str]:
+        """The uid of each worker's pod in the current attempt, as far as they are known."""
+        return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
+
+    @cached_property
+    def ends_before(self) -> Mapping[int, int]:
+        """How often each member's container had ended when the attempt was opened."""
+        return dict(zip(self.workers, self.status.pod_restart_counts, strict=False))
+
+    @property
+    def keeps_output(self) -> bool:
+        """Whether what the workers printed may be told."""
+        return self.settings.keep_logs and self.spec.run_policy.keep_logs
+
+    @property
+    def last_failure(self) -> Failure | None:
+        """The newest failure or disruption."""
+        return self.status.failures[0] if self.status.failures else None
+
+    @cached_property
+    def finished(self) -> frozenset[int]:
+        """Workers whose ranks have all ended with 0 in the current attempt."""
+        return frozenset(worker for worker, report in self.reports.items() if report.state == "Finished")
+
+    @cached_property
+    def up(self) -> frozenset[int]:
+        """Workers whose ranks are up, or have been: by their word, their progress, or (unheard) their container."""
+        up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
+        if self.observed.progress_attempt == self.status.attempt:
+            up.update(worker for worker in self.observed.progress if worker in self.pods)
+        stream = self.observed.stream
+        # A lead's hello comes before the reports that it has kept: until these are here, nothing has got worse.
+        if not stream.connected or 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS:
+            up.update(worker for worker in self.pods if self.unheard_for(worker) >= UP_WITHOUT_WORD)
+        return frozenset(up & set(self.workers))
+
+    def unheard_for(self, worker: int) -> float:
+        """Seconds that a worker's container has run in this attempt without a word of its agent; 0 if it spoke."""
+        pod = self.pods.get(worker)
+        container = pod.worker_container if pod is not None else None
+        if pod is None or container is None or container.state != "running" or worker in self.reports:
+            return 0.0
+        return max(self.now - self.told_since(pod), 0.0)
+
+    def told_since(self, pod: PodView) -> float:
+        """Since when a pod's agent could know of the attempt: its opening, or its container's later start.
+
+        A time in the future is of a clock that was set back or is another machine's; then long enough has passed.
+        """
+        opened = to_seconds(self.status.attempt_start_time)
+        started = pod.worker_container.started_at if pod.worker_container is not None else None
+        known = [at for at in (opened, started) if at is not None and at <= self.now]
+        return max(known, default=self.now - UP_WITHOUT_WORD)
+
+    @property
+    def lacks_domains(self) -> bool:
+        """Whether the topology decides the order of the ranks, and a node hasn't been looked at yet."""
+        if self.spec.scheduling.topology is None:
+            return False
+        nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
+        return not nodes <= self.observed.domains.keys()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has a pod that may live on: then an attempt can be opened.
+
+        An elastic job waits until they also have nodes, because it can do without those that get none; one with a
+        topology, because the nodes decide the order of the ranks.
+        """
+        if self.lacks_domains:
+            return False
+        pods = [self.pods.get(worker) for worker in self.everybody]
+        needs_node = self.spec.elastic is not None or self.spec.scheduling.topology is not None
+        return all(
+            pod is not None
+            and is_alive(pod)
+            and pod.uid not in self.leaving | self.silent
+            and (pod.node or not needs_node)
+            for pod in pods
+        )
+
+    @cached_property
+    def leaving(self) -> frozenset[str]:
+        """Uids of living pods that are deleted now, so that others come in their places before the next attempt."""
+        return self.to_move | self.backing_off
+
+    @cached_property
+    def backing_off(self) -> frozenset[str]:
+        """Uids of pods that are replaced because of the kubelet's back-off, while their containers still wait."""
+        if self.status.phase != "Restarting":
+            return frozenset()
+        asked = frozenset(self.status.replacing_pod_uids) - self.to_move
+        return frozenset(
+            pod.uid
+            for pod in self.pods.values()
+            if pod.uid in asked
+            and is_alive(pod)
+            and pod.worker_container is not None
+            and pod.worker_container.state != "running"
+        )
+
+    @cached_property
+    def to_move(self) -> frozenset[str]:
+        """Uids of members that shall come back elsewhere: their node's last failure made it one to avoid."""
+        failure = self.last_failure
+        if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
+            return frozenset()
+        if failure.node not in self.status.avoided_nodes:
+            return frozenset()
+        members = frozenset(self.members.values())
+        return frozenset(pod.uid for pod in self.pods.values() if pod.node == failure.node and pod.uid in members)
+
+    @cached_property
+    def silent(self) -> frozenset[str]:
+        """Uids of members whose agents don't answer: by the word of those who asked them
+        (agent/hang/diagnosis.py), while their containers are the same as before and nobody has heard them again."""
+        failure = self.last_failure
+        lost = {worker for worker, report in self.reports.items() if is_silence(report.reason, report.exit_code)}
+        if failure is not None and failure.worker is not None and failure.attempt == self.status.attempt:
+            lost |= {failure.worker} if is_silence(failure.reason, failure.exit_code) else set()
+        return frozenset(self.pods[worker].uid for worker in lost if self.is_silent(worker))
+
+    def is_silent(self, worker: int) -> bool:
+        """Whether a member's pod lives on, its container hasn't ended since, and its agent isn't heard."""
+        pod = self.pods.get(worker)
+        container = pod.worker_container if pod is not None else None
+        if pod is None or container is None or not is_alive(pod) or self.members.get(worker) != pod.uid:
+            return False
+        if container.state != "running" or count_ends(container) > self.ends_before.get(worker, 0):
+            return False
+        stream = self.observed.stream
+        heard = any(member.uid == pod.uid and member.connected for member in stream.members)
+        return not (stream.connected and (heard or stream.lead == worker))
+
+    def with_status(self, status: JobStatus) -> Situation:
+        """The same observations under a new status."""
+        return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
+
+    def reports_of(self, attempt: int) -> Mapping[int, Report]:
+        """The last word of each worker on an attempt, the containers' ends without a message included."""
+        latest: dict[int, Report] = {}
+        workers = frozenset(self.workers)
+        if attempt != self.status.attempt:
+            workers |= frozenset(self.everybody)
+        for report in (*self.observed.reports, *_told_by_containers(self.pods)):
+            if report.attempt == attempt and report.worker in workers and self._is_member(report, attempt):
+                latest[report.worker] = _later(latest.get(report.worker), report)
+        for worker, pod in self.pods.items():
+            if worker in workers:
+                known = latest.get(worker)
+                silent = self._silent_end(pod, attempt, known)
+                if known is None or not known.ended:
+                    if silent is not None:
+                        latest[worker] = silent
+                elif known.reason == "AgentLost" or known.state == "Stopped":
+                    latest[worker] = _explained(known, pod.worker_container, self._killed_because(pod))
+        return latest
+
+    @cached_property
+    def slept_through(self) -> Mapping[int, int]:
+        """Of members whose agents stood still when the attempt opened: how often their containers have ended."""
+        return {
+            worker: count_ends(pod.worker_container)
+            for worker, pod in self.pods.items()
+            if pod.worker_container is not None
+            and self.members.get(worker) == pod.uid
+            and self.running
+            and self._slept_through(pod, self.reports.get(worker))
+        }
+
+    def _slept_through(self, pod: PodView, known: Report | None) -> bool:
+        """Whether a pod's agent was ended by the kubelet's probe before it had a word on the current attempt."""
+        end = latest_end(pod.worker_container)
+        if end is None or end.finished_at is None or self.status.attempt == 1 or not self._killed_because(pod):
+            return False
+        return known is None or known.at > end.finished_at
+
+    def _killed_because(self, pod: PodView) -> str:
+        """The kubelet's words on the last end of a pod's container, where it has killed it."""
+        end = latest_end(pod.worker_container)
+        at = end.finished_at if end is not None else None
+        return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
+
+    def _is_member(self, report: Report, attempt: int) -> bool:
+        """Whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
+        if attempt != self.status.attempt or not report.uid:
+            return True
+        member = self.members.get(report.worker)
+        pod = self.pods.get(report.worker)
+        expected = member or (pod.uid if pod is not None else None)
+        return expected is None or report.uid == expected
+
+    def _silent_end(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
+        container = pod.worker_container
+        end = latest_end(container)
+        if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
+            return None
+        members = self.members
+        if members and members.get(pod.worker) != pod.uid:
+            return None
+        if count_ends(container) <= self.ends_before.get(pod.worker, 0):
+            return None
+        opened = to_seconds(self.status.attempt_start_time)
+        certain = self.status.attempt == 1 or (
+            opened is not None
+            and end.finished_at is not None
+            and end.finished_at > opened + CLOCK_SLACK
+            and not self._slept_through(pod, known)
+        )
+        if attempt != (self.status.attempt if certain else self.status.attempt - 1):
+            return None
+        return Report(
+            attempt=attempt,
+            worker=pod.worker,
+            uid=pod.uid,
+            state="Failed",
+            exit_code=end.exit_code,
+            reason=_reason_of(end),
+            error="\n".join(filter(None, (end.message, self._killed_because(pod)))),
+            at=end.finished_at or self.now,
+            node=pod.node or "",
+        )
+
+
+def is_silence(reason: str, exit_code: int | None) -> bool:
+    """Whether a worker counts as lost because its agent doesn't answer; whoever ends has an exit code."""
+    return reason == "AgentLost" and exit_code is None
+
+
+def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
+    """Everything that the policies look at."""
+    spec = admitted_spec(job, job.spec or spec, observed)
+    layout = worker_layout(job.identity, spec)
+    everybody = tuple(index for group in layout for index in group.indexes)
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None
+    workers = tuple(job.status.worker_order) if ordered and job.status.worker_order else everybody
+    sets = {group.set_name for group in layout}
+    pods = {pod.worker: pod for pod in observed.pods if pod.set_name in sets}
+    situation = Situation(job, spec, observed, now, settings, workers, everybody, pods)
+    return replace(situation, reports=situation.reports_of(job.status.attempt))
+
+
+def is_alive(pod: PodView) -> bool:
+    """Whether a pod may still train: not on its way out, not ended as a whole."""
+    return not pod.deleting and pod.phase not in ("Failed", "Succeeded")
+
+
+def count_ends(container: ContainerView) -> int:
+    """How often the container has ended.
+
+    `restartCount` counts starts after the first: it is one behind while the container waits for its next start
+    (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
+    """
+    if container.state == "running":
+        return container.restarts
+    return container.restarts + (1 if latest_end(container) is not None else 0)
+
+
+def latest_end(container: ContainerView | None) -> ContainerEnd | None:
+    """The container's last end."""
+    if container is None:
+        return None
+    return container.end or container.last_end
+
+
+def active_seconds(situation: Situation) -> float:
+    """Seconds since the job's start, suspended time apart."""
+    status = situation.status
+    if status.start_time is None:
+        return 0.0
+    suspended = status.suspended_seconds
+    if status.phase == "Suspended":
+        suspended += since(situation.now, suspended_since(status))
+    return max(since(situation.now, status.start_time) - suspended, 0.0)
+
+
+def suspended_since(status: JobStatus) -> str | None:
+    """When the job was suspended, while it is."""
+    return next(
+        (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
+        None,
+    )
+
+
+def _told_by_containers(pods: Mapping[int, PodView]) -> list[Report]:
+    """Reports in termination messages. The kubelet knows whose container it was, whatever the message says."""
+    reports = []
+    for pod in pods.values():
+        container = pod.worker_container
+        for end in (container.last_end, container.end) if container is not None else ():
+            if end is not None and end.report is not None:
+                reports.append(end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid))
+    return reports
+
+
+def _later(known: Report | None, report: Report) -> Report:
+    """An end outlasts what was said before it, and the first end stays: a second one only repeats it."""
+    if known is None:
+        return report
+    known_ended, ended = known.ended, report.ended
+    if known_ended != ended:
+        return report if ended else known
+    if ended:
+        return known if known.at <= report.at else report
+    return report if report.at >= known.at else known
+
+
+def _explained(report: Report, container: ContainerView | None, killed_because: str) -> Report:
+    """An agent that starts again only knows that it was lost; the container's status, or the kubelet, says how. One
+    that was only told to stop may have been well, and the kubelet couldn't reach it.
+
+    The end that it speaks of is the one before its own, when it has told it by exiting.
+    """
+    if killed_because and _ended_by(report, latest_end(container)):
+        error = "\n".join(filter(None, (report.error, killed_because, _WELL if report.state == "Stopped" else "")))
+        report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
+    ends = (container.end, container.last_end) if container is not None else ()
+    killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
+    return report if killed is None else report._replace(reason="OOMKilled", exit_code=killed.exit_code)
+
+
+def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
+    """Whether a container's last end, which the kubelet has brought about, is what a report speaks of."""
+    if end is None or is_silence(report.reason, report.exit_code):
+        return False
+    if end.report is None:
+        return report.reason == "AgentLost"
+    return (end.report.state, end.report.attempt) == ("Stopped", report.attempt) and report.state == "Stopped"
+
+
+def _reason_of(end: ContainerEnd) -> str:
+    if end.reason == "OOMKilled":
+        return "OOMKilled"
+    # 137 without a message: the agent itself was killed. With 0 it ended without doing what it is for.
+    return REASON_BY_EXIT_CODE.get(end.exit_code, "AgentLost" if end.exit_code in (0, 137) else "Error")

@@ -1,0 +1,405 @@
+"""Attempts: who is in, when one is over, and how the next one opens.
+
+A failure is answered at once: the next attempt opens in the same pass when all pods are there and no back-off stands
+in the way, even if only bystanders have spoken. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
+report, a pod that turns out to be gone) replaces what was recorded, and the accounts with it. Only what can't be taken
+back, giving the job up, waits for that long where nobody has named the culprit, and for a worker that says nothing as
+long as Kubernetes takes to find out that its node is lost.
+
+A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainmaster.api.v1alpha1 import Failure
+from trainmaster.reconciling.observed.situation import Situation, count_ends, is_alive, is_silence
+from trainmaster.reconciling.observed.snapshot import PodView
+from trainmaster.reconciling.policies import crash_loop_backoff
+from trainmaster.reconciling.policies.attribution import Cause, cause_of
+from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
+from trainmaster.reconciling.policies.quarantine import blame, unblame
+from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
+from trainmaster.reconciling.reasons import Strength, known_reason
+from trainmaster.reconciling.times import since, to_seconds, to_text
+from trainmaster.reconciling.transition import Transition
+from trainmaster.rendering import rank_grace_seconds
+
+# Until the watch has confirmed what happened (measured: 1 to 2 s).
+SETTLE_SECONDS = 2.0
+# Until a node that is silent counts as unreachable (kube-controller-manager: node-monitor-grace-period, 50 s).
+NODE_MONITOR_SECONDS = 60.0
+# No wait that other policies ask for is longer.
+LONGEST_OTHER_WAIT = 600.0
+MAX_FAILURES = 10
+MAX_MESSAGE_CHARACTERS = 2_000
+
+
+def create(situation: Situation) -> Transition | None:
+    """A new job, or one that was suspended before it ever ran: attempt 1 is in the pods' template from the start."""
+    if situation.status.attempt > 0:
+        return None
+    started = to_text(situation.now)
+    known = _highest_attempt(situation)
+    if known > 0:
+        # The status was lost (a backup without it was restored): agents only follow a higher attempt.
+        message = f"the status was lost; attempt {known} is replaced when all pods are there"
+        changes = {"attempt": known, "start_time": started, "attempt_start_time": started}
+        return Transition("Restarting", "StatusLost", message, changes)
+    return Transition(
+        "Pending",
+        "Created",
+        f"waiting for the pods of {_count(len(situation.everybody))}",
+        {
+            "attempt": 1,
+            "start_time": started,
+            "attempt_start_time": started,
+            "pod_uids": [],
+            "pod_restart_counts": [],
+            "worker_order": _ranks(situation, situation.everybody),
+        },
+    )
+
+
+def over(situation: Situation) -> Transition | None:
+    """The current attempt can't go on: a rank failed, or a member's pod is lost."""
+    if not situation.running:
+        return None
+    cause = cause_of(situation, situation.status.attempt)
+    return None if cause is None else _answer(_without_early_signs(situation, cause), cause)
+
+
+def settle(situation: Situation) -> Transition | None:
+    """A stronger cause has come to light for an attempt that ended a moment ago: replace the record."""
+    failure = situation.last_failure
+    if failure is None or (since(situation.now, failure.failed_at) >= SETTLE_SECONDS and not failure.provisional):
+        return None
+    held = situation.status.phase == "Restarting"
+    if failure.attempt != situation.status.attempt - (0 if held else 1):
+        return None
+    cause = cause_of(situation, failure.attempt)
+    if cause is None or cause.strength <= known_reason(failure.reason).strength:
+        return None
+    if held and _is_our_doing(failure, cause):
+        return None
+    before = _without(situation, failure)
+    if held:
+        return _answer(before, cause, at=failure.failed_at)
+    return _correct(situation, before, cause, failure)
+
+
+def reopen(situation: Situation) -> Transition | None:
+    """The next attempt opens when its time has come and every worker has a living pod."""
+    if (
+        situation.status.phase != "Restarting"
+        or situation.status.resizing
+        or situation.now < (restart_at(situation) or 0.0)
+    ):
+        return None
+    failure = situation.last_failure
+    if failure is not None and failure.provisional:
+        cause = _recorded(failure)
+        return _give_up(_without(situation, failure), cause, _judged(situation, cause), at=failure.failed_at)
+    if not situation.complete:
+        return None
+    return open_attempt(situation, situation.everybody, "AttemptOpened")
+
+
+def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
+    """The next attempt, with these workers."""
+    message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
+    return Transition("Starting", reason, message, _opening(situation, workers))
+
+
+def held_since(situation: Situation) -> str | None:
+    """When what the job waits for now began: its attempt, or what broke it."""
+    status = situation.status
+    failure = situation.last_failure
+    if not situation.running and failure is not None and failure.attempt == status.attempt:
+        return failure.failed_at
+    return status.attempt_start_time
+
+
+def restart_at(situation: Situation) -> float | None:
+    """When a waiting restart may begin. After a clock was set back nobody waits longer than was ever meant."""
+    failure = situation.last_failure
+    if failure is not None and failure.provisional:
+        wait = _settling_seconds(situation, failure.attempt)
+        return min((to_seconds(failure.failed_at) or situation.now) + wait, situation.now + wait)
+    at = to_seconds(situation.status.next_attempt_time)
+    if at is None:
+        return None
+    waits = (SETTLE_SECONDS, PAUSE_AFTER_SHORT_LIFE, LONGEST_OTHER_WAIT, float(rank_grace_seconds(situation.spec)))
+    longest = max(situation.spec.failure_policy.backoff.max_seconds, *waits)
+    return at if at - situation.now <= longest else situation.now
+
+
+def advance(situation: Situation) -> Transition:
+    """Nothing decisive: pods come, ranks come up, or the job goes on waiting."""
+    status = situation.status
+    waiting = Transition(status.phase or "Pending", "", "")
+    if not situation.running:
+        return waiting
+    changes: dict[str, Any] = {}
+    if situation.slept_through:
+        # Later the kubelet's words may be forgotten: the ends never count.
+        ends = {**situation.ends_before, **situation.slept_through}
+        changes = {"pod_restart_counts": [ends.get(worker, 0) for worker in situation.workers]}
+    if _are_placed(situation):
+        # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
+        workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
+        changes = {"worker_order": _ranks(situation, workers), **_members(situation, workers)}
+    if situation.up >= set(situation.workers) and (situation.members or changes):
+        return Transition(
+            "Running",
+            "AllRanksUp",
+            f"attempt {status.attempt}: all ranks are up",
+            {**changes, "scheduling_backoffs": 0},
+        )
+    if status.phase == "Pending" and changes:
+        return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", changes)
+    return replace(waiting, changes=changes)
+
+
+def fail(situation: Situation, reason: str, message: str, changes: Mapping[str, Any] | None = None) -> Transition:
+    """The job is over and has failed."""
+    ended = {
+        "completion_time": to_text(situation.now),
+        "next_attempt_time": None,
+        "resizing": None,
+        "scheduling_backoff": None,
+    }
+    return Transition("Failed", reason, message, {**(changes or {}), **ended, "replacing_pod_uids": []})
+
+
+def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transition:
+    """A new attempt, a wait for one, or the end of the job."""
+    judgement = _judged(situation, cause)
+    if judgement.answer == "Fail":
+        if cause.strength is Strength.PEER:
+            return _wait_for_a_name(situation, cause)
+        return _give_up(situation, cause, judgement, at)
+    status = situation.status
+    counted = judgement.answer == "Restart"
+    restarts = status.restarts + (1 if counted else 0)
+    wait = delay(
+        situation.spec,
+        judgement.answer,
+        cause=cause,
+        restarts=restarts,
+        lived=since(situation.now, status.attempt_start_time),
+    )
+    changes: dict[str, Any] = {
+        "restarts": restarts,
+        "disruptions": status.disruptions + (0 if counted else 1),
+        "failures": _recording(situation, cause, counted=counted, at=at),
+        "next_attempt_time": to_text(situation.now + wait) if wait > 0 else None,
+        "node_failures": status.node_failures,
+        "avoided_nodes": status.avoided_nodes,
+        **blame(situation, cause),
+    }
+    told = f"attempt {cause.attempt} ended: {cause.message}"
+    moving = cause.node is not None and cause.node in changes["avoided_nodes"]
+    if situation.silent:
+        told += "; its pod is replaced if it stays silent"
+    if moving:
+        told += f"; node {cause.node} is avoided from now on"
+    waiting: tuple[PodView, ...] = ()
+    if crash_loop_backoff.is_limited(cause.reason, counted=counted):
+        waiting = crash_loop_backoff.outlasting(situation, situation.everybody, cause.attempt, situation.now + wait)
+    if waiting:
+        told += f"; {crash_loop_backoff.sentence(waiting)}"
+    changes["replacing_pod_uids"] = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    if wait <= 0 and situation.complete and not moving and not waiting:
+        opening = _opening(situation, situation.everybody)
+        return Transition("Starting", "AttemptOpened", told, {**changes, **opening})
+    if wait > 0:
+        return Transition("Restarting", "BackOff", f"{told}; the next attempt waits {wait:g} s", changes)
+    if waiting:
+        return Transition("Restarting", "ReplacingPods", told, changes)
+    return Transition("Restarting", "WaitingForPods", f"{told}; waiting for the pods of all workers", changes)
+
+
+def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
+    """Uids of the pods that go by our own doing; those that have gone already stay known."""
+    members = frozenset(situation.members.values())
+    moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in members]
+    return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
+
+
+def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
+    silent = _silent(situation, cause.attempt)
+    whom = f"for a word of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
+    return Transition(
+        "Restarting",
+        "DeterminingCause",
+        f"attempt {cause.attempt} ended: {cause.message}; waiting {whom}",
+        {
+            "failures": _recording(situation, cause, counted=False, provisional=True),
+            "next_attempt_time": to_text(situation.now + _settling_seconds(situation, cause.attempt)),
+        },
+    )
+
+
+def _settling_seconds(situation: Situation, attempt: int) -> float:
+    """How long a bystander's word alone doesn't give the job up: a node that is lost shows late."""
+    if not _silent(situation, attempt):
+        return SETTLE_SECONDS
+    return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
+
+
+def _silent(situation: Situation, attempt: int) -> list[int]:
+    """Members that haven't said how the attempt ended for them."""
+    said = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
+    return sorted(set(situation.members) - said)
+
+
+def _give_up(situation: Situation, cause: Cause, judgement: Judgement, at: str | None = None) -> Transition:
+    changes = {
+        "restarts": situation.status.restarts,
+        "disruptions": situation.status.disruptions,
+        "failures": _recording(situation, cause, counted=False, at=at),
+    }
+    reason = judgement.reason or cause.reason
+    message = f"attempt {cause.attempt} failed: {judgement.message or cause.message}"
+    return fail(situation, reason, message, changes)
+
+
+def _correct(situation: Situation, before: Situation, cause: Cause, failure: Failure) -> Transition:
+    """The next attempt runs already; only the record and the accounts of the one before change, or the job ends."""
+    judgement = _judged(before, cause)
+    if judgement.answer == "Fail":
+        return _give_up(before, cause, judgement, failure.failed_at)
+    counted = judgement.answer == "Restart"
+    changes = {
+        "restarts": before.status.restarts + (1 if counted else 0),
+        "disruptions": before.status.disruptions + (0 if counted else 1),
+        "failures": _recording(before, cause, counted=counted, at=failure.failed_at),
+        "node_failures": before.status.node_failures,
+        "avoided_nodes": before.status.avoided_nodes,
+        **blame(before, cause),
+    }
+    return Transition(situation.status.phase or "Starting", "", "", changes)
+
+
+def _judged(situation: Situation, cause: Cause) -> Judgement:
+    return judge(situation.spec, cause, situation.status.restarts)
+
+
+def _without(situation: Situation, failure: Failure) -> Situation:
+    """The accounts as they were before the newest failure was recorded."""
+    status = situation.status
+    free = not failure.counted and not failure.provisional
+    return situation.with_status(
+        status.model_copy(
+            update={
+                "failures": status.failures[1:],
+                "restarts": max(status.restarts - (1 if failure.counted else 0), 0),
+                "disruptions": max(status.disruptions - (1 if free else 0), 0),
+                **unblame(situation, failure),
+            }
+        )
+    )
+
+
+def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
+    """A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
+    attempt before, and this one, for which its worker had no word, never began. All of it is the one disruption."""
+    failure = situation.last_failure
+    if cause.strength is not Strength.DISRUPTION or cause.worker in situation.reports:
+        return situation
+    if failure is None or failure.attempt != situation.status.attempt - 1:
+        return situation
+    strength = known_reason(failure.reason).strength
+    same = strength is Strength.PEER or (strength is Strength.DISRUPTION and failure.pod == cause.pod)
+    return _without(situation, failure) if same else situation
+
+
+def _is_our_doing(failure: Failure, cause: Cause) -> bool:
+    """Whether a pod is gone because its worker was silent: no cause of anything."""
+    silent = is_silence(failure.reason, failure.exit_code) and cause.worker == failure.worker
+    return silent and cause.reason == "PodDeleted"
+
+
+def _recorded(failure: Failure) -> Cause:
+    return Cause(
+        failure.attempt,
+        failure.reason,
+        failure.message,
+        failure.worker,
+        failure.rank,
+        failure.pod,
+        failure.node,
+        failure.exit_code,
+    )
+
+
+def _recording(
+    situation: Situation, cause: Cause, *, counted: bool, provisional: bool = False, at: str | None = None
+) -> list[Failure]:
+    failure = Failure(
+        attempt=cause.attempt,
+        reason=cause.reason,
+        message=cause.message[:MAX_MESSAGE_CHARACTERS],
+        worker=cause.worker,
+        rank=cause.rank,
+        pod=cause.pod,
+        node=cause.node,
+        exit_code=cause.exit_code,
+        counted=counted,
+        provisional=provisional or None,
+        failed_at=at or to_text(situation.now),
+    )
+    return [failure, *situation.status.failures][:MAX_FAILURES]
+
+
+def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+    workers = in_rank_order(situation, workers)
+    return {
+        "attempt": situation.status.attempt + 1,
+        "attempt_start_time": to_text(situation.now),
+        "next_attempt_time": None,
+        "resizing": None,
+        "replacing_pod_uids": [],
+        "worker_order": _ranks(situation, workers),
+        **_members(situation, workers),
+    }
+
+
+def _are_placed(situation: Situation) -> bool:
+    """Whether the members aren't known yet, but can be: every worker has a node, and its place is known."""
+    if situation.members or situation.lacks_domains:
+        return False
+    return all(_has_node(situation, worker) for worker in situation.workers)
+
+
+def _has_node(situation: Situation, worker: int) -> bool:
+    pod = situation.pods.get(worker)
+    return pod is not None and is_alive(pod) and pod.node is not None
+
+
+def _ranks(situation: Situation, workers: tuple[int, ...]) -> list[int]:
+    """Only elastic jobs and those with a topology remember them: all others train with everybody, by index."""
+    spec = situation.spec
+    return list(workers) if spec.elastic is not None or spec.scheduling.topology is not None else []
+
+
+def _members(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+    pods = [situation.pods[worker] for worker in workers]
+    first = situation.status.attempt == 1 and situation.running and not situation.members
+    ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
+    return {"pod_uids": [pod.uid for pod in pods], "pod_restart_counts": [0] * len(pods) if first else ends}
+
+
+def _highest_attempt(situation: Situation) -> int:
+    """The highest attempt that any annotation of this job shows."""
+    own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
+    assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
+    return max((item.attempt for item in assignments if item is not None), default=0)
+
+
+def _count(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"

@@ -1,0 +1,34 @@
+"""The job's own limits of time: `runPolicy.activeDeadlineSeconds` and `ttlSecondsAfterFinished`."""
+
+from __future__ import annotations
+
+from trainmaster.reconciling.observed.situation import Situation, active_seconds
+from trainmaster.reconciling.policies.attempts import fail
+from trainmaster.reconciling.times import to_seconds
+from trainmaster.reconciling.transition import Transition
+
+
+def active_deadline(situation: Situation) -> Transition | None:
+    """The job was active for too long; suspended time doesn't count."""
+    limit = situation.spec.run_policy.active_deadline_seconds
+    if limit is None or situation.status.phase == "Suspended" or active_seconds(situation) < limit:
+        return None
+    return fail(situation, "DeadlineExceeded", f"the job was active for {limit} s (runPolicy.activeDeadlineSeconds)")
+
+
+def active_deadline_at(situation: Situation) -> float | None:
+    """When the deadline passes if nothing changes."""
+    limit = situation.spec.run_policy.active_deadline_seconds
+    status = situation.status
+    if limit is None or status.phase == "Suspended" or status.start_time is None or situation.terminal:
+        return None
+    return situation.now + max(limit - active_seconds(situation), 0.0)
+
+
+def expires_at(situation: Situation) -> float | None:
+    """When a finished job is to be deleted; None if never."""
+    ttl = situation.spec.run_policy.ttl_seconds_after_finished
+    ended = to_seconds(situation.status.completion_time)
+    if ttl is None or ended is None or not situation.terminal:
+        return None
+    return ended + ttl

@@ -1,0 +1,115 @@
+"""Elastic jobs: the group shrinks when a worker can't come back, grows when it can, and follows `spec.workers`.
+
+The next attempt lists the workers that are there; ranks are positions in that list, so worker 0 may be missing as any
+other. A worker that has no pod on a node for `nodes.lostAfterSeconds` is left out, as long as `elastic.minWorkers`
+stay. It comes back at a checkpoint: growing (and following `kubectl scale`) is a planned stop, in which every rank
+gets SIGTERM and the pod's grace period, and the next attempt opens as soon as all of them have left.
+
+Resizing is nobody's failure: it counts neither as a restart nor as a disruption.
+"""
+
+from __future__ import annotations
+
+from trainmaster.reconciling.observed.situation import Situation, is_alive
+from trainmaster.reconciling.policies.attempts import held_since, open_attempt, restart_at
+from trainmaster.reconciling.times import since, to_text
+from trainmaster.reconciling.transition import Transition
+from trainmaster.rendering import rank_grace_seconds
+
+# Seconds that an attempt has run before it is stopped to grow: it has to pay for its start first.
+GROW_AFTER = 10.0
+
+
+def resize(situation: Situation) -> Transition | None:
+    """Stop the ranks with a checkpoint, because the group shall be another one and can be."""
+    if situation.spec.elastic is None or not situation.running:
+        return None
+    current, wanted = set(situation.workers), set(situation.everybody)
+    if current == wanted:
+        return None
+    if not current - wanted and not _can_grow(situation):
+        return None
+    message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
+    until = to_text(situation.now + rank_grace_seconds(situation.spec))
+    return Transition("Restarting", "Resizing", message, {"resizing": True, "next_attempt_time": until})
+
+
+def reopen_resized(situation: Situation) -> Transition | None:
+    """The ranks have left (or had their time): open with whoever is there."""
+    if situation.status.phase != "Restarting" or not situation.status.resizing:
+        return None
+    waiting = situation.now < (restart_at(situation) or 0.0)
+    if waiting and not all(_has_left(situation, worker) for worker in situation.workers):
+        return None
+    able = able_workers(situation)
+    return open_attempt(situation, able, "Resized") if _is_enough(situation, able) else None
+
+
+def shrink(situation: Situation) -> Transition | None:
+    """Open with fewer, because somebody's pod has had no node for too long."""
+    if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
+        return None
+    failure = situation.last_failure
+    if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
+        # Whether the job goes on at all is still being found out.
+        return None
+    if situation.silent:
+        # Its pod is deleted in a moment: then it isn't able.
+        return None
+    able = able_workers(situation)
+    if situation.running and set(able) == set(situation.workers):
+        return None
+    due = max(shrink_at(situation), restart_at(situation) or 0.0)
+    if situation.now < due or not _is_enough(situation, able):
+        return None
+    return open_attempt(situation, able, "Shrunk")
+
+
+def shrink_at(situation: Situation) -> float:
+    """When a worker that isn't there is left out."""
+    waited = since(situation.now, held_since(situation))
+    return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+
+
+def grow_at(situation: Situation) -> float | None:
+    """When the job could grow, while it is smaller than it should be."""
+    if situation.spec.elastic is None or not situation.running:
+        return None
+    if set(situation.workers) == set(situation.everybody):
+        return None
+    return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
+
+
+def able_workers(situation: Situation) -> tuple[int, ...]:
+    """Workers whose pods live on a node, in rank order."""
+    pods = ((worker, situation.pods.get(worker)) for worker in situation.everybody)
+    return tuple(
+        worker
+        for worker, pod in pods
+        if pod is not None and is_alive(pod) and pod.node is not None and pod.uid not in situation.leaving
+    )
+
+
+def _can_grow(situation: Situation) -> bool:
+    """Whether every worker's container runs, and the attempt has run long enough."""
+    at = grow_at(situation)
+    if at is None or situation.now < at or situation.status.phase != "Running":
+        return False
+    containers = [
+        situation.pods[worker].worker_container
+        for worker in situation.everybody
+        if worker in situation.pods and is_alive(situation.pods[worker])
+    ]
+    running = [container for container in containers if container is not None and container.state == "running"]
+    return len(running) == len(situation.everybody)
+
+
+def _has_left(situation: Situation, worker: int) -> bool:
+    report = situation.reports.get(worker)
+    ended = report is not None and report.state in ("Stopped", "Failed", "Finished")
+    return ended or worker not in situation.pods
+
+
+def _is_enough(situation: Situation, able: tuple[int, ...]) -> bool:
+    elastic = situation.spec.elastic
+    return elastic is not None and len(able) >= elastic.min_workers

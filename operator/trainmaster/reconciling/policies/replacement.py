@@ -1,0 +1,51 @@
+"""Pods that are replaced because the kubelet's crash back-off would outlast a new one (`crash_loop_backoff`
+says which).
+
+It is a part of the restart that is under way: the attempt is held, `status.replacingPodUIDs` names the pods, they are
+deleted, and the one next attempt opens when the new ones are there. It costs neither a restart nor a disruption.
+"""
+
+from __future__ import annotations
+
+from trainmaster.reconciling.decision import DeletePod, PodRef
+from trainmaster.reconciling.observed.situation import Situation
+from trainmaster.reconciling.policies import crash_loop_backoff
+from trainmaster.reconciling.policies.attempts import restart_at
+from trainmaster.reconciling.transition import Transition
+
+
+def replace(situation: Situation) -> Transition | None:
+    """A worker's exit came to light after its attempt was answered.
+
+    While the next one isn't open, the pod is replaced with the others. Where it is open already, with that pod as a
+    member, its ranks wait for it in vain: it is held, and another one opens in its place.
+    """
+    status, failure = situation.status, situation.last_failure
+    if (
+        failure is None
+        or failure.provisional
+        or not crash_loop_backoff.is_limited(failure.reason, counted=failure.counted)
+    ):
+        return None
+    if status.phase == "Restarting" and not status.resizing and not status.scheduling_backoff:
+        ended, workers = status.attempt, situation.everybody
+    elif status.phase in ("Pending", "Starting"):
+        ended, workers = status.attempt - 1, situation.workers
+    else:
+        return None
+    found = crash_loop_backoff.outlasting(situation, workers, ended, restart_at(situation) or 0.0)
+    late = [pod for pod in found if pod.uid not in status.replacing_pod_uids]
+    if not late:
+        return None
+    message = f"attempt {ended} ended; {crash_loop_backoff.sentence(late)}"
+    changes = {"replacing_pod_uids": [*status.replacing_pod_uids, *(pod.uid for pod in late)]}
+    return Transition("Restarting", "ReplacingPods", message, changes)
+
+
+def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
+    """Delete the pods whose containers still wait; their StatefulSet makes new ones."""
+    return tuple(
+        DeletePod(PodRef(pod.name, pod.uid), "the kubelet's crash back-off would keep its container waiting")
+        for pod in situation.pods.values()
+        if pod.uid in situation.backing_off
+    )

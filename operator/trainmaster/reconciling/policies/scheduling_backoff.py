@@ -1,0 +1,78 @@
+"""A half-started job lets go of its nodes for a while (scheduling backoff), so that no two jobs wait for each other.
+
+Without a gang scheduler each pod is scheduled by itself: two jobs can each hold half of the accelerators for ever. So a
+job that holds nodes, but has had pods without one for a fifth of `startupSeconds` (three minutes by default: a cluster
+autoscaler needs two to four for a node), is scaled to zero, waits, and tries again. The waits grow, and both they and
+the patience are jittered by the job's uid, so that the same two jobs don't collide again. `startupSeconds` goes on all
+the while.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+from trainmaster.reconciling.observed.situation import Situation, is_alive
+from trainmaster.reconciling.policies.attempts import held_since, restart_at
+from trainmaster.reconciling.policies.elastic import able_workers
+from trainmaster.reconciling.times import since, to_seconds, to_text
+from trainmaster.reconciling.transition import Transition
+
+# Share of startupSeconds that pods may be without a node while others hold theirs.
+PATIENCE = 0.2
+# Seconds, and shares of startupSeconds: a job that has less time to start also waits less.
+FIRST_WAIT, LONGEST_WAIT = 15.0, 240.0
+FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
+
+
+def begin(situation: Situation) -> Transition | None:
+    """Scale a job to zero that holds only a part of its nodes, and wait."""
+    due = begins_at(situation)
+    if due is None or situation.now < due:
+        return None
+    times = situation.status.scheduling_backoffs + 1
+    startup = situation.spec.failure_policy.startup_seconds
+    first, longest = min(FIRST_WAIT, FIRST_SHARE * startup), min(LONGEST_WAIT, LONGEST_SHARE * startup)
+    wait = min(first * 2.0 ** min(times - 1, 10), longest) * (1 + _jitter(situation, "wait", times))
+    shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
+    missing = len(situation.everybody) - len(able_workers(situation))
+    message = f"{missing} of {len(situation.everybody)} workers found no node; the others leave theirs for {shown} s"
+    until = to_text(situation.now + wait)
+    return Transition(
+        "Restarting",
+        "SchedulingBackoff",
+        message,
+        {"scheduling_backoff": True, "scheduling_backoffs": times, "next_attempt_time": until},
+    )
+
+
+def retry(situation: Situation) -> Transition | None:
+    """Ask for all pods once more when the wait is over."""
+    if not situation.status.scheduling_backoff:
+        return None
+    if situation.now < (restart_at(situation) or 0.0):
+        message = "waiting without pods before asking for nodes again"
+        return Transition("Restarting", "SchedulingBackoff", message)
+    return Transition(
+        "Restarting", "SchedulingRetried", "asking for all workers once more", {"scheduling_backoff": None}
+    )
+
+
+def begins_at(situation: Situation) -> float | None:
+    """Returns when a job that holds a part of its nodes is scaled to zero."""
+    status = situation.status
+    if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
+        return None
+    unschedulable = [pod for pod in situation.pods.values() if is_alive(pod) and pod.node is None and pod.unschedulable]
+    if not unschedulable or not able_workers(situation):
+        return None
+    began = situation.now - since(situation.now, held_since(situation))
+    again = to_seconds(status.next_attempt_time)
+    if again is not None and again <= situation.now:
+        began = max(began, again)
+    patience = PATIENCE * situation.spec.failure_policy.startup_seconds
+    return began + patience * (1 + _jitter(situation, "patience", status.scheduling_backoffs) / 2)
+
+
+def _jitter(situation: Situation, purpose: str, times: int) -> float:
+    """Returns a number from 0 to 1 that is always the same for a job, a purpose and a count."""
+    return zlib.crc32(f"{situation.job.uid}/{purpose}/{times}".encode()) / 0xFFFFFFFF

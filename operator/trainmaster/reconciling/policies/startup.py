@@ -1,0 +1,180 @@
+"""Starting up: what keeps workers from it, in the scheduler's and the kubelet's own words, and for how long.
+
+Nothing waits for ever holding GPUs: when not all ranks are up `startupSeconds` after their attempt was opened, the job
+fails with the most telling trouble. What time can't heal (a name that is no image, a program that isn't there) fails it
+at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainmaster.reconciling.actions.pod_group import scheduled_at, waits_for_nodes
+from trainmaster.reconciling.messages import listed
+from trainmaster.reconciling.observed.situation import START_FAILURES, Situation, is_alive, latest_end
+from trainmaster.reconciling.observed.snapshot import ContainerView, PodView
+from trainmaster.reconciling.policies.attempts import fail, held_since
+from trainmaster.reconciling.times import to_seconds
+from trainmaster.reconciling.transition import Transition
+from trainmaster.rendering import worker_layout
+
+# Waiting reasons of containers (kubernetes: pkg/kubelet/images/types.go, kuberuntime/kuberuntime_container.go).
+_IMAGE = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}
+    | {"SignatureValidationFailed"}
+)
+_CREATE = frozenset(
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "PreCreateHookError",
+        "PreStartHookError",
+    }
+    | {"PostStartHookError"}
+)
+_ORDER = (
+    "InvalidImageName",
+    "LaunchError",
+    "NameTaken",
+    "NotInstalled",
+    "QuotaExceeded",
+    "Refused",
+    "ImagePull",
+    "CreateContainer",
+    "InitFailed",
+    "Unschedulable",
+)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Something that keeps a worker from starting. `hopeless`: waiting can't heal it."""
+
+    reason: str
+    message: str
+    hopeless: bool = False
+
+
+def hopeless(situation: Situation) -> Transition | None:
+    """Fail at once for what time can't heal."""
+    if not _is_starting(situation):
+        return None
+    trouble = next((item for item in troubles(situation) if item.hopeless), None)
+    return None if trouble is None else fail(situation, trouble.reason, trouble.message)
+
+
+def deadline(situation: Situation) -> Transition | None:
+    """Fail when not all ranks are up in time, with the reason why."""
+    due = due_at(situation)
+    if due is None or situation.now < due:
+        return None
+    limit = f"not all ranks were up within {situation.spec.failure_policy.startup_seconds:g} s (startupSeconds)"
+    gang = situation.spec.scheduling.gang
+    if gang is not None and waits_for_nodes(situation):
+        limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
+    trouble = worst(situation)
+    if trouble is not None:
+        return fail(situation, trouble.reason, f"{limit}: {trouble.message}")
+    return fail(situation, "StartupDeadlineExceeded", f"{limit}: {_missing(situation)}")
+
+
+def due_at(situation: Situation) -> float | None:
+    """When the job fails for not being up; None while that can't happen."""
+    if not _is_starting(situation):
+        return None
+    status = situation.status
+    times = [to_seconds(text) for text in (status.attempt_start_time, status.next_attempt_time, held_since(situation))]
+    known = [moment for moment in (*times, scheduled_at(situation)) if moment is not None]
+    if not known:
+        return None
+    gang = situation.spec.scheduling.gang
+    if gang is not None and waits_for_nodes(situation):
+        return None if gang.timeout_seconds is None else max(known) + gang.timeout_seconds
+    return max(known) + situation.spec.failure_policy.startup_seconds
+
+
+def worst(situation: Situation) -> Trouble | None:
+    """The most telling of the troubles."""
+    return min(troubles(situation), key=lambda trouble: _ORDER.index(trouble.reason), default=None)
+
+
+def troubles(situation: Situation) -> Iterator[Trouble]:
+    """All that keeps workers from starting."""
+    yield from _children(situation)
+    for worker in situation.workers:
+        pod = situation.pods.get(worker)
+        if pod is not None and is_alive(pod):
+            yield from _pod(pod)
+
+
+def _is_starting(situation: Situation) -> bool:
+    return situation.status.phase in ("Pending", "Starting", "Restarting")
+
+
+def _children(situation: Situation) -> Iterator[Trouble]:
+    for problem in situation.observed.problems:
+        reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
+        if "exceeded quota" in problem.message:
+            reason = "QuotaExceeded"
+        yield Trouble(reason, f"{problem.action} was refused ({problem.reason}): {problem.message}")
+
+
+def _pod(pod: PodView) -> Iterator[Trouble]:
+    if pod.unschedulable is not None and pod.node is None:
+        yield Trouble("Unschedulable", f"pod {pod.name} can't be scheduled: {pod.unschedulable}")
+    for container in pod.init_containers:
+        yield from _container(pod, container)
+        end = latest_end(container)
+        if end is not None and end.exit_code != 0 and end.reason not in START_FAILURES and container.state != "running":
+            said = f": {end.message}" if end.message else ""
+            yield Trouble(
+                "InitFailed",
+                f"init container {container.name} of pod {pod.name} ended with exit code {end.exit_code}{said}",
+            )
+    if pod.worker_container is not None:
+        yield from _container(pod, pod.worker_container)
+
+
+def _container(pod: PodView, container: ContainerView) -> Iterator[Trouble]:
+    where = f"container {container.name} of pod {pod.name}"
+    end = latest_end(container)
+    if container.state != "running" and end is not None and end.reason in ("StartError", "ContainerCannotRun"):
+        yield Trouble("LaunchError", f"{where} couldn't be started: {end.message or container.message}", hopeless=True)
+    elif container.state == "waiting":
+        said = f"{container.reason}: {container.message}" if container.message else container.reason
+        if container.reason == "InvalidImageName":
+            yield Trouble("InvalidImageName", f"{where}: {said}", hopeless=True)
+        elif container.reason in _IMAGE:
+            yield Trouble("ImagePull", f"{where}: {said}")
+        elif container.reason in _CREATE:
+            yield Trouble("CreateContainer", f"{where}: {said}")
+
+
+def _missing(situation: Situation) -> str:
+    """Who isn't up, where nobody says why."""
+    names = {
+        worker: f"{group.set_name}-{worker}"
+        for group in worker_layout(situation.identity, situation.spec)
+        for worker in group.indexes
+    }
+    absent = [names[worker] for worker in situation.workers if worker not in situation.pods]
+    if absent:
+        return f"{listed(absent)} {_verb(absent)} not created; `kubectl describe statefulset` tells why"
+    down = [names[worker] for worker in situation.workers if worker not in situation.up]
+    waiting = [name for worker, name in names.items() if name in down and not _container_runs(situation, worker)]
+    if waiting:
+        return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` tells why"
+    if down:
+        return f"the ranks of {listed(down)} {_verb(down)} not up; `kubectl logs {down[0]}` tells why"
+    return "unknown"
+
+
+def _container_runs(situation: Situation, worker: int) -> bool:
+    container = situation.pods[worker].worker_container
+    return container is not None and container.state == "running"
+
+
+def _verb(names: list[str]) -> str:
+    return "was" if len(names) == 1 else "were"

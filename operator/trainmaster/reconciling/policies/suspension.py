@@ -1,0 +1,41 @@
+"""Suspending and resuming (`runPolicy.suspend`).
+
+Suspending scales to zero: every pod gets SIGTERM and its whole grace period, in which the ranks save a checkpoint.
+Resuming brings the pods back and, when all are there, opens a new attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.reconciling.observed.situation import Situation, suspended_since
+from trainmaster.reconciling.times import since, to_text
+from trainmaster.reconciling.transition import Transition
+
+
+def suspend(situation: Situation) -> Transition | None:
+    """The job shall not run."""
+    if not situation.spec.run_policy.suspend:
+        return None
+    message = "runPolicy.suspend is true; set it to false to go on"
+    changes: dict[str, Any] = {
+        "next_attempt_time": None,
+        "resizing": None,
+        "scheduling_backoff": None,
+        "replacing_pod_uids": [],
+    }
+    return Transition("Suspended", "Suspended", message, changes)
+
+
+def resume(situation: Situation) -> Transition | None:
+    """The job shall run again. One that never ran is created as any other."""
+    status = situation.status
+    if status.phase != "Suspended" or status.attempt == 0:
+        return None
+    suspended = status.suspended_seconds + since(situation.now, suspended_since(status))
+    return Transition(
+        "Restarting",
+        "Resumed",
+        "resumed; waiting for the pods of all workers",
+        {"suspended_seconds": round(suspended, 3), "attempt_start_time": to_text(situation.now)},
+    )

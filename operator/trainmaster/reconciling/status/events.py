@@ -1,0 +1,111 @@
+"""What a person wants to know once, derived from the change of the status: a repeated decision tells nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainmaster.api.v1alpha1 import Failure, JobSpec, JobStatus
+from trainmaster.reconciling.decision import JobEvent
+from trainmaster.reconciling.reasons import REASONS
+from trainmaster.reconciling.status.conditions import condition
+
+
+def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
+    """The events of a transition, in the order of what happened."""
+    return tuple(_events(old, new, spec))
+
+
+def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[JobEvent]:
+    yield from _accepted(old, new)
+    if new.failures[:1] != old.failures[:1] and new.failures and new.phase != "Failed":
+        yield _failure(new.failures[0], new, spec)
+    yield from _quarantine(old, new)
+    if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):
+        held = condition(old.conditions, "Suspended")
+        if held is not None and held.reason == "Queued":
+            yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
+        else:
+            yield JobEvent("Normal", "Resumed", "The job goes on")
+    # The first attempt is what applying the job asks for: its pods say enough, and a write until they exist is saved.
+    if new.attempt > max(old.attempt, 1):
+        yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
+    for name, before, after in (
+        ("SchedulingBackoff", old.scheduling_backoff, new.scheduling_backoff),
+        ("Resizing", old.resizing, new.resizing),
+    ):
+        running = condition(new.conditions, "Running")
+        if after and not before and running is not None:
+            yield JobEvent("Warning" if name == "SchedulingBackoff" else "Normal", name, _sentence(running.message))
+    running = condition(new.conditions, "Running")
+    if (
+        set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
+        and running is not None
+        and running.reason == "ReplacingPods"
+    ):
+        yield JobEvent("Normal", "ReplacingPods", _sentence(running.message))
+    if new.phase == old.phase:
+        yield from _trouble(old, new)
+        return
+    if new.phase == "Running":
+        yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
+    elif new.phase == "Suspended":
+        held = condition(new.conditions, "Suspended")
+        if held is not None and held.reason == "Queued":
+            yield JobEvent("Normal", "Queued", _sentence(held.message))
+        else:
+            yield JobEvent("Normal", "Suspended", "The job is suspended")
+    elif new.phase in ("Succeeded", "Failed"):
+        ended = condition(new.conditions, new.phase)
+        message = ended.message if ended is not None else ""
+        reason = ended.reason if ended is not None else new.phase
+        yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", reason, _sentence(message))
+    yield from _trouble(old, new)
+
+
+def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    before, after = condition(old.conditions, "Accepted"), condition(new.conditions, "Accepted")
+    if after is not None and after.status == "False" and (before is None or before.message != after.message):
+        yield JobEvent("Warning", after.reason, after.message)
+
+
+def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent:
+    if failure.provisional:
+        cost = "looking for the cause"
+    elif not failure.counted:
+        cost = "doesn't count as a restart"
+    else:
+        limit = f" of {spec.failure_policy.max_restarts}" if spec is not None else ""
+        cost = f"restart {new.restarts}{limit}"
+    return JobEvent("Warning", failure.reason, f"Attempt {failure.attempt} ended: {failure.message}; {cost}")
+
+
+def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    for node in sorted(set(new.avoided_nodes) - set(old.avoided_nodes)):
+        times = new.node_failures.get(node, 0)
+        message = (
+            f"Node {node} is blamed for {times} failure{'' if times == 1 else 's'} of this job, so its pods avoid it; "
+            "failurePolicy.nodes.quarantineAfter: 0 forgives all nodes"
+        )
+        yield JobEvent("Warning", "NodeAvoided", message)
+    if old.avoided_nodes and not new.avoided_nodes:
+        yield JobEvent("Normal", "NodesForgiven", f"No longer avoided: {', '.join(old.avoided_nodes)}")
+
+
+def _trouble(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+    """Something began to keep workers from starting."""
+    before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
+    if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
+        return
+    if before is None or before.reason != after.reason:
+        yield JobEvent("Warning", after.reason, _sentence(after.message))
+
+
+def _who(status: JobStatus) -> str:
+    desired = status.workers.desired
+    if status.worker_order and len(status.worker_order) != desired:
+        return f"{len(status.worker_order)} of {desired} workers"
+    return f"{desired} worker{'' if desired == 1 else 's'}"
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:]

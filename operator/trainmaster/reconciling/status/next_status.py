@@ -1,0 +1,139 @@
+"""The status after a pass: the policies' changes, the counts, the conditions and the progress.
+
+Nothing here moves by itself: the same observations give the same status, so an idle job is never written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
+from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
+from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster.reconciling.policies.quarantine import forgive
+from trainmaster.reconciling.policies.startup import worst
+from trainmaster.reconciling.reasons import REASONS
+from trainmaster.reconciling.status.conditions import condition, with_condition
+from trainmaster.reconciling.status.progress import due_progress, newest_progress
+from trainmaster.reconciling.status.time_spent import book_time
+from trainmaster.reconciling.transition import Transition
+from trainmaster.wire.names import JOB_UID_LABEL
+
+INVALID_SPEC = "InvalidSpec"
+
+
+def report(situation: Situation, transition: Transition) -> JobStatus:
+    """The job's status after a transition."""
+    update: dict[str, Any] = {
+        **transition.changes,
+        **forgive(situation),
+        "phase": transition.phase,
+        "observed_generation": situation.job.generation,
+        "workers": _counts(situation, transition),
+        # Pods of an ended job are about to go: counting them down would only be writes.
+        "replicas": 0 if transition.phase in TERMINAL_PHASES else len(situation.pods),
+        "selector": f"{JOB_UID_LABEL}={situation.job.uid}",
+        "progress": due_progress(situation, is_terminal=transition.phase in TERMINAL_PHASES),
+        "conditions": _conditions(situation, transition),
+    }
+    status = situation.status.model_copy(update=update)
+    if status == situation.status:
+        return status
+    # A status that is written anyway has the newest progress and all time up to it; neither is a reason to write one.
+    return book_time(situation, status.model_copy(update={"progress": newest_progress(situation)}))
+
+
+def rejected(job: Job, now: float) -> JobStatus:
+    """A spec that can't be run. Whatever was started before stays as it is, and a corrected spec goes on from there."""
+    message, generation = job.invalid or "the spec can't be read", job.generation
+    conditions = with_condition(
+        job.status.conditions, "Accepted", "False", INVALID_SPEC, message, now=now, generation=generation
+    )
+    running = condition(conditions, "Running")
+    if running is None or running.reason == INVALID_SPEC:
+        # The sentence that `kubectl get -o wide` shows.
+        conditions = with_condition(
+            conditions, "Running", "False", INVALID_SPEC, message, now=now, generation=generation
+        )
+    return job.status.model_copy(
+        update={
+            "phase": job.status.phase or "Pending",
+            "observed_generation": job.generation,
+            "conditions": conditions,
+        }
+    )
+
+
+def unreadable(job: Job, now: float) -> JobStatus:
+    """A job whose past can't be read: one condition says so, and nothing else is touched."""
+    conditions = with_condition(
+        job.status.conditions,
+        "Accepted",
+        "False",
+        "Unreadable",
+        job.unreadable or "",
+        now=now,
+        generation=job.generation,
+    )
+    return job.status.model_copy(update={"conditions": conditions})
+
+
+def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
+    opened = transition.changes.get("attempt", situation.status.attempt) != situation.status.attempt
+    alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
+    finished = frozenset() if opened else situation.finished
+    up = frozenset() if opened else situation.up - finished
+    failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
+    return WorkerCounts(
+        desired=len(situation.everybody),
+        created=len(set(alive) & set(situation.everybody)),
+        running=len((up - failed) & set(alive)) if transition.phase in RUN_PHASES else 0,
+        finished=len(finished),
+    )
+
+
+def _conditions(situation: Situation, transition: Transition) -> list[Condition]:
+    now, generation = situation.now, situation.job.generation
+    conditions = situation.status.conditions
+    conditions = with_condition(
+        conditions, "Accepted", "True", "SpecAccepted", "the spec can be run", now=now, generation=generation
+    )
+    reason, message = _why(situation, transition)
+    running = transition.phase == "Running"
+    conditions = with_condition(
+        conditions, "Running", "True" if running else "False", reason, message, now=now, generation=generation
+    )
+    if transition.phase == "Suspended":
+        conditions = with_condition(
+            conditions, "Suspended", "True", transition.reason, transition.message, now=now, generation=generation
+        )
+    elif condition(conditions, "Suspended") is not None:
+        conditions = with_condition(conditions, "Suspended", "False", "Resumed", "", now=now, generation=generation)
+    if transition.phase in TERMINAL_PHASES:
+        conditions = with_condition(
+            conditions,
+            transition.phase,
+            "True",
+            transition.reason,
+            transition.message,
+            now=now,
+            generation=generation,
+        )
+    return conditions
+
+
+def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
+    """Reason and message of the Running condition: what keeps workers from starting, before anything else."""
+    before = condition(situation.status.conditions, "Running")
+    waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
+    trouble = worst(situation) if waits else None
+    if trouble is not None:
+        if before is not None and before.reason == trouble.reason:
+            # The kubelet's words change back and forth with every try; the first ones say it.
+            return before.reason, before.message
+        return trouble.reason, trouble.message
+    if transition.reason:
+        return transition.reason, transition.message
+    if before is None or before.reason == INVALID_SPEC or (before.reason in REASONS and transition.phase != "Running"):
+        return transition.phase, f"attempt {situation.status.attempt}: waiting for the workers"
+    return before.reason, before.message

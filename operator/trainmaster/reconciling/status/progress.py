@@ -1,0 +1,82 @@
+"""How far training is, from what the ranks report: rank 0's step and loss, and everybody's samples."""
+
+from __future__ import annotations
+
+import math
+
+from trainmaster.api.v1alpha1 import Progress
+from trainmaster.reconciling.observed.situation import Situation
+from trainmaster.reconciling.times import to_seconds, to_text
+from trainmaster.wire.progress import RankProgress
+
+# Status is told at most this often; `kubectl get -w` stays readable and the API server idle.
+INTERVAL = 5.0
+
+
+def due_progress(situation: Situation, *, is_terminal: bool) -> Progress | None:
+    """Returns the progress for whose sake alone a status is written: the newest one, or the one that is published while
+    that is younger than INTERVAL. The last progress of a job, and a new section, are always due."""
+    old, new = situation.status.progress, newest_progress(situation)
+    if old is None or new is None or old.reported_at is None or new.reported_at is None:
+        return new
+    # abs: after a clock was set back, news must not wait until it has caught up.
+    is_young = abs((to_seconds(new.reported_at) or 0.0) - (to_seconds(old.reported_at) or 0.0)) < INTERVAL
+    return old if is_young and not is_terminal and old.section == new.section else new
+
+
+def newest_progress(situation: Situation) -> Progress | None:
+    """Returns the progress with the newest report of the current attempt."""
+    old = situation.status.progress
+    observed, attempt = situation.observed, situation.status.attempt
+    ranks = {rank: told for told_by in observed.progress.values() for rank, told in told_by.items()}
+    at = observed.progress_at
+    if observed.progress_attempt != attempt or not ranks or at is None:
+        return old
+    reported_at = to_text(at)
+    if old is None:
+        old = Progress()
+    elif old.reported_at == reported_at:
+        return old
+    lead = _lead(ranks)
+    samples = [told.samples_per_second for told in ranks.values() if told.samples_per_second is not None]
+    is_same_attempt = old.attempt == attempt
+    return Progress(
+        attempt=attempt,
+        step=old.step if lead.step is None and is_same_attempt else lead.step,
+        furthest_step=old.furthest_step,
+        total_steps=lead.total_steps,
+        epoch=lead.epoch,
+        loss=_readable(lead.loss),
+        samples_per_second=_finite(sum(samples)) if samples else None,
+        eta_seconds=_eta(lead),
+        section=lead.section,
+        data_seconds=old.data_seconds if is_same_attempt else None,
+        checkpoint_seconds=old.checkpoint_seconds if is_same_attempt else None,
+        evaluate_seconds=old.evaluate_seconds if is_same_attempt else None,
+        goodput=old.goodput,
+        result=dict(lead.result) or old.result,
+        reported_at=reported_at,
+    )
+
+
+def _lead(ranks: dict[int, RankProgress]) -> RankProgress:
+    """Rank 0's word, or the lowest rank's that spoke."""
+    return ranks[min(ranks)]
+
+
+def _readable(value: float | None) -> float | None:
+    """As many digits as people read in a column; a float's own are up to 17."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def _finite(value: float) -> float | None:
+    """A sum or a product with one decimal; None where it is beyond a float's range: JSON has no infinity."""
+    return round(value, 1) if math.isfinite(value) else None
+
+
+def _eta(lead: RankProgress) -> float | None:
+    if lead.eta_seconds is not None:
+        return _finite(max(lead.eta_seconds, 0.0))
+    if lead.step is None or lead.total_steps is None or lead.step_seconds is None:
+        return None
+    return _finite(max(lead.total_steps - lead.step, 0) * max(lead.step_seconds, 0.0))

@@ -1,0 +1,218 @@
+"""A worker that the kubelet's crash back-off keeps waiting gets a new pod, as part of the restart that is under way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.reconciling.builders import (
+    NOW,
+    container,
+    decided,
+    ended,
+    happened,
+    job,
+    kinds,
+    observed,
+    pod,
+    pods,
+    running,
+    said,
+    settled,
+)
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.reconciling import decide
+from trainmaster.reconciling.decision import Assign, Decision
+from trainmaster.reconciling.observed.snapshot import PodView
+from trainmaster.reconciling.times import to_text
+from trainmaster.rendering import Settings
+
+
+def exited(worker: int = 1, attempt: int = 1, *, restarts: int = 1, ago: float = 1.0, **fields: Any) -> PodView:
+    """A pod whose container has ended with its agent's report, and had been started again so many times before."""
+    end = ended(1, ago=ago, report=said(worker, "Failed", attempt, ago=ago))
+    return pod(worker, worker_container=container("terminated", **{"restarts": restarts, "end": end, **fields}))
+
+
+def waiting(message: str, *, restarts: int = 1, ago: float = 1.0, reason: str = "CrashLoopBackOff") -> PodView:
+    """The same when the kubelet says that it waits."""
+    end = ended(1, ago=ago, report=said(1, "Failed", ago=ago))
+    view = container("waiting", restarts=restarts, last_end=end, reason=reason, message=message)
+    return pod(1, worker_container=view)
+
+
+def answer(*given: PodView, status: JobStatus | None = None, **policy: Any) -> Decision:
+    of = job(status or running(), failurePolicy=policy) if policy else job(status or running())
+    return decided(of, settled(of, observed(given=pods(*given))))
+
+
+def test_the_pod_is_deleted_while_the_attempt_is_held_and_told_once() -> None:
+    decision = answer(exited())
+    status = decision.status
+    assert (status.phase, status.attempt, status.restarts, status.disruptions) == ("Restarting", 1, 1, 0)
+    assert status.replacing_pod_uids == ["uid-1"]
+    # The template first: what comes in the pod's place must not begin the attempt again.
+    assert kinds(decision) == ["Assign 1 Hold to bert-0", "Apply StatefulSet x2", "Delete bert-1"]
+    assert happened(decision) == ["Error", "ReplacingPods"]
+    (told,) = [item for item in status.conditions if item.type == "Running"]
+    assert told.reason == "ReplacingPods"
+    assert "replacing bert-1, which the kubelet's crash back-off would keep waiting" in told.message
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        pods(pod(1, deleting=True, deadline=NOW + 30, worker_container=exited().worker_container)),
+        pods()[:1],
+        pods(pod(1, uid="new", node=None, worker_container=None)),
+    ],
+    ids=["on its way out", "gone", "replaced"],
+)
+def test_its_loss_is_no_disruption_and_one_attempt_opens_when_the_new_pod_is_there(around: tuple[PodView, ...]) -> None:
+    # Within the time in which a stronger cause replaces a recorded one; the operator may be another one by now.
+    status = decided(job(answer(exited()).status), observed(given=around), NOW + 0.5).status
+    assert (status.restarts, status.disruptions, status.failures[0].reason) == (1, 0, "Error")
+    if around[-1].uid == "new":
+        assert (status.phase, status.attempt, status.pod_uids) == ("Starting", 2, ["uid-0", "new"])
+        assert status.replacing_pod_uids == []
+    else:
+        assert (status.phase, status.attempt) == ("Restarting", 1)
+
+
+def test_all_that_has_exited_is_replaced_together() -> None:
+    assert answer(exited(0), exited(1)).status.replacing_pod_uids == ["uid-0", "uid-1"]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        exited(restarts=0),
+        exited(started_at=None, end=ended(137)),
+        exited(end=ended(1, "StartError")),
+        exited(end=ended(1, report=said(1, "Failed", 2))),
+        exited(ago=6.0),
+        waiting("back-off 5s restarting failed container=worker"),
+        waiting("back-off 10s restarting failed container=worker", ago=12.0),
+        waiting("", reason="ImagePullBackOff"),
+        waiting("", reason="CreateContainerError"),
+        pod(1, worker_container=container("running", restarts=1, last_end=ended(1, report=said(1, "Failed")))),
+    ],
+    ids=[
+        "the first restart comes at once",
+        "an agent that died without a word",
+        "a container that couldn't be started",
+        "a report of no attempt that is over",
+        "a wait that is over sooner than a new pod is there",
+        "a short wait, by the kubelet's words",
+        "a wait that is over, by the kubelet's words",
+        "an image",
+        "a container that can't be made",
+        "started again meanwhile",
+    ],
+)
+def test_nobody_else_is_replaced(view: PodView) -> None:
+    failed = said(0, "Failed")
+    of = job(running())
+    decision = decided(of, settled(of, observed(failed, given=pods(view))))
+    assert (decision.status.replacing_pod_uids, decision.status.attempt) == ([], 2)
+    assert not [kind for kind in kinds(decision) if "Delete" in kind]
+
+
+@pytest.mark.parametrize(
+    ("words", "restarts", "ago", "replaced"),
+    [
+        ("back-off 1m20s restarting failed container=worker", 4, 60.0, True),
+        ("back-off 1m20s restarting failed container=worker", 4, 76.0, False),
+        ("back-off 2.5s restarting failed container=worker", 5, 1.0, False),
+        ("back-off 5m0s restarting failed container=worker", 9, 200.0, True),
+        ("words that nobody knows", 3, 30.0, True),
+    ],
+)
+def test_the_kubelets_own_words_say_how_long_it_waits(words: str, restarts: int, ago: float, replaced: bool) -> None:
+    assert answer(waiting(words, restarts=restarts, ago=ago)).status.replacing_pod_uids == (
+        ["uid-1"] if replaced else []
+    )
+
+
+def test_a_container_that_ran_for_ten_minutes_starts_again_at_once() -> None:
+    end = replace(ended(1, ago=1.0, report=said(1, "Failed", ago=1.0)), started_at=NOW - 700)
+    assert answer(exited(restarts=3, end=end)).status.replacing_pod_uids == []
+    assert answer(exited(restarts=3, end=replace(end, started_at=NOW - 500))).status.replacing_pod_uids == ["uid-1"]
+
+
+def test_the_jobs_own_back_off_rules_where_it_is_the_longer_one() -> None:
+    longer = answer(exited(), backoff={"initialSeconds": 30}).status
+    assert (longer.phase, longer.replacing_pod_uids) == ("Restarting", [])
+    shorter = answer(exited(restarts=4), backoff={"initialSeconds": 30}).status
+    assert (shorter.replacing_pod_uids, shorter.next_attempt_time) == (["uid-1"], to_text(NOW + 30))
+    of = job(shorter, failurePolicy={"backoff": {"initialSeconds": 30}})
+    early = decided(of, observed(given=pods(pod(1, uid="new"))))
+    assert (early.status.phase, early.status.attempt) == ("Restarting", 1)
+
+
+def test_a_job_without_a_restart_left_fails_and_replaces_nobody() -> None:
+    decision = answer(exited(), maxRestarts=0)
+    assert (decision.status.phase, decision.status.replacing_pod_uids) == ("Failed", [])
+    assert not [kind for kind in kinds(decision) if "Delete" in kind]
+
+
+def test_what_a_rule_ignores_could_go_on_for_ever_and_waits_for_the_kubelet() -> None:
+    status = answer(exited(), status=running(ago=100), rules=[{"exitCodes": [1], "action": "Ignore"}]).status
+    assert (status.attempt, status.replacing_pod_uids) == (2, [])
+
+
+def test_checkpoints_that_would_go_with_the_pod_are_worth_the_wait() -> None:
+    of = job(running(), checkpoint={"volume": {"emptyDir": True}})
+    assert decided(of, settled(of, observed(given=pods(exited())))).status.replacing_pod_uids == []
+
+
+@pytest.mark.parametrize(("seconds", "replaced"), [(None, False), (5.0, True), (20.0, False)])
+def test_the_operators_settings_say_which_waits_are_too_long(seconds: float | None, replaced: bool) -> None:
+    of = job(running())
+    status = decide(of, observed(given=pods(exited())), NOW, Settings(replace_after_seconds=seconds)).status
+    assert status.replacing_pod_uids == (["uid-1"] if replaced else [])
+
+
+class TestExitsThatComeToLightLater:
+    def test_before_the_next_attempt_is_open(self) -> None:
+        status = answer(exited(1)).status
+        late = decided(job(status), observed(given=pods(exited(0), pod(1, uid="new"))), NOW + 0.5)
+        assert (late.status.phase, late.status.replacing_pod_uids) == ("Restarting", ["uid-1", "uid-0"])
+        assert "Delete bert-0" in kinds(late) and "Delete bert-1" not in kinds(late)
+        assert (late.status.restarts, late.status.disruptions) == (1, 0)
+        both = decided(job(late.status), observed(given=pods(pod(0, uid="n0"), pod(1, uid="n1"))), NOW + 1)
+        assert (both.status.attempt, both.status.pod_uids) == (2, ["n0", "n1"])
+
+    def test_after_it_has_opened_with_that_pod(self) -> None:
+        first = answer(exited(1, restarts=0)).status
+        assert (first.phase, first.attempt) == ("Starting", 2)
+        late = decided(job(first), observed(given=pods(exited(0), pod(1)), attempt=2), NOW + 0.3)
+        assert (late.status.phase, late.status.attempt, late.status.replacing_pod_uids) == ("Restarting", 2, ["uid-0"])
+        assert (late.status.restarts, late.status.disruptions, len(late.status.failures)) == (1, 0, 1)
+        assert "Delete bert-0" in kinds(late)
+        # Its ranks wait for somebody who never comes: no checkpoint to save.
+        (held,) = [action.assignment for action in late.actions if isinstance(action, Assign)]
+        assert (held.state, held.grace_seconds) == ("Hold", 0.4)
+        again = decided(job(late.status), observed(given=pods(pod(0, uid="new"), pod(1)), attempt=2), NOW + 1)
+        assert (again.status.phase, again.status.attempt, again.status.restarts) == ("Starting", 3, 1)
+
+    def test_a_report_of_the_attempt_that_runs_is_answered_as_a_failure(self) -> None:
+        first = answer(exited(1, restarts=0)).status
+        failed = decided(job(first), observed(given=pods(exited(0, attempt=2), pod(1)), attempt=2), NOW + 1).status
+        assert (failed.restarts, failed.phase, len(failed.failures)) == (2, "Restarting", 2)
+
+
+def test_a_pod_that_has_come_back_by_itself_is_kept() -> None:
+    """The operator was killed between its status and the deletion, and the kubelet was faster than its successor."""
+    status = answer(exited()).status
+    decision = decided(job(status), observed(), NOW + 12)
+    assert (decision.status.phase, decision.status.attempt) == ("Starting", 2)
+    assert not [kind for kind in kinds(decision) if "Delete" in kind]
+
+
+def test_a_suspended_job_forgets_whom_it_was_replacing() -> None:
+    status = answer(exited()).status
+    of = job(status, runPolicy={"suspend": True})
+    assert decided(of, observed(given=pods(exited()))).status.replacing_pod_uids == []

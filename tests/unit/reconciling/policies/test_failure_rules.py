@@ -1,0 +1,86 @@
+"""What a failure costs: rules, defaults, budget, back-off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.reconciling.builders import job
+from tools.reasons_page import reasons_page
+from trainmaster.reconciling.policies.attribution import Cause
+from trainmaster.reconciling.policies.failure_rules import delay, judge
+from trainmaster.reconciling.reasons import REASONS
+from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
+
+
+def judged(cause: Cause, restarts: int = 0, **policy: Any) -> tuple[str, str]:
+    spec = job(failurePolicy=policy).spec
+    assert spec is not None
+    judgement = judge(spec, cause, restarts)
+    return judgement.answer, judgement.reason
+
+
+def cause(reason: str = "Error", code: int | None = 1) -> Cause:
+    return Cause(1, reason, "worker 1 ended", worker=1, exit_code=code)
+
+
+@pytest.mark.parametrize(
+    ("of", "policy", "answer"),
+    [
+        (cause(), {}, ("Restart", "")),
+        (cause("LaunchError", 65), {}, ("Fail", "LaunchError")),
+        (cause("PreflightMismatch", 67), {}, ("Fail", "PreflightMismatch")),
+        (cause("Hung", 68), {}, ("Restart", "")),
+        (cause("Hung", 68), {"hang": {"action": "Fail"}}, ("Fail", "Hung")),
+        (
+            cause("Hung", 68),
+            {"hang": {"action": "Fail"}, "rules": [{"reasons": ["Hung"], "action": "Restart"}]},
+            ("Restart", ""),
+        ),
+        (cause(code=2), {"rules": [{"exitCodes": [2], "action": "Fail"}]}, ("Fail", "Error")),
+        (cause(code=3), {"rules": [{"exitCodes": [2], "action": "Fail"}]}, ("Restart", "")),
+        (
+            cause(code=2),
+            {"rules": [{"exitCodes": [2], "action": "Ignore"}, {"exitCodes": [2], "action": "Fail"}]},
+            ("Ignore", ""),
+        ),
+        (cause("OOMKilled", 137), {"rules": [{"reasons": ["OOMKilled"], "action": "Fail"}]}, ("Fail", "OOMKilled")),
+        (cause("LaunchError", 65), {"rules": [{"reasons": ["LaunchError"], "action": "Restart"}]}, ("Restart", "")),
+        (cause("PodDeleted", None), {"maxRestarts": 0}, ("Ignore", "")),
+        (cause("Evicted", None), {"rules": [{"reasons": ["Evicted"], "action": "Fail"}]}, ("Ignore", "")),
+        (cause("Surprise"), {}, ("Restart", "")),
+    ],
+)
+def test_the_first_rule_that_matches_wins_then_the_table(
+    of: Cause, policy: dict[str, Any], answer: tuple[str, str]
+) -> None:
+    assert judged(of, **policy) == answer
+
+
+def test_the_budget() -> None:
+    assert judged(cause(), restarts=1, maxRestarts=2) == ("Restart", "")
+    assert judged(cause(), restarts=2, maxRestarts=2) == ("Fail", "MaxRestartsExceeded")
+    assert judged(cause(), restarts=2, maxRestarts=2, rules=[{"exitCodes": [1], "action": "Ignore"}]) == ("Ignore", "")
+
+
+@pytest.mark.parametrize(("restarts", "seconds"), [(1, 5), (2, 10), (3, 20), (4, 30), (500, 30)])
+def test_the_back_off_grows_to_its_limit(restarts: int, seconds: float) -> None:
+    spec = job(failurePolicy={"backoff": {"initialSeconds": 5, "factor": 2, "maxSeconds": 30}}).spec
+    assert spec is not None
+    assert delay(spec, "Restart", cause=cause(), restarts=restarts, lived=100) == seconds
+
+
+def test_without_a_back_off_nothing_waits() -> None:
+    spec = job().spec
+    assert spec is not None
+    assert delay(spec, "Restart", cause=cause(), restarts=5, lived=0.1) == 0
+    assert delay(spec, "Ignore", cause=cause("Evicted"), restarts=0, lived=0.1) == 0
+
+
+def test_every_reason_is_documented_and_every_code_leads_to_one() -> None:
+    table = reasons_page()
+    assert all(f"| `{name}` |" in table for name in REASONS)
+    assert set(REASON_BY_EXIT_CODE.values()) <= REASONS.keys()
+    for code, name in REASON_BY_EXIT_CODE.items():
+        assert REASONS[name].exit_code == code

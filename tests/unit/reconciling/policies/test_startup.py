@@ -1,0 +1,189 @@
+"""Starting up: what keeps workers from it, told in the cluster's words, and given up in time.
+
+The waiting reasons and messages are those recorded on Kubernetes 1.36 (local/tests/data/kubernetes-pods.jsonl).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.reconciling.builders import (
+    NOW,
+    all_up,
+    container,
+    decided,
+    ended,
+    happened,
+    job,
+    kinds,
+    observed,
+    pod,
+    pods,
+    running,
+    said,
+    stream,
+)
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.reconciling.observed.snapshot import Observed, PodView, Problem
+from trainmaster.wire.report import Report
+
+NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate"
+FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}
+
+
+def failed(status: JobStatus) -> tuple[str, str]:
+    condition = next(item for item in status.conditions if item.type == "Failed")
+    return condition.reason, condition.message
+
+
+def waiting(reason: str, message: str = "", **fields: Any) -> PodView:
+    return pod(1, phase="Pending", worker_container=container("waiting", reason=reason, message=message), **fields)
+
+
+TROUBLES = [
+    pytest.param(
+        pod(1, phase="Pending", node=None, worker_container=None, unschedulable=NO_ROOM),
+        "Unschedulable",
+        f"pod bert-1 can't be scheduled: {NO_ROOM}",
+        id="no room",
+    ),
+    pytest.param(
+        waiting("ImagePullBackOff", 'Back-off pulling image "x"'),
+        "ImagePull",
+        'container worker of pod bert-1: ImagePullBackOff: Back-off pulling image "x"',
+        id="no image",
+    ),
+    pytest.param(
+        waiting("CreateContainerConfigError", 'configmap "env" not found'),
+        "CreateContainer",
+        'container worker of pod bert-1: CreateContainerConfigError: configmap "env" not found',
+        id="missing ConfigMap",
+    ),
+    pytest.param(
+        pod(
+            1,
+            phase="Pending",
+            worker_container=container("waiting", reason="PodInitializing"),
+            init_containers=(container("terminated", name="copy", end=ended(3, message="no space left")),),
+        ),
+        "InitFailed",
+        "init container copy of pod bert-1 ended with exit code 3: no space left",
+        id="init container",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lost", "reason", "message"), TROUBLES)
+def test_trouble_is_told_at_once_and_ends_the_job_at_its_deadline(lost: PodView, reason: str, message: str) -> None:
+    of = job(running(ago=10.0, **FRESH))
+    early = decided(of, observed(given=pods(lost)))
+    told = next(item for item in early.status.conditions if item.type == "Running")
+    assert (told.status, told.reason, told.message) == ("False", reason, message)
+    assert reason in happened(early)
+    assert early.requeue_after is not None
+    assert early.requeue_after <= 890.0
+    late = decided(job(early.status), observed(given=pods(lost)), NOW + 890)
+    assert late.status.phase == "Failed"
+    assert failed(late.status) == (reason, f"not all ranks were up within 900 s (startupSeconds): {message}")
+
+
+def test_the_kubelets_changing_words_are_told_once() -> None:
+    of = job(running(ago=10.0, **FRESH))
+    first = decided(of, observed(given=pods(waiting("ErrImagePull", "rpc error: not found"))))
+    second = decided(job(first.status), observed(given=pods(waiting("ImagePullBackOff", "Back-off pulling"))))
+    assert second.status == first.status
+    assert second.events == ()
+
+
+def test_trouble_that_has_passed_is_taken_back() -> None:
+    of = job(running(ago=10.0, **FRESH))
+    first = decided(of, observed(given=pods(pod(1, node=None, worker_container=None, unschedulable=NO_ROOM))))
+    gone = decided(job(first.status), observed(given=pods()))
+    assert next(item for item in gone.status.conditions if item.type == "Running").reason == "PodsScheduled"
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason", "message"),
+    [
+        (
+            waiting("InvalidImageName", 'Failed to apply default image tag "::"'),
+            "InvalidImageName",
+            'container worker of pod bert-1: InvalidImageName: Failed to apply default image tag "::"',
+        ),
+        (
+            pod(
+                1,
+                worker_container=container(
+                    "waiting",
+                    reason="RunContainerError",
+                    message="failed to start",
+                    last_end=ended(128, "StartError", message='exec: "python3": not found'),
+                ),
+            ),
+            "LaunchError",
+            'container worker of pod bert-1 couldn\'t be started: exec: "python3": not found',
+        ),
+        (
+            pod(
+                1,
+                phase="Pending",
+                worker_container=container("waiting", reason="PodInitializing"),
+                init_containers=(container("waiting", name="trainmaster-agent", reason="InvalidImageName"),),
+            ),
+            "InvalidImageName",
+            "container trainmaster-agent of pod bert-1: InvalidImageName",
+        ),
+    ],
+)
+def test_what_time_cant_heal_fails_at_once(broken: PodView, reason: str, message: str) -> None:
+    decision = decided(job(running(ago=3.0, **FRESH)), observed(given=pods(broken)))
+    assert decision.status.phase == "Failed"
+    assert failed(decision.status) == (reason, message)
+    assert kinds(decision) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reports", "message"),
+    [
+        ([pod(0)], [], "bert-1 was not created; `kubectl describe statefulset` tells why"),
+        ([pod(0), waiting("ContainerCreating")], [], "bert-1 was not running; `kubectl describe pod bert-1` tells why"),
+        ([pod(0), pod(1)], [said(0, "Running")], "the ranks of bert-1 was not up; `kubectl logs bert-1` tells why"),
+    ],
+)
+def test_the_deadline_names_who_isnt_up_where_nobody_says_why(
+    given: list[PodView], reports: list[Report], message: str
+) -> None:
+    of = job(running(ago=900.0, **FRESH))
+    status = decided(of, observed(*reports, given=given)).status
+    assert failed(status) == (
+        "StartupDeadlineExceeded",
+        f"not all ranks were up within 900 s (startupSeconds): {message}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (Problem("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW), "NameTaken"),
+        (Problem("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW), "QuotaExceeded"),
+    ],
+)
+def test_a_refused_write_is_told_and_ends_the_job_at_its_deadline(problem: Problem, reason: str) -> None:
+    of = job(running(ago=900.0, **FRESH))
+    assert failed(decided(of, Observed(problems=(problem,))).status)[0] == reason
+    early = decided(of, Observed(problems=(problem,)), NOW - 100)
+    assert next(item for item in early.status.conditions if item.type == "Running").reason == reason
+
+
+def test_the_deadline_counts_for_a_replacement_too() -> None:
+    held = decided(job(running()), observed(given=[pod(0)])).status
+    assert decided(job(held), observed(given=[pod(0)]), NOW + 899).status.phase == "Restarting"
+    assert decided(job(held), observed(given=[pod(0)]), NOW + 900).status.phase == "Failed"
+
+
+def test_once_up_there_is_no_deadline() -> None:
+    of = job(running(ago=1e6))
+    assert decided(of, observed(*all_up())).status.phase == "Running"
+    assert decided(of, observed(stream=stream(workers=()))).status.phase == "Running"

@@ -1,0 +1,97 @@
+"""Each reason of the documented table is produced by what is observed of a job, and can be read in its status."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from tests.unit.reconciling.builders import NOW, container, decided, ended, job, observed, pod, pods, running, said
+from trainmaster.api.v1alpha1 import FailureReason, JobStatus
+from trainmaster.reconciling.observed.snapshot import Observed, Problem
+from trainmaster.reconciling.reasons import REASONS
+
+STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "ago": 900.0}
+QUOTA = Problem("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
+REFUSED = Problem("apply Service bert", "Forbidden", "webhook says no", NOW)
+UNSERVED = Problem("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)
+STRANGER = Problem("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
+
+
+def failing(reason: str, **fields: Any) -> Observed:
+    return observed(said(1, "Failed", reason=reason, **fields))
+
+
+def losing(**fields: Any) -> Observed:
+    return observed(given=pods(pod(1, **fields)))
+
+
+def unable(reason: str, **fields: Any) -> Observed:
+    return losing(phase="Pending", worker_container=container("waiting", reason=reason), **fields)
+
+
+# What is observed of worker 1 (or of the job), the status before, fields of the spec.
+CASES: dict[str, tuple[Observed, dict[str, Any], dict[str, Any]]] = {
+    "Error": (failing("Error"), {}, {}),
+    "Signal": (failing("Signal", signal=11, exit_code=139), {}, {}),
+    "OOMKilled": (losing(worker_container=container(restarts=1, last_end=ended(137, "OOMKilled"))), {}, {}),
+    "Hung": (failing("Hung", exit_code=68), {}, {}),
+    "PreflightMismatch": (failing("PreflightMismatch", exit_code=67), {}, {}),
+    "MasterUnreachable": (failing("MasterUnreachable", exit_code=66, culprit=False), {}, {}),
+    "LaunchError": (failing("LaunchError", exit_code=65), {}, {}),
+    "Diverged": (failing("Diverged", exit_code=70), {}, {}),
+    "Usage": (losing(worker_container=container("terminated", end=ended(64))), {}, {}),
+    "AgentLost": (losing(worker_container=container(restarts=1, last_end=ended(137))), {}, {}),
+    "PeerLost": (failing("Error", culprit=False, error="Connection reset by peer"), {}, {}),
+    "Stopped": (observed(said(1, "Stopped")), {}, {}),
+    "PodDeleted": (losing(deleting=True), {}, {}),
+    "Evicted": (losing(deleting=True, disruption="EvictionByEvictionAPI"), {}, {}),
+    "Preempted": (losing(deleting=True, disruption="PreemptionByScheduler"), {}, {}),
+    "NodeLost": (losing(deleting=True, disruption="DeletionByTaintManager"), {}, {}),
+    "LimitExceeded": (
+        losing(phase="Failed", reason="Evicted", message="Pod ephemeral local storage usage exceeds the total limit"),
+        {},
+        {},
+    ),
+    "ImagePull": (unable("ImagePullBackOff"), STARTING, {}),
+    "InvalidImageName": (unable("InvalidImageName"), STARTING, {}),
+    "CreateContainer": (unable("CreateContainerConfigError"), STARTING, {}),
+    "InitFailed": (
+        unable("PodInitializing", init_containers=(container("terminated", name="copy", end=ended(3)),)),
+        STARTING,
+        {},
+    ),
+    "Unschedulable": (
+        losing(phase="Pending", node=None, worker_container=None, unschedulable="no GPUs"),
+        STARTING,
+        {},
+    ),
+    "QuotaExceeded": (Observed(problems=(QUOTA,)), STARTING, {}),
+    "Refused": (Observed(problems=(REFUSED,)), STARTING, {}),
+    "NotInstalled": (Observed(problems=(UNSERVED,)), STARTING, {}),
+    "NameTaken": (Observed(problems=(STRANGER,)), STARTING, {}),
+    "StartupDeadlineExceeded": (observed(given=[pod(0)]), STARTING, {}),
+    "DeadlineExceeded": (observed(), {}, {"runPolicy": {"activeDeadlineSeconds": 10}}),
+    "MaxRestartsExceeded": (failing("Error"), {}, {"failurePolicy": {"maxRestarts": 0}}),
+}
+
+
+def told(status: JobStatus) -> set[str]:
+    """The reasons in a job's failures and conditions."""
+    return {failure.reason for failure in status.failures} | {item.reason for item in status.conditions}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_reason_is_produced(reason: str) -> None:
+    around, before, spec = CASES[reason]
+    decision = decided(job(running(**before), **spec), around)
+    assert reason in told(decision.status), decision.status
+    answer = REASONS[reason].answer
+    failed = decision.status.phase == "Failed"
+    assert failed == (answer == "Fail"), "the table's answer is what happens"
+    if decision.status.failures and answer != "Fail":
+        assert decision.status.failures[0].counted == (answer == "Restart")
+
+
+def test_the_table_and_the_custom_resource_name_the_same_reasons() -> None:
+    assert set(get_args(FailureReason)) == set(REASONS)
