@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from tests.signer import environment as trusted
-from trainmaster.agent import connection, hang, inquest, metrics, recorder, stacks
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.hang import diagnosis, rank_states, recorder, stacks
+from trainmaster.agent.hang.kernel_view import describe_process
+from trainmaster.agent.network import connection, metrics
 from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.process import classification, environment, launcher
 from trainmaster.agent.process.children import Ending
@@ -218,7 +220,7 @@ def test_a_stall_has_the_limit_of_what_the_rank_is_at(written: dict[str, Any], s
     beats = Heartbeats("/nowhere", range(0, 2))
     beats.ranks = {"0": {"step": 3}, "1": written}
     beats.progressed_at = {"0": 1_000.0 + silent, "1": 1_000.0}
-    stall = hang.judge(hang.standings(limits, beats, range(2), 0.0, 1_000.0 + silent))
+    stall = rank_states.judge(rank_states.standings(limits, beats, range(2), 0.0, 1_000.0 + silent))
     assert (stall is not None) is hung
     if stall is not None:
         assert stall.rank == 1
@@ -226,12 +228,14 @@ def test_a_stall_has_the_limit_of_what_the_rank_is_at(written: dict[str, Any], s
 
 def test_ranks_that_never_write_are_not_watched() -> None:
     beats = Heartbeats("/nowhere", range(0, 1))
-    assert hang.judge(hang.standings(settings(TRAINMASTER_FIRST_STEP_TIMEOUT="1"), beats, range(1), 0.0, 1e6)) is None
+    limits = settings(TRAINMASTER_FIRST_STEP_TIMEOUT="1")
+    assert rank_states.judge(rank_states.standings(limits, beats, range(1), 0.0, 1e6)) is None
 
 
-def at(rank: int, silent: float = 20.0, **fields: Any) -> hang.Standing:
+def at(rank: int, silent: float = 20.0, **fields: Any) -> rank_states.Standing:
     """A rank that has done step 7 and may be silent for 10 s."""
-    return hang.Standing(rank, **{"step": 7, "silent": silent, "limit": 10.0, "setting": "progressSeconds", **fields})
+    values = {"step": 7, "silent": silent, "limit": 10.0, "setting": "progressSeconds", **fields}
+    return rank_states.Standing(rank, **values)
 
 
 @pytest.mark.parametrize(
@@ -248,12 +252,14 @@ def at(rank: int, silent: float = 20.0, **fields: Any) -> hang.Standing:
         pytest.param([at(0), at(1, 19.0, state="D")], 1, "", id="who waits for a device"),
         pytest.param([at(0, 20.0), at(1, 21.0)], 1, "for 21 s at step 7", id="the longest silence"),
         pytest.param([at(0), at(1, 9.0, step=6)], 1, "step 6", id="who isn't over the limit itself"),
-        pytest.param([at(0), hang.Standing(1)], 0, "", id="who never wrote is not known"),
+        pytest.param([at(0), rank_states.Standing(1)], 0, "", id="who never wrote is not known"),
     ],
 )
-def test_of_all_ranks_the_one_that_stopped_first_is_named(ranks: list[hang.Standing], named: int, why: str) -> None:
+def test_of_all_ranks_the_one_that_stopped_first_is_named(
+    ranks: list[rank_states.Standing], named: int, why: str
+) -> None:
     for order in (ranks, ranks[::-1]):
-        verdict = hang.judge(order)
+        verdict = rank_states.judge(order)
         assert verdict is not None
         assert (verdict.rank, verdict.patience) == (named, 0.0)
         assert why in verdict.sentence
@@ -261,27 +267,28 @@ def test_of_all_ranks_the_one_that_stopped_first_is_named(ranks: list[hang.Stand
 
 def test_nobody_hangs_while_a_rank_is_at_something_long() -> None:
     saving = at(1, 15.0, limit=60.0, patient=True, section="checkpoint")
-    verdict = hang.judge([at(0), saving, at(2)])
+    verdict = rank_states.judge([at(0), saving, at(2)])
     assert verdict is not None
     assert verdict.patience == 45.0
-    compiling = hang.Standing(1, silent=100.0, limit=1_800.0, patient=True)
-    assert (hang.judge([at(0, step=1), compiling]) or at(0)).patience == 1_700.0
+    compiling = rank_states.Standing(1, silent=100.0, limit=1_800.0, patient=True)
+    assert (rank_states.judge([at(0, step=1), compiling]) or at(0)).patience == 1_700.0
     for ranks in ([at(0), saving._replace(silent=61.0)], [at(0), saving._replace(step=8)], [at(0, state="T"), saving]):
-        named = hang.judge(ranks)
+        named = rank_states.judge(ranks)
         assert named is not None
         assert not named.patience, ranks
 
 
 def test_a_rank_that_waits_for_others_is_told_by_its_main_thread() -> None:
+    waits = rank_states.waits_in_collective
     head = 'Thread 0x00007f01 (most recent call first):\n  File "/x/threading.py", line 320 in wait\n\n'
     torch = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce\n'
     own = '  File "train.py", line 7 in load\n'
     main = "Current thread 0x00007f02 (most recent call first):\n"
-    assert hang.waits_in_collective(head + main + torch + own)
-    assert not hang.waits_in_collective(head + main + own * 7 + torch)
-    assert not hang.waits_in_collective(main + torch + head.replace("7f01", "7f03")), "the oldest thread comes last"
-    assert hang.waits_in_collective('Thread 7 (idle): "MainThread"\n' + torch + 'Thread 9 (idle): "other"\n' + own)
-    assert not hang.waits_in_collective("")
+    assert waits(head + main + torch + own)
+    assert not waits(head + main + own * 7 + torch)
+    assert not waits(main + torch + head.replace("7f01", "7f03")), "the oldest thread comes last"
+    assert waits('Thread 7 (idle): "MainThread"\n' + torch + 'Thread 9 (idle): "other"\n' + own)
+    assert not waits("")
 
 
 def test_a_flight_recorders_dump_is_read_without_building_anything_from_it() -> None:
@@ -320,17 +327,17 @@ def test_texts_are_bounded_as_they_travel() -> None:
     for text in ("é" * 1_000, '"' * 1_000, "\n\x00" * 500):
         short = stacks.shortened(text, 300)
         assert 0 < len(json.dumps(short)) <= 300
-    line = inquest.evidence_line(1, 0, {str(rank): {"text": "é\n" * 100_000, "step": "x"} for rank in range(16)})
+    line = diagnosis.evidence_line(1, 0, {str(rank): {"text": "é\n" * 100_000, "step": "x"} for rank in range(16)})
     assert len(connection.json_line(line)) < 65_536
     many = {str(rank): {"text": "é" * 9_000, **at(rank).to_wire(), "state": "S"} for rank in range(1_000)}
-    assert len(connection.json_line(inquest.evidence_line(2**52, 4_000, many))) < 65_536
+    assert len(connection.json_line(diagnosis.evidence_line(2**52, 4_000, many))) < 65_536
     assert line["ranks"]["3"].keys() == {"text"}
-    assert inquest.clean_evidence({"x": {}, "1": 2, "-1": {}}) == inquest.clean_evidence([]) == {}
+    assert diagnosis.clean_evidence({"x": {}, "1": 2, "-1": {}}) == diagnosis.clean_evidence([]) == {}
 
 
 def test_a_signal_for_stacks_is_not_sent_to_who_does_not_catch_it() -> None:
     assert not stacks.ask_for_stacks(os.getpid())
-    assert "State" not in hang.look_at(os.getpid())
+    assert "State" not in describe_process(os.getpid())
     received = []
     before = signal.signal(stacks.STACKS_SIGNAL, lambda number, _frame: received.append(number))
     try:
