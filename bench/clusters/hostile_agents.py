@@ -16,7 +16,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-HELLO = {"type": "hello", "lead": 0, "uid": "hostile", "attempt": 1, "members": []}
+HELLO = {"type": "hello", "leader": 0, "uid": "hostile", "attempt": 1, "workers": []}
 NO_CONTENT = b"HTTP/1.1 204 No Content\r\n\r\n"
 BLOCK = 65_536
 
@@ -72,7 +72,7 @@ async def changes() -> AsyncIterator[bytes]:
     for number in itertools.count(1):
         state = "Running" if number % 2 else "Starting"
         report = {"attempt": 1, "worker": 0, "uid": "hostile", "state": state, "at": number}
-        member = {"type": "member", "worker": 0, "uid": "hostile", "seen": 1, "connected": number % 2 == 0}
+        member = {"type": "worker", "worker": 0, "uid": "hostile", "seen": 1, "connected": number % 2 == 0}
         yield chunk(line({"type": "report", "seq": number, "report": report}) + line(member))
 
 

@@ -79,7 +79,7 @@ class FakeAgents:
         response = web.StreamResponse()
         await response.prepare(request)
         lines: list[dict[str, Any]] = [
-            {"type": "hello", "lead": 0, "uid": metadata["uid"], "attempt": 1, "members": []},
+            {"type": "hello", "leader": 0, "uid": metadata["uid"], "attempt": 1, "workers": []},
         ]
         told: set[str] = set()
         while True:
@@ -88,7 +88,7 @@ class FakeAgents:
             for worker, uid in self._by_job[key].items():
                 if uid not in told:
                     told.add(uid)
-                    lines.append({"type": "member", "worker": worker, "uid": uid, "seen": 1, "connected": True})
+                    lines.append({"type": "worker", "worker": worker, "uid": uid, "seen": 1, "connected": True})
                     report = {"attempt": 1, "worker": worker, "uid": uid, "state": "Running", "at": 1.0}
                     lines.append({"type": "report", "seq": len(told), "report": report})
             await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))

@@ -151,7 +151,7 @@ class FakedWorkers:
     def tell_member(self, agent: Agent) -> None:
         lead = self.lead(agent)
         if lead is not None:
-            lead.say({"type": "member", **agent.member()})
+            lead.say({"type": "worker", **agent.member()})
             for peer in agent.peers():
                 # Also what an earlier lead was told.
                 if peer.report is not None:
@@ -255,7 +255,7 @@ class FakedWorkers:
         members = [peer.member() for peer in (agent.peers() if is_lead else [agent])]
         attempt = agent.assignment.attempt if agent.assignment is not None else 0
         queue: asyncio.Queue[bytes] = asyncio.Queue()
-        hello = {"type": "hello", "lead": agent.worker, "uid": agent.uid, "attempt": attempt, "members": members}
+        hello = {"type": "hello", "leader": agent.worker, "uid": agent.uid, "attempt": attempt, "workers": members}
         lines = [hello]
         if is_lead:
             for peer in agent.peers():

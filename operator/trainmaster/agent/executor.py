@@ -301,11 +301,11 @@ class Worker:
                 # An operator may follow this worker, not the lead: it hears who failed before who was stopped for it.
                 self._lead.take_report(failed)
             self._stop_attempt(attempt, _seconds(line.get("graceSeconds")), _seconds(line.get("afterSeconds")))
-        elif kind in ("look", "hung", "patience"):
-            if kind == "look":
+        elif kind in ("collect", "hung", "patience"):
+            if kind == "collect":
                 # At once: to find out what is asked for may take longer than a lead waits.
                 self._link.send({"type": "ping"})
-            if not self._part.told(attempt, line) and kind == "look":
+            if not self._part.told(attempt, line) and kind == "collect":
                 # No rank of this worker can hang. Without an answer its agent would count as lost.
                 self._tell_lead(evidence_line(attempt, self._settings.worker, {}))
         elif kind == "mismatch" and isinstance(line.get("lines"), list):
@@ -378,12 +378,12 @@ class Worker:
         return {
             "worker": self._settings.worker,
             "uid": self._settings.pod_uid,
-            "lead": self._link.lead,
+            "leader": self._link.lead,
             "assignment": shown,
             "report": self._report.to_wire() if self._report else None,
             "progress": self._part.ranks,
             "environment": self._environment,
-            "members": self._lead.state(),
+            "workers": self._lead.state(),
         }
 
     def _complain(self, sentence: str) -> None:

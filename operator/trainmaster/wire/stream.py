@@ -26,7 +26,7 @@ class WorkerLine(NamedTuple):
     def parse(cls, data: object) -> WorkerLine:
         """Check a line, or an entry of a hello. Raises ProtocolError."""
         if not isinstance(data, Mapping):
-            raise ProtocolError(f"workers: {shown(data)} is not an object")
+            raise ProtocolError(f"hello.workers: {shown(data)} is not an object")
         return cls(
             worker=whole_in(data, "worker", MAX_INDEX),
             uid=text(data.get("uid"), MAX_UID),

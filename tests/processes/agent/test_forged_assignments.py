@@ -95,7 +95,7 @@ def test_an_agent_of_another_job_joins_no_lead(job: Job) -> None:
         while more := stranger.recv(4_096):
             answer += more
     assert b"101" in answer and b"assignment" not in answer, "let go without a word"
-    assert [member["worker"] for member in agent.state()["members"]] == [0]
+    assert [member["worker"] for member in agent.state()["workers"]] == [0]
 
 
 def test_without_the_namespaces_secret_nobody_gets_in_and_outcomes_travel_by_exit(job: Job) -> None:

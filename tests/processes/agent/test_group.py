@@ -40,7 +40,7 @@ def rank_pid(job: Job, rank: int, attempt: int) -> int:
 def joined(lead: Agent, size: int) -> None:
     """Wait until all workers are joined to the lead."""
     until(
-        lambda: sum(member["connected"] for member in lead.state().get("members", [])) == size,
+        lambda: sum(member["connected"] for member in lead.state().get("workers", [])) == size,
         what=f"{size} members; state is {lead.state()}",
     )
 
@@ -49,7 +49,7 @@ def test_one_killed_rank_stops_all_and_a_push_to_the_lead_starts_all_again(job: 
     agents = start_group(job, 3)
     joined(agents[0], 3)
     stream = Stream(agents[0])
-    assert stream.until(lambda line: line["type"] == "hello")["lead"] == 0
+    assert stream.until(lambda line: line["type"] == "hello")["leader"] == 0
     for attempt in (1, 2, 3):
         victim = attempt % 3
         for rank in range(3):
@@ -177,7 +177,7 @@ def test_when_the_lead_is_lost_the_next_one_takes_over_and_hears_everything_agai
     joined(agents[1], 2)
     stream = Stream(agents[1])
     hello = stream.until(lambda line: line["type"] == "hello")
-    assert hello["lead"] == 1
+    assert hello["leader"] == 1
     stream.until_reports("Running", [1, 2])
     os.kill(rank_pid(job, 2, 1), signal.SIGKILL)
     failed = stream.until_report("Failed")
@@ -207,11 +207,11 @@ def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
     replacement.until_state("Waiting", 2)
     # Its link to the lead is another connection than the one that it answers on, and may come later.
     until(
-        lambda: {"uid-0", "uid-new"} == {member["uid"] for member in agents[0].state()["members"]},
+        lambda: {"uid-0", "uid-new"} == {member["uid"] for member in agents[0].state()["workers"]},
         what="the lead knows the new pod",
     )
     stream = Stream(agents[0])
-    member = stream.until(lambda line: line["type"] == "hello")["members"][-1]
+    member = stream.until(lambda line: line["type"] == "hello")["workers"][-1]
     assert (member["worker"], member["uid"]) == (1, "uid-new")
     third = job.assignment(3, [0, 1], uids=["uid-0", "uid-new"])
     assert agents[0].request("POST", "/v1/assignment", third)[0] == 204
@@ -375,6 +375,6 @@ def test_a_member_speaks_for_itself_only(job: Job) -> None:
             assert report["state"] == "Running"
             report = stream.until(lambda line: line["type"] == "report")["report"]
         assert (report["worker"], report["uid"], report["error"]) == (5, "five", "")
-    gone = stream.until(lambda line: line["type"] == "member" and not line["connected"] and line["seen"] == 1)
+    gone = stream.until(lambda line: line["type"] == "worker" and not line["connected"] and line["seen"] == 1)
     assert gone["worker"] == 5
     stream.close()

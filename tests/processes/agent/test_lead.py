@@ -46,7 +46,7 @@ def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
         *complete, rest = rest.split(b"\n")
         assert all(len(line) < MAX_LINE_BYTES for line in complete)
         lines += [json.loads(line) for line in complete if line.startswith(b"{")]
-    told = [member["worker"] for member in lines[0]["members"]] + [line["worker"] for line in lines[1:]]
+    told = [member["worker"] for member in lines[0]["workers"]] + [line["worker"] for line in lines[1:]]
     assert sorted(told) == workers
     for sock in (*sockets, theirs):
         sock.close()

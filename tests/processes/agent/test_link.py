@@ -66,7 +66,7 @@ def test_a_lead_that_falls_silent_is_left(listener: Listener, monkeypatch: pytes
     monkeypatch.setattr(follower, "SILENCE_SECONDS", 0.3)
     loop, made = make_link(listener, [])
     loop.run_once(0.1)
-    peer = listener.accept(UPGRADED + b'{"type":"followed","value":true}\n')
+    peer = listener.accept(UPGRADED + b'{"type":"watched","value":true}\n')
     turn(loop, lambda: made.lead == 0 and made.followed)
     assert made.contact.reached
     # The machine behind it is gone without a word: nothing comes any more, not even a reset.
@@ -109,7 +109,7 @@ def test_a_lead_whose_worker_has_a_new_pod_is_left_for_that_pod(listener: Listen
     def joined(uid: str) -> socket.socket:
         turn(loop, lambda: bool(select.select([listener.socket], [], [], 0)[0]))
         loop.run_once(0.1)
-        return listener.accept(UPGRADED + b'{"type":"followed","value":true,"uid":"%s"}\n' % uid.encode())
+        return listener.accept(UPGRADED + b'{"type":"watched","value":true,"uid":"%s"}\n' % uid.encode())
 
     old = joined("a")
     turn(loop, lambda: made.followed)

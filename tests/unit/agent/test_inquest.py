@@ -61,7 +61,7 @@ def test_who_is_named(
         lambda *given: named.append(given),
     )
     inquest.stalled(3, 3)
-    assert inquest.question == said[0] == {"type": "look", "attempt": 3, "bytes": 40_000}
+    assert inquest.question == said[0] == {"type": "collect", "attempt": 3, "bytes": 40_000}
     for worker, standing in answers.items():
         inquest.take(worker, {"attempt": 3, "ranks": {str(worker): standing}})
     loop.over()

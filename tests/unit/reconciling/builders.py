@@ -27,7 +27,6 @@ from trainmaster.reconciling.observed.snapshot import (
     ContainerEnd,
     ContainerView,
     Job,
-    MemberView,
     Observed,
     PodView,
     StreamView,
@@ -35,6 +34,7 @@ from trainmaster.reconciling.observed.snapshot import (
 from trainmaster.reconciling.times import to_text
 from trainmaster.rendering import Settings
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import WorkerLine
 
 NOW = 1_795_233_600.0
 UID = "5f0c7a7e-job"
@@ -143,9 +143,9 @@ def all_up(attempt: int = 1, workers: int = 2) -> tuple[Report, ...]:
 def stream(attempt: int = 1, workers: Iterable[int] = (0, 1), **seen: int) -> StreamView:
     """A connected stream whose members have seen the attempt; `w1=0` says that worker 1 has seen none."""
     members = tuple(
-        MemberView(worker, f"uid-{worker}", seen.get(f"w{worker}", attempt), connected=True) for worker in workers
+        WorkerLine(worker, f"uid-{worker}", seen.get(f"w{worker}", attempt), connected=True) for worker in workers
     )
-    return StreamView(connected=True, lead=0, since=NOW - 50, members=members)
+    return StreamView(connected=True, leader=0, since=NOW - 50, workers=members)
 
 
 def observed(*reports: Report, given: Iterable[PodView] | None = None, attempt: int = 1, **fields: Any) -> Observed:

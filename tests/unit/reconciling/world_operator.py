@@ -12,10 +12,11 @@ from tests.unit.reconciling.world_agents import STEPS
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
-from trainmaster.reconciling.observed.snapshot import ChildView, Job, MemberView, Observed, PodView, StreamView
+from trainmaster.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, StreamView
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.states import ENDED
+from trainmaster.wire.stream import WorkerLine
 
 if TYPE_CHECKING:
     from tests.unit.reconciling.world import World
@@ -103,7 +104,7 @@ class Operator:
     def observed(self, world: World) -> Observed:
         connected = world.followed and any(pod.running for pod in world.pods.values())
         members = tuple(
-            MemberView(pod.worker, pod.uid, pod.assignment.attempt if pod.assignment else 0, connected=True)
+            WorkerLine(pod.worker, pod.uid, pod.assignment.attempt if pod.assignment else 0, connected=True)
             for pod in world.pods.values()
             if pod.running and connected and not pod.frozen
         )
@@ -120,5 +121,5 @@ class Operator:
             progress=progress,
             progress_attempt=self.status.attempt if progress else 0,
             progress_at=world.now if progress else None,
-            stream=StreamView(connected=connected, lead=0, since=START, members=members),
+            stream=StreamView(connected=connected, leader=0, since=START, workers=members),
         )

@@ -1,6 +1,6 @@
 """The lead's part of finding out which rank of the whole job stopped first.
 
-A worker whose rank is over its limit says `stalled`; the lead asks all (`look`), gathers their evidence for
+A worker whose rank is over its limit says `stalled`; the lead asks all (`collect`), gathers their evidence for
 ANSWER_SECONDS at most, and tells all the verdict: `hung`, and the worker with that rank reports it, or `patience`.
 A worker that isn't even heard since, and isn't known to have come further than the others, is the first to be named
 instead: its lead reports it as lost, because it can't. Where no verdict comes (no lead, or it is what hangs), the
@@ -61,7 +61,7 @@ class Inquest:
         self._timer = self._loop.call_later(ANSWER_SECONDS, self._decide)
         size = min(MAX_WORKER_BYTES, MAX_EVIDENCE_BYTES // max(workers, 1))
         self._asked_at = time.monotonic()
-        self._question = {"type": "look", "attempt": attempt, "bytes": size}
+        self._question = {"type": "collect", "attempt": attempt, "bytes": size}
         self._tell(self._question)
 
     @property
@@ -104,7 +104,7 @@ class Inquest:
             if first and not any(rank_states.is_stopped(standing) for standing in ranks):
                 self._lose(self._attempt, first, sentence)
                 return
-        self._tell({"type": "hung", "attempt": self._attempt, "rank": verdict.rank, "sentence": sentence})
+        self._tell({"type": "hung", "attempt": self._attempt, "rank": verdict.rank, "message": sentence})
 
 
 def evidence_line(attempt: int, worker: int, ranks: Any) -> dict[str, Any]:

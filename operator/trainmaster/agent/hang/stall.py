@@ -73,10 +73,10 @@ class StallWatch:
         return self._run.stopping or self._run.outcome is not None
 
     def told(self, line: Mapping[str, Any]) -> None:
-        """A line of the lead: `look`, `hung` or `patience`."""
+        """A line of the lead: `collect`, `hung` or `patience`."""
         self._answered = True
         kind = line.get("type")
-        if kind == "look":
+        if kind == "collect":
             size = line.get("bytes")
             if isinstance(size, int) and 0 < size <= MAX_WORKER_BYTES:
                 self._size = size
@@ -87,7 +87,7 @@ class StallWatch:
                 self._wait(float(seconds))
         elif kind == "hung" and isinstance(line.get("rank"), int):
             self._cancel()
-            self._hung(line["rank"], text(line.get("sentence"), MAX_ERROR_CHARACTERS))
+            self._hung(line["rank"], text(line.get("message"), MAX_ERROR_CHARACTERS))
 
     def _look(self, *, fresh: bool) -> None:
         if self._inquiry is not None and not (self._inquiry.done and fresh):

@@ -208,7 +208,7 @@ class Link:
         before = lines.count
         try:
             for line in lines.feed(data):
-                if line.get("type") == "followed":
+                if line.get("type") == "watched":
                     self.followed = line.get("value") is True
                     self._lead_uid = text(line.get("uid"), 64) or self._lead_uid
                     if self._joined_another():

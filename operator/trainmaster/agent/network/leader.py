@@ -119,7 +119,7 @@ class Lead:
         self._inquest.close()
         self._assignment_line = json_line({"type": "assignment", "assignment": assignment.signed})
         self._table.tell(self._assignment_line)
-        self._emit({"type": "member", **self._own.to_wire(True)})
+        self._emit({"type": "worker", **self._own.to_wire(True)})
 
     def take_report(self, report: Report) -> None:
         """Keep a report and pass it on; the same one again is only acknowledged again."""
@@ -175,14 +175,14 @@ class Lead:
         members = self.state()
         hello = {
             "type": "hello",
-            "lead": self._settings.worker,
+            "leader": self._settings.worker,
             "uid": self._settings.pod_uid,
             "attempt": 0 if self._assignment is None else self._assignment.attempt,
-            "members": members[:MEMBERS_IN_HELLO],
+            "workers": members[:MEMBERS_IN_HELLO],
         }
         connection.on_data = lambda _data: None
         connection.on_close = lambda: self._stream_closed(connection)
-        lines = [hello, *({"type": "member", **member} for member in members[MEMBERS_IN_HELLO:])]
+        lines = [hello, *({"type": "worker", **member} for member in members[MEMBERS_IN_HELLO:])]
         for kept in sorted(self._kept.values(), key=lambda kept: kept.seq):
             lines.append({"type": "report", "seq": kept.seq, "report": kept.report.to_wire()})
         self._streams.append(connection)
@@ -226,7 +226,7 @@ class Lead:
             self._table.arrived(connection)
             if member and member[0].connection is connection:
                 member[0].connection = None
-                self._emit({"type": "member", **member[0].to_wire(False)})
+                self._emit({"type": "worker", **member[0].to_wire(False)})
 
         connection.on_data = receive
         connection.on_close = closed
@@ -251,9 +251,9 @@ class Lead:
         member = Member(worker, uid, connection)
         member.seen = whole(line.get("seen")) or 0
         self._members[worker] = member
-        self._emit({"type": "member", **member.to_wire(False)})
+        self._emit({"type": "worker", **member.to_wire(False)})
         connection.send(self._assignment_line)
-        connection.send_line({"type": "followed", "value": self.followed, "uid": self._settings.pod_uid})
+        connection.send_line({"type": "watched", "value": self.followed, "uid": self._settings.pod_uid})
         if self._inquest.question is not None:
             connection.send_line(self._inquest.question)
         failed = self._failed_report()
@@ -297,7 +297,7 @@ class Lead:
             seen = whole(line.get("attempt"))
             if seen is not None and seen > member.seen:
                 member.seen = seen
-                self._emit({"type": "member", **member.to_wire(False)})
+                self._emit({"type": "worker", **member.to_wire(False)})
 
     def _taking_part(self) -> frozenset[int]:
         return self._part
@@ -360,7 +360,7 @@ class Lead:
             member.connection.send_line({"type": "ack", "attempt": report.attempt})
 
     def _tell_followed(self) -> None:
-        self._table.tell(json_line({"type": "followed", "value": self.followed}))
+        self._table.tell(json_line({"type": "watched", "value": self.followed}))
         self._on_followed()
 
     def _compare_environments(self) -> None:

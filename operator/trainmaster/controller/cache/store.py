@@ -174,9 +174,9 @@ class Store:
         return True
 
     def record_progress(
-        self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float
+        self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float, most_ranks: int
     ) -> bool | None:
-        """How far a worker's ranks are, all of them: whether it is the attempt's first news, None when it is too old.
+        """How far some of a worker's ranks are: whether it is the attempt's first news, None when it is too old.
 
         Doesn't ask for a pass by itself: progress comes every second and status tells it every few.
         """
@@ -187,7 +187,9 @@ class Store:
         if attempt > record.progress_attempt:
             record.progress_attempt = attempt
             record.progress.clear()
-        record.progress[worker] = dict(ranks)
+        # A worker with many ranks sends several lines. More ranks than it has: it names others each time.
+        together = {**record.progress.get(worker, {}), **ranks}
+        record.progress[worker] = together if len(together) <= most_ranks else dict(ranks)
         record.progress_at = now
         return first
 

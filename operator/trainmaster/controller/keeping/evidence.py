@@ -27,7 +27,6 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import owner_uid
 from trainmaster.controller.keeping.logs import allows_logs
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
-from trainmaster.controller.leaders.stream_lines import EvidenceLine
 from trainmaster.controller.watching.watched import EVIDENCE_CONTENT
 from trainmaster.reconciling.observed.snapshot import Job, PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
@@ -35,6 +34,7 @@ from trainmaster.reconciling.times import since
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine
 
 logger = logging.getLogger(__name__)
 

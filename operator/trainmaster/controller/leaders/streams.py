@@ -32,19 +32,12 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.acknowledger import Acknowledger
 from trainmaster.controller.leaders.budget import StreamBudget
 from trainmaster.controller.leaders.reach import AgentAddress, Reach
-from trainmaster.controller.leaders.stream_lines import (
-    EvidenceLine,
-    Hello,
-    Line,
-    LineBuffer,
-    ProgressLine,
-    ReportLine,
-    parse_line,
-)
 from trainmaster.controller.leaders.targets import StreamTarget
-from trainmaster.reconciling.observed.snapshot import MemberView, StreamView
+from trainmaster.reconciling.observed.snapshot import StreamView
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.lines import LineBuffer
+from trainmaster.wire.stream import EvidenceLine, Hello, ProgressLine, ReportLine, StreamLine, WorkerLine, parse_line
 
 logger = logging.getLogger(__name__)
 
@@ -185,7 +178,7 @@ class _LeaderStream:
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
         # Members as the lead tells of them; the store is told once for all lines that came together.
-        self._members: dict[int, MemberView] = {}
+        self._workers: dict[int, WorkerLine] = {}
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
@@ -384,9 +377,9 @@ class _LeaderStream:
             changes += self._record_line(agent, line)
             if isinstance(line, ReportLine):
                 acknowledger.acknowledge(line.seq)
-        return changes + self._record_members()
+        return changes + self._record_workers()
 
-    def _record_line(self, agent: AgentAddress, line: Line) -> bool:
+    def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
         """Note what a line says, if it is this job's; whether the store was told of a change by it."""
         key, target = self.target.key, self.target
         job = self._store.version(key, JOBS, key.name)
@@ -398,10 +391,10 @@ class _LeaderStream:
         match line:
             case Hello():
                 self.connected_to, self._connected_at = agent, self._clock()
-                self._members = {member.worker: member for member in line.members if member.worker in target.workers}
-                return self._record_view(StreamView(True, agent.worker, self._now(), tuple(self._members.values())))
-            case MemberView() if line.worker in target.workers:
-                self._members[line.worker] = line
+                self._workers = {worker.worker: worker for worker in line.workers if worker.worker in target.workers}
+                return self._record_view(StreamView(True, agent.worker, self._now(), tuple(self._workers.values())))
+            case WorkerLine() if line.worker in target.workers:
+                self._workers[line.worker] = line
             case ReportLine(report=report) if report.worker in target.workers and report.attempt <= target.attempt:
                 return self._store.record_report(key, report)
             case ReportLine():
@@ -411,7 +404,8 @@ class _LeaderStream:
             ):
                 return False
             case ProgressLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
-                first = self._store.record_progress(key, line.attempt, line.worker, line.ranks, self._now())
+                most_ranks = target.processes[line.worker]
+                first = self._store.record_progress(key, line.attempt, line.worker, line.ranks, self._now(), most_ranks)
                 if first is not None:
                     self._progressed(key, first)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
@@ -420,10 +414,10 @@ class _LeaderStream:
                     self._evidence(target.uid, line)
         return False
 
-    def _record_members(self) -> bool:
-        """Tell the store of the members that the last lines told of."""
-        members = tuple(self._members.values())
-        return self.connected_to is not None and self._record_view(replace(self._view, members=members))
+    def _record_workers(self) -> bool:
+        """Record the workers that the last lines named."""
+        workers = tuple(self._workers.values())
+        return self.connected_to is not None and self._record_view(replace(self._view, workers=workers))
 
     def _record_view(self, view: StreamView) -> bool:
         self._view = view
@@ -434,7 +428,7 @@ class _LeaderStream:
         if since is not None and self._clock() - since >= LASTING_SECONDS:
             self._failures = self._faults = 0
         self.connected_to = None
-        self._members = {}
+        self._workers = {}
         if self._view.connected:
             self._budget.spend(0, 0, self._record_view(StreamView(since=self._now())))
 

@@ -105,7 +105,7 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     if situation.now - opened > TOUCH_FOR_SECONDS:
         return []
     members = frozenset(situation.workers)
-    seen = {member.uid for member in situation.observed.stream.members if member.seen >= assignment.attempt}
+    seen = {worker.uid for worker in situation.observed.stream.workers if worker.seen >= assignment.attempt}
     return [
         pod
         for worker, pod in situation.pods.items()

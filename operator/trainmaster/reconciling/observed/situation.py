@@ -214,8 +214,8 @@ class Situation:
         if container.state != "running" or count_ends(container) > self.ends_before.get(worker, 0):
             return False
         stream = self.observed.stream
-        heard = any(member.uid == pod.uid and member.connected for member in stream.members)
-        return not (stream.connected and (heard or stream.lead == worker))
+        heard = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
+        return not (stream.connected and (heard or stream.leader == worker))
 
     def with_status(self, status: JobStatus) -> Situation:
         """The same observations under a new status."""

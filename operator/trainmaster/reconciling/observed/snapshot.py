@@ -15,6 +15,7 @@ from trainmaster.rendering import JobIdentity
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import WorkerLine
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
@@ -169,23 +170,13 @@ class ChildView:
 
 
 @dataclass(frozen=True)
-class MemberView:
-    """An agent as its lead sees it: the pod's uid and the highest attempt that it has seen."""
-
-    worker: int
-    uid: str
-    seen: int
-    connected: bool
-
-
-@dataclass(frozen=True)
 class StreamView:
-    """The stream from the lead. `lead` is the worker index that it comes from."""
+    """The stream from the leader. `leader` is the worker index that it comes from."""
 
     connected: bool = False
-    lead: int | None = None
+    leader: int | None = None
     since: float | None = None
-    members: tuple[MemberView, ...] = ()
+    workers: tuple[WorkerLine, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,16 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders import streams
 from trainmaster.controller.leaders.budget import StreamBudget
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
-from trainmaster.controller.leaders.stream_lines import EvidenceLine, Line, LineBuffer, parse_line
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget, plan
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.lines import LineBuffer
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine, StreamLine, parse_line
 
 KEY = JobKey(b.NAMESPACE, "bert")
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-HELLO: dict[str, Any] = {"type": "hello", "lead": 0, "uid": "pod-bert-0", "attempt": 1, "members": []}
+HELLO: dict[str, Any] = {"type": "hello", "leader": 0, "uid": "pod-bert-0", "attempt": 1, "workers": []}
 END = b"0\r\n\r\n"
 
 
@@ -256,10 +257,10 @@ async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> 
 
 
 async def test_members_that_were_told_together_are_one_change() -> None:
-    flips = [{"type": "member", "worker": 0, "uid": "u", "seen": 1, "connected": n % 2 == 0} for n in range(101)]
+    flips = [{"type": "worker", "worker": 0, "uid": "u", "seen": 1, "connected": n % 2 == 0} for n in range(101)]
     async with followed(then(said(*flips, report("Running")))) as (world, _):
         await until(lambda: bool(world.snapshot().observed.reports))
-        await until(lambda: bool(world.snapshot().observed.stream.members))
+        await until(lambda: bool(world.snapshot().observed.stream.workers))
         # The job, the hello, the report; and the members once for the lines of a turn.
         assert len(world.changes) <= 4 + len(flips) // streams.LINES_A_TURN + 2
 
@@ -269,7 +270,7 @@ async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch
     ping = b'{"type":"ping"}\n'
     since_turn, most, parsed = 0, 0, 0
 
-    def counted(line: bytes, most_ranks: int) -> Line:
+    def counted(line: bytes, most_ranks: int) -> StreamLine:
         nonlocal since_turn, most, parsed
         since_turn, parsed = since_turn + 1, parsed + 1
         most = max(most, since_turn)

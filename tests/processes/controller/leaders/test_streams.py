@@ -23,11 +23,12 @@ from trainmaster.controller.apiserver.errors import Unreachable
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
-from trainmaster.controller.leaders.stream_lines import LineBuffer, parse_line
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget, plan
 from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.lines import LineBuffer
 from trainmaster.wire.names import TOKEN_HEADER
+from trainmaster.wire.stream import parse_line
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -58,10 +59,10 @@ class Lead:
         members = [{"worker": n, "uid": f"pod-bert-{n}", "seen": 1, "connected": True} for n in (0, 1, 99)]
         return {
             "type": "hello",
-            "lead": self.worker,
+            "leader": self.worker,
             "uid": f"pod-bert-{self.worker}",
             "attempt": 1,
-            "members": members,
+            "workers": members,
         }
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -145,7 +146,7 @@ class World:
 
     def connected_to(self) -> int | None:
         view = self.snapshot().observed.stream
-        return view.lead if view.connected else None
+        return view.leader if view.connected else None
 
 
 @asynccontextmanager
@@ -169,16 +170,16 @@ async def test_everything_a_lead_says_reaches_the_store_and_is_acknowledged() ->
         await until(lambda: bool(lead.acked))
         observed = w.snapshot().observed
         assert [(r.worker, r.exit_code) for r in observed.reports] == [(1, 9)]
-        assert [member.worker for member in observed.stream.members] == [0, 1], (
+        assert [member.worker for member in observed.stream.workers] == [0, 1], (
             "a worker that isn't the job's is no member"
         )
         assert lead.acked == [3]
         assert w.streams.open == 1
-        lead.say({"type": "member", "worker": 1, "uid": "pod-bert-1", "seen": 2, "connected": False})
+        lead.say({"type": "worker", "worker": 1, "uid": "pod-bert-1", "seen": 2, "connected": False})
         lead.say({"type": "progress", "attempt": 1, "worker": 0, "ranks": {"0": {"step": 7, "loss": 0.5}}})
         await until(lambda: bool(w.progressed))
         observed = w.snapshot().observed
-        assert {m.worker: (m.seen, m.connected) for m in observed.stream.members} == {0: (1, True), 1: (2, False)}
+        assert {m.worker: (m.seen, m.connected) for m in observed.stream.workers} == {0: (1, True), 1: (2, False)}
         assert observed.progress[0][0].step == 7
         assert w.progressed == [True]
 
@@ -428,22 +429,22 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
     [
         (b"[" * 20_000, "not JSON: b'[["),
         (
-            b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":%s}' % (b"[" * 900 + b"]" * 900),
-            "hello.members: ",
+            b'{"type":"hello","leader":0,"uid":"u","attempt":1,"workers":%s}' % (b"[" * 900 + b"]" * 900),
+            "hello.workers: ",
         ),
-        (b'{"type":"member","worker":%s}' % (b'{"a":' * 980 + b"0" + b"}" * 980), ""),
+        (b'{"type":"worker","worker":%s}' % (b'{"a":' * 980 + b"0" + b"}" * 980), ""),
         (
-            b'{"type":"member","worker":%s,"uid":"u","seen":1}' % (b"9" * 4_000),
+            b'{"type":"worker","worker":%s,"uid":"u","seen":1}' % (b"9" * 4_000),
             "worker: a number of more than 20 digits",
         ),
         (b'{"type":"ping","at":%s}' % (b"9" * 60_000), "not JSON: "),
         (b'{"type":["ping"]}', "type: a list of 1 items is not a text"),
         (b"{}", "type: null is not a text"),
         (b"\xff\xfe\x00", "not JSON: "),
-        (b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":7}', "hello.members: 7 is not a list"),
+        (b'{"type":"hello","leader":0,"uid":"u","attempt":1,"workers":7}', "hello.workers: 7 is not a list"),
         (
-            b'{"type":"hello","lead":0,"uid":"u","attempt":1,"members":[%s0]}' % (b"0," * 10_000),
-            "hello.members: 10001 are more than 10000",
+            b'{"type":"hello","leader":0,"uid":"u","attempt":1,"workers":[%s0]}' % (b"0," * 10_000),
+            "hello.workers: a list of 10001 items is not a list of at most 4096 workers",
         ),
         (b'{"type":"progress","attempt":1,"worker":0,"ranks":{"-1":{}}}', "progress.ranks: '-1' is not a rank"),
         (
@@ -456,7 +457,7 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
         ),
         (b'{"type":"evidence","attempt":1,"worker":0,"ranks":"all"}', "evidence.ranks: 'all' is not an object"),
         (b'{"type":"evidence","attempt":1,"worker":0,"ranks":{"3":7}}', "evidence.ranks: 7 is not an object"),
-        (b'{"type":"member","worker":true,"uid":"u","seen":1}', "worker: True is not a whole number"),
+        (b'{"type":"worker","worker":true,"uid":"u","seen":1}', "worker: True is not a whole number"),
         (
             b'{"type":"report","seq":1,"report":{"attempt":1,"worker":0,"state":"Winning"}}',
             "report.state: 'Winning' is none of",

@@ -27,10 +27,11 @@ from trainmaster.controller.cache.views import (
     pod_view,
 )
 from trainmaster.controller.cache.workload_view import workload_view
-from trainmaster.controller.leaders.stream_lines import LineBuffer, parse_line
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import MAX_LINE_BYTES
+from trainmaster.wire.lines import LineBuffer
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
+from trainmaster.wire.stream import parse_line
 
 TIME = "2026-11-22T10:00:00Z"
 CONTAINER: dict[str, Any] = {
@@ -76,11 +77,11 @@ WORKLOAD: dict[str, Any] = {
 }
 EVENT: dict[str, Any] = {"series": {"lastObservedTime": TIME}, "lastTimestamp": TIME, "eventTime": TIME}
 LINES: list[dict[str, Any]] = [
-    {"type": "hello", "lead": 0, "uid": "u", "attempt": 3, "members": [{"worker": 0, "uid": "u", "seen": 3}]},
+    {"type": "hello", "leader": 0, "uid": "u", "attempt": 3, "workers": [{"worker": 0, "uid": "u", "seen": 3}]},
     {"type": "report", "seq": 17, "report": REPORT},
     {"type": "progress", "attempt": 3, "worker": 1, "ranks": {"5": PROGRESS}},
     {"type": "evidence", "attempt": 3, "worker": 1, "ranks": {"5": {"step": 1, "text": "x"}}},
-    {"type": "member", "worker": 1, "uid": "u", "seen": 3, "connected": False},
+    {"type": "worker", "worker": 1, "uid": "u", "seen": 3, "connected": False},
 ]
 STATUS: dict[str, Any] = {"kind": "Status", "reason": "Conflict", "message": "m", "details": {"retryAfterSeconds": 3}}
 

@@ -166,9 +166,9 @@ def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> No
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.changes.clear()
-    assert world.store.record_progress(KEY, 2, 0, {0: RankProgress(step=5)}, 1.0) is True
-    assert world.store.record_progress(KEY, 2, 1, {1: RankProgress(step=5)}, 2.0) is False
-    assert world.store.record_progress(KEY, 1, 0, {0: RankProgress(step=99)}, 3.0) is None
+    assert world.store.record_progress(KEY, 2, 0, {0: RankProgress(step=5)}, 1.0, 1) is True
+    assert world.store.record_progress(KEY, 2, 1, {1: RankProgress(step=5)}, 2.0, 1) is False
+    assert world.store.record_progress(KEY, 1, 0, {0: RankProgress(step=99)}, 3.0, 1) is None
     assert world.changes == []
     observed = world.snapshot().observed
     assert (observed.progress_attempt, observed.progress[0][0].step) == (2, 5)

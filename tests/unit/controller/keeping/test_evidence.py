@@ -21,12 +21,12 @@ from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room_for
-from trainmaster.controller.leaders.stream_lines import EvidenceLine, parse_line
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import parse_ranks
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine, parse_line
 
 KEY = JobKey(b.NAMESPACE, "bert")
 

@@ -1,0 +1,139 @@
+"""The lines of a leader's stream: what is written is read as it was, and a worker's ranks are never left out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.hostile_json import JSON
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.joining import (
+    Ack,
+    Assigned,
+    Collect,
+    Environment,
+    FollowerMessage,
+    Hung,
+    Joined,
+    LeaderMessage,
+    Mismatch,
+    Patience,
+    Reported,
+    Seen,
+    Stalled,
+    Stop,
+    Watched,
+    parse_from_follower,
+    parse_from_leader,
+)
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_LINE_BYTES, MAX_PROCESSES, MAX_RANKS_IN_LINE
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.stream import (
+    EvidenceLine,
+    Hello,
+    Ping,
+    ProgressLine,
+    ReportLine,
+    StreamLine,
+    WorkerLine,
+    parse_line,
+    split,
+)
+
+REPORT = Report(3, 1, "u", "Failed", "gpu-7", 5, 1, None, "Error", "words", 1763700000.123, culprit=False)
+PROGRESS = ProgressLine(3, 1, {5: RankProgress(step=120, loss=0.31, section="train", result=(("a", 1.0),))}, 7.5)
+EVIDENCE = EvidenceLine(3, 1, {5: RankState(120, "train", 12.3, 10.0, "x", True, "S", 240, True, "stack")}, 7.5)
+STREAM: tuple[StreamLine, ...] = (
+    Hello(0, "u", 3, (WorkerLine(0, "u", 3, True), WorkerLine(1, "v", 2, False))),
+    WorkerLine(1, "u", 3, False),
+    ReportLine(17, REPORT),
+    PROGRESS,
+    EVIDENCE._replace(more=True),
+    Ping(),
+)
+FOLLOWERS: tuple[FollowerMessage, ...] = (
+    Joined("uid", 1, "u", 3),
+    Reported(REPORT),
+    PROGRESS,
+    EVIDENCE,
+    Stalled(3),
+    Seen(4),
+    Environment(4, {"torch": "2.11"}),
+    Ping(),
+)
+LEADERS: tuple[LeaderMessage, ...] = (
+    Assigned({"attempt": 3, "signatures": {}}),
+    Ack(3),
+    Watched(True, "u"),
+    Watched(False),
+    Stop(3, 0.4, 1.5, REPORT),
+    Stop(3, 0.4),
+    Collect(3, 40_000),
+    Hung(3, 5, "rank 5 made no progress"),
+    Patience(3, 45.0),
+    Mismatch(3, ("torch differs",)),
+    Ping(),
+)
+
+
+def parse_text(data: dict[str, Any]) -> StreamLine:
+    """A line as text; a ping where Python itself can't write it that deep."""
+    try:
+        return parse_line(json.dumps(data).encode())
+    except RecursionError:
+        return Ping()
+
+
+@pytest.mark.parametrize("line", STREAM, ids=lambda line: type(line).__name__)
+def test_a_line_of_the_stream_survives_the_wire(line: StreamLine) -> None:
+    assert parse_line(json.dumps(line.to_wire()).encode()) == line
+
+
+@pytest.mark.parametrize("message", FOLLOWERS, ids=lambda message: type(message).__name__)
+def test_what_a_follower_says_survives_the_wire(message: FollowerMessage) -> None:
+    assert parse_from_follower(json.loads(json.dumps(message.to_wire()))) == message
+
+
+@pytest.mark.parametrize("message", LEADERS, ids=lambda message: type(message).__name__)
+def test_what_a_leader_says_survives_the_wire(message: LeaderMessage) -> None:
+    assert parse_from_leader(json.loads(json.dumps(message.to_wire()))) == message
+
+
+@given(st.sampled_from([line.to_wire() for line in (*STREAM, *FOLLOWERS, *LEADERS)]), st.data())
+def test_anything_in_any_field_is_a_message_or_refused(line: dict[str, Any], data: st.DataObject) -> None:
+    damaged = {**line, data.draw(st.sampled_from(sorted(line))): data.draw(JSON)}
+    for parse in (parse_text, parse_from_follower, parse_from_leader):
+        try:
+            message = parse(damaged)
+        except ProtocolError as error:
+            assert len(str(error)) < 300
+        else:
+            if not isinstance(message, Assigned):
+                json.dumps(message.to_wire(), allow_nan=False).encode()
+
+
+def test_of_a_worker_with_as_many_ranks_as_one_can_have_none_is_left_out() -> None:
+    """Its evidence was cut to 128 ranks and its progress to 256, though a worker may have 1,024."""
+    text = "\n" * (MAX_EVIDENCE_BYTES // MAX_RANKS_IN_LINE - 250)
+    state = RankState(10**9, "checkpoint", 12_345.678, 1_800.0, "failurePolicy.hang.firstStepSeconds", True, "S", 10**9)
+    progress = RankProgress(*[10**9] * 2, *[1234567.891] * 5, 10**9, *[1234567.891] * 3, "checkpoint", 60.0)
+    whole_evidence = EvidenceLine(3, 1, {rank: state._replace(text=text) for rank in range(MAX_PROCESSES)})
+    whole_progress = ProgressLine(3, 1, dict.fromkeys(range(MAX_PROCESSES), progress))
+    for lines in (split(whole_evidence), split(whole_progress)):
+        written = [json.dumps(line.to_wire(), separators=(",", ":")).encode() for line in lines]
+        assert max(map(len, written)) < MAX_LINE_BYTES
+        read = [parse_line(line) for line in written]
+        assert read == lines
+        ranks = [rank for line in lines for rank in line.ranks]
+        assert ranks == list(range(MAX_PROCESSES))
+        assert [line.more for line in lines] == [True] * (len(lines) - 1) + [False]
+
+
+def test_a_worker_without_ranks_answers_in_one_line() -> None:
+    assert split(EvidenceLine(3, 1, {})) == [EvidenceLine(3, 1, {})]
