@@ -1,4 +1,4 @@
-"""What the tests of the training loop share."""
+"""The tests of the training loop share a place for their runs' metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _reports() -> Iterator[None]:
-    """A place for the metrics of runs whose test doesn't look at them; in the environment, which ranks inherit."""
+    """Makes a place for the metrics of runs whose test doesn't read them; ranks inherit its name."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINLOOP_TEST_REPORTS"] = folder
         yield

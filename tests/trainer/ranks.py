@@ -1,4 +1,4 @@
-"""Real ranks for tests: processes that join over gloo on this machine.
+"""Tests start real ranks: processes that join over gloo on this machine.
 
 They are forked from one clean server process that has torch imported (and has computed nothing, so no threads are
 lost in the fork), which makes a group of four start in a fraction of a second instead of four imports.
@@ -31,7 +31,7 @@ TOY = ["--set", "task.name=tests.trainer.toy:Toy", "--set", "batch.size=8", "--s
 
 
 def free_port() -> int:
-    """A port of this machine below the ephemeral range, so that no outgoing connection takes it meanwhile."""
+    """Returns a port below the ephemeral range, so that no outgoing connection uses it meanwhile."""
     while True:
         port = random.SystemRandom().randrange(15000, 28000)
         with socket.socket() as probe:
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
-    """What torchrun or the agent gives a rank; each rank is a worker of its own."""
+    """Returns the variables that torchrun or the agent sets for a rank; each rank is a worker of its own."""
     one = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", **more}
 
@@ -64,7 +64,7 @@ def start_rank(
 
 
 def run_ranks(size: int, function: Callable[..., Any], *arguments: Any, seconds: float = 150) -> list[Any]:
-    """Call `function(*arguments)` in `size` ranks; what each returned, in rank order."""
+    """Call `function(*arguments)` in `size` ranks; returns what each returned, in rank order."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         outs = [Path(folder) / f"{rank}" for rank in range(size)]

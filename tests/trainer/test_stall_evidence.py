@@ -116,7 +116,7 @@ def test_the_ranks_below_a_torchrun_of_the_users_own_are_diagnosed(job: Job) -> 
 
 
 def evidence_and_report(stream: Stream) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
-    """Each rank's newest evidence, and the report of the failure."""
+    """Returns each rank's newest evidence, and the report of the failure."""
     found: dict[int, dict[str, Any]] = {}
     while True:
         line = stream.until(

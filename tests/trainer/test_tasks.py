@@ -1,4 +1,4 @@
-"""test_tasks.py"""
+"""The built-in tasks learn from small local data: text, causal language models, sentence pairs (T18, T19)."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Harm:
 
 
 def _put(checkpoint: storage.Checkpoint, name: str, content: bytes) -> None:
-    """Put a file into a checkpoint, and the hashes that go with it: who can write there can do that too."""
+    """Put a file into a checkpoint, and the hashes that go with it: a program that can write there can do that too."""
     file = checkpoint.path / name
     file.parent.mkdir(exist_ok=True, parents=True)
     file.write_bytes(content)
@@ -133,7 +133,7 @@ def _saved_by_torch(value: Any) -> bytes:
 @pytest.mark.torch
 @pytest.mark.parametrize("reads", ["full", "sharded"])
 def test_a_checkpoint_made_to_harm_runs_nothing_and_is_passed_over(tmp_path: Path, reads: str) -> None:
-    """The newest checkpoint is of who can write to the volume: torch's pickled `.metadata`, and a rank's file."""
+    """The newest checkpoint is an attacker's: torch's pickled `.metadata`, and a rank's file."""
     mark, path = tmp_path / "harmed", tmp_path / "checkpoints"
     changes: dict[str, Any] = {"checkpoint": {"path": str(path), "format": reads, "every_steps": 2}}
     run_ranks(2, train, config(tmp_path, **changes), 2)

@@ -1,4 +1,4 @@
-"""Small tasks with exact answers: a classifier of numbers, and a language model with padding."""
+"""Two small tasks have exact answers: a classifier of numbers, and a language model with padding."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ class Words(Toy):
 
 
 def reports() -> str:
-    """Where runs put their metrics when a test doesn't look at them; conftest.py makes and deletes it."""
+    """Returns the directory of metrics that no test reads; conftest.py makes and deletes it."""
     return os.environ["TRAINLOOP_TEST_REPORTS"]
 
 
 def config(path: Any = None, **changes: Any) -> Config:
-    """A short run in double precision, without files unless `path` says where; `changes` replace whole sections."""
+    """Returns a short run in double precision, with files only in `path`; `changes` replace whole sections."""
     document: dict[str, Any] = {
         "task": {"name": "tests.trainer.toy:Toy"},
         "steps": 6,
@@ -146,9 +146,7 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 
 def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
-    """Train in this rank; weights, samples seen, and the learning rates used. With `steps`, save and stop after so
-    many.
-    """
+    """Train in this rank; returns weights, samples seen, learning rates. With `steps`, save and stop after those."""
     rates: list[float] = []
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
@@ -182,5 +180,5 @@ def same_bits(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> b
 
 
 def toy(**options: Any) -> dict[str, Any]:
-    """The section of a configuration that trains on `Toy` with these options."""
+    """Returns the section of a configuration that trains on `Toy` with these options."""
     return {"task": {"name": "tests.trainer.toy:Toy", "options": options}}

@@ -1,10 +1,10 @@
-"""DeepSpeed with a `ds_config.json`, started by torchrun (never by the `deepspeed` launcher inside it).
+"""DeepSpeed trains with a `ds_config.json`, started by torchrun (never by the `deepspeed` launcher inside it).
 
     deepspeed_train.py --config training.yaml --deepspeed ds_config.json
 
 Task, data order, seed and length come from trainloop's configuration, so that runs can be compared with trainloop's
-own; the engine, its optimizer and ZeRO come from DeepSpeed. `train_batch_size` of the file is the global batch: what
-each rank takes of it is recomputed for the number of ranks that there are.
+own; the engine, its optimizer and ZeRO come from DeepSpeed. `train_batch_size` of the file is the global batch: each
+rank's share is recomputed for the number of ranks that there are.
 """
 
 from __future__ import annotations

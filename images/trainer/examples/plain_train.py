@@ -1,5 +1,4 @@
-"""A script of one's own: torchrun's environment, DDP, and one line that tells Trainmaster how far it is. Needs torch
-only.
+"""A script of one's own needs torch only: torchrun's environment, DDP, and one line that reports its progress.
 
 It classifies points by whether they are inside a circle, saves a checkpoint it can go on from, and stops on SIGTERM.
 """
@@ -22,7 +21,7 @@ SAVE_EVERY = 50
 
 
 def heartbeat(step: int, loss: float) -> None:
-    """The line: a file is written beside its final name and renamed (docs/protocol.md, Progress)."""
+    """Report progress: a file is written beside its final name and renamed (docs/protocol.md, Progress)."""
     if name := os.environ.get("TRAINMASTER_PROGRESS_FILE"):
         beside = pathlib.Path(f"{name}.{os.environ['RANK']}.tmp")
         beside.write_text(json.dumps({"step": step, "totalSteps": STEPS, "loss": loss}))
@@ -30,19 +29,19 @@ def heartbeat(step: int, loss: float) -> None:
 
 
 def main() -> int:
-    stop_asked = False
+    stop_requested = False
 
-    def ask(*_: object) -> None:
-        nonlocal stop_asked
-        stop_asked = True
+    def request_stop(*_: object) -> None:
+        nonlocal stop_requested
+        stop_requested = True
 
-    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGTERM, request_stop)
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1))
     # Rank 0 saves, so rank 0 loads and sends the others what it has: workers may have disks of their own. Tensors, and
-    # no objects: those would travel as pickles, which run code where they arrive.
+    # no objects: those would travel as pickles, which run code where they are read.
     saved = torch.load(CHECKPOINT, weights_only=True) if rank == 0 and CHECKPOINT.is_file() else None
     if saved:
         network.load_state_dict(saved["model"])
@@ -68,7 +67,7 @@ def main() -> int:
         loss.backward()
         optimizer.step()
         heartbeat(step, loss.item())
-        stop = torch.tensor(int(stop_asked))
+        stop = torch.tensor(int(stop_requested))
         dist.all_reduce(stop, dist.ReduceOp.MAX)
         if rank == 0 and (step % SAVE_EVERY == 0 or step == STEPS or stop):
             print(f"step {step}/{STEPS} loss {loss.item():.4f}", flush=True)
