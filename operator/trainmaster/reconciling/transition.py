@@ -1,12 +1,73 @@
-"""What a policy answers: a phase, why, and what changes in the status with it."""
+"""What a policy answers: a phase, the reason for it, and what else changes in the status."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any
 
-from trainmaster.api.v1alpha1 import Phase
+from trainmaster.api.v1alpha1 import Condition, Failure, JobStatus, Phase, Progress, TimeSpent, WorkerCounts
+
+
+class Unset(Enum):
+    """The value of a field that a change leaves as it is; None is a value like any other."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """New values for fields of a JobStatus, by the same names and of the same types."""
+
+    phase: Phase | Unset = UNSET
+    conditions: list[Condition] | Unset = UNSET
+    observed_generation: int | Unset | None = UNSET
+    attempt: int | Unset = UNSET
+    restarts: int | Unset = UNSET
+    disruptions: int | Unset = UNSET
+    workers: WorkerCounts | Unset = UNSET
+    replicas: int | Unset = UNSET
+    selector: str | Unset | None = UNSET
+    worker_order: list[int] | Unset = UNSET
+    resizing: bool | Unset | None = UNSET
+    scheduling_backoff: bool | Unset | None = UNSET
+    scheduling_backoffs: int | Unset = UNSET
+    node_failures: dict[str, int] | Unset = UNSET
+    avoided_nodes: list[str] | Unset = UNSET
+    replacing_pod_uids: list[str] | Unset = UNSET
+    pod_uids: list[str | None] | Unset = UNSET
+    pod_restart_counts: list[int] | Unset = UNSET
+    start_time: str | Unset | None = UNSET
+    attempt_start_time: str | Unset | None = UNSET
+    suspended_seconds: float | Unset = UNSET
+    completion_time: str | Unset | None = UNSET
+    next_attempt_time: str | Unset | None = UNSET
+    progress: Progress | Unset | None = UNSET
+    time_spent: TimeSpent | Unset | None = UNSET
+    failures: list[Failure] | Unset = UNSET
+
+    def __or__(self, later: StatusChange) -> StatusChange:
+        """Both changes; where both set a field, the later one counts."""
+        return StatusChange(**(self._values() | later._values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._values())
+
+    def apply(self, status: JobStatus) -> JobStatus:
+        """Returns the status with the new values."""
+        return status.model_copy(update=self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not UNSET}
+
+
+_FIELDS = tuple(field.name for field in fields(StatusChange))
+
+# The job waits for nothing that a policy has asked for.
+NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, scheduling_backoff=None)
 
 
 @dataclass(frozen=True)
@@ -16,4 +77,4 @@ class Transition:
     phase: Phase
     reason: str
     message: str
-    changes: Mapping[str, Any] = field(default_factory=dict)
+    change: StatusChange = StatusChange()

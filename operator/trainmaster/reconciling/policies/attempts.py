@@ -11,9 +11,8 @@ A lost pod opens nothing: the group is held, and exactly one attempt opens when 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.situation import Situation, count_ends, is_alive, is_silence
@@ -21,11 +20,11 @@ from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
 from trainmaster.reconciling.policies.attribution import Cause, cause_of
 from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
-from trainmaster.reconciling.policies.quarantine import blame, unblame
+from trainmaster.reconciling.policies.quarantine import with_failure, without_failure
 from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.times import since, to_seconds, to_text
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
 
 # Until the watch has confirmed what happened (measured: 1 to 2 s).
@@ -47,20 +46,20 @@ def create(situation: Situation) -> Transition | None:
     if known > 0:
         # The status was lost (a backup without it was restored): agents only follow a higher attempt.
         message = f"the status was lost; attempt {known} is replaced when all pods are there"
-        changes = {"attempt": known, "start_time": started, "attempt_start_time": started}
-        return Transition("Restarting", "StatusLost", message, changes)
+        change = StatusChange(attempt=known, start_time=started, attempt_start_time=started)
+        return Transition("Restarting", "StatusLost", message, change)
     return Transition(
         "Pending",
         "Created",
         f"waiting for the pods of {_count(len(situation.everybody))}",
-        {
-            "attempt": 1,
-            "start_time": started,
-            "attempt_start_time": started,
-            "pod_uids": [],
-            "pod_restart_counts": [],
-            "worker_order": _ranks(situation, situation.everybody),
-        },
+        StatusChange(
+            attempt=1,
+            start_time=started,
+            attempt_start_time=started,
+            pod_uids=[],
+            pod_restart_counts=[],
+            worker_order=_worker_order(situation, situation.everybody),
+        ),
     )
 
 
@@ -143,36 +142,31 @@ def advance(situation: Situation) -> Transition:
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
         return waiting
-    changes: dict[str, Any] = {}
+    change = StatusChange()
     if situation.slept_through:
         # Later the kubelet's words may be forgotten: the ends never count.
         ends = {**situation.ends_before, **situation.slept_through}
-        changes = {"pod_restart_counts": [ends.get(worker, 0) for worker in situation.workers]}
+        change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
     if _are_placed(situation):
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
-        changes = {"worker_order": _ranks(situation, workers), **_members(situation, workers)}
-    if situation.up >= set(situation.workers) and (situation.members or changes):
+        change = _members(situation, workers)
+    if situation.up >= set(situation.workers) and (situation.members or change):
         return Transition(
             "Running",
             "AllRanksUp",
             f"attempt {status.attempt}: all ranks are up",
-            {**changes, "scheduling_backoffs": 0},
+            change | StatusChange(scheduling_backoffs=0),
         )
-    if status.phase == "Pending" and changes:
-        return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", changes)
-    return replace(waiting, changes=changes)
+    if status.phase == "Pending" and change:
+        return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
+    return replace(waiting, change=change)
 
 
-def fail(situation: Situation, reason: str, message: str, changes: Mapping[str, Any] | None = None) -> Transition:
+def fail(situation: Situation, reason: str, message: str, change: StatusChange | None = None) -> Transition:
     """The job is over and has failed."""
-    ended = {
-        "completion_time": to_text(situation.now),
-        "next_attempt_time": None,
-        "resizing": None,
-        "scheduling_backoff": None,
-    }
-    return Transition("Failed", reason, message, {**(changes or {}), **ended, "replacing_pod_uids": []})
+    ended = NO_WAIT | StatusChange(completion_time=to_text(situation.now), replacing_pod_uids=[])
+    return Transition("Failed", reason, message, (change or StatusChange()) | ended)
 
 
 def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transition:
@@ -192,17 +186,15 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
         restarts=restarts,
         lived=since(situation.now, status.attempt_start_time),
     )
-    changes: dict[str, Any] = {
-        "restarts": restarts,
-        "disruptions": status.disruptions + (0 if counted else 1),
-        "failures": _recording(situation, cause, counted=counted, at=at),
-        "next_attempt_time": to_text(situation.now + wait) if wait > 0 else None,
-        "node_failures": status.node_failures,
-        "avoided_nodes": status.avoided_nodes,
-        **blame(situation, cause),
-    }
+    nodes = with_failure(situation, cause)
+    change = nodes.change | StatusChange(
+        restarts=restarts,
+        disruptions=status.disruptions + (0 if counted else 1),
+        failures=_recording(situation, cause, counted=counted, at=at),
+        next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
+    )
     told = f"attempt {cause.attempt} ended: {cause.message}"
-    moving = cause.node is not None and cause.node in changes["avoided_nodes"]
+    moving = cause.node is not None and cause.node in nodes.avoided
     if situation.silent:
         told += "; its pod is replaced if it stays silent"
     if moving:
@@ -212,15 +204,16 @@ def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transi
         waiting = crash_loop_backoff.outlasting(situation, situation.everybody, cause.attempt, situation.now + wait)
     if waiting:
         told += f"; {crash_loop_backoff.sentence(waiting)}"
-    changes["replacing_pod_uids"] = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    change |= StatusChange(replacing_pod_uids=replacing)
     if wait <= 0 and situation.complete and not moving and not waiting:
         opening = _opening(situation, situation.everybody)
-        return Transition("Starting", "AttemptOpened", told, {**changes, **opening})
+        return Transition("Starting", "AttemptOpened", told, change | opening)
     if wait > 0:
-        return Transition("Restarting", "BackOff", f"{told}; the next attempt waits {wait:g} s", changes)
+        return Transition("Restarting", "BackOff", f"{told}; the next attempt waits {wait:g} s", change)
     if waiting:
-        return Transition("Restarting", "ReplacingPods", told, changes)
-    return Transition("Restarting", "WaitingForPods", f"{told}; waiting for the pods of all workers", changes)
+        return Transition("Restarting", "ReplacingPods", told, change)
+    return Transition("Restarting", "WaitingForPods", f"{told}; waiting for the pods of all workers", change)
 
 
 def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
@@ -237,10 +230,10 @@ def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
         "Restarting",
         "DeterminingCause",
         f"attempt {cause.attempt} ended: {cause.message}; waiting {whom}",
-        {
-            "failures": _recording(situation, cause, counted=False, provisional=True),
-            "next_attempt_time": to_text(situation.now + _settling_seconds(situation, cause.attempt)),
-        },
+        StatusChange(
+            failures=_recording(situation, cause, counted=False, provisional=True),
+            next_attempt_time=to_text(situation.now + _settling_seconds(situation, cause.attempt)),
+        ),
     )
 
 
@@ -258,14 +251,14 @@ def _silent(situation: Situation, attempt: int) -> list[int]:
 
 
 def _give_up(situation: Situation, cause: Cause, judgement: Judgement, at: str | None = None) -> Transition:
-    changes = {
-        "restarts": situation.status.restarts,
-        "disruptions": situation.status.disruptions,
-        "failures": _recording(situation, cause, counted=False, at=at),
-    }
+    change = StatusChange(
+        restarts=situation.status.restarts,
+        disruptions=situation.status.disruptions,
+        failures=_recording(situation, cause, counted=False, at=at),
+    )
     reason = judgement.reason or cause.reason
     message = f"attempt {cause.attempt} failed: {judgement.message or cause.message}"
-    return fail(situation, reason, message, changes)
+    return fail(situation, reason, message, change)
 
 
 def _correct(situation: Situation, before: Situation, cause: Cause, failure: Failure) -> Transition:
@@ -274,15 +267,12 @@ def _correct(situation: Situation, before: Situation, cause: Cause, failure: Fai
     if judgement.answer == "Fail":
         return _give_up(before, cause, judgement, failure.failed_at)
     counted = judgement.answer == "Restart"
-    changes = {
-        "restarts": before.status.restarts + (1 if counted else 0),
-        "disruptions": before.status.disruptions + (0 if counted else 1),
-        "failures": _recording(before, cause, counted=counted, at=failure.failed_at),
-        "node_failures": before.status.node_failures,
-        "avoided_nodes": before.status.avoided_nodes,
-        **blame(before, cause),
-    }
-    return Transition(situation.status.phase or "Starting", "", "", changes)
+    change = with_failure(before, cause).change | StatusChange(
+        restarts=before.status.restarts + (1 if counted else 0),
+        disruptions=before.status.disruptions + (0 if counted else 1),
+        failures=_recording(before, cause, counted=counted, at=failure.failed_at),
+    )
+    return Transition(situation.status.phase or "Starting", "", "", change)
 
 
 def _judged(situation: Situation, cause: Cause) -> Judgement:
@@ -292,17 +282,13 @@ def _judged(situation: Situation, cause: Cause) -> Judgement:
 def _without(situation: Situation, failure: Failure) -> Situation:
     """The accounts as they were before the newest failure was recorded."""
     status = situation.status
-    free = not failure.counted and not failure.provisional
-    return situation.with_status(
-        status.model_copy(
-            update={
-                "failures": status.failures[1:],
-                "restarts": max(status.restarts - (1 if failure.counted else 0), 0),
-                "disruptions": max(status.disruptions - (1 if free else 0), 0),
-                **unblame(situation, failure),
-            }
-        )
+    uncounted = not failure.counted and not failure.provisional
+    change = without_failure(situation, failure).change | StatusChange(
+        failures=status.failures[1:],
+        restarts=max(status.restarts - (1 if failure.counted else 0), 0),
+        disruptions=max(status.disruptions - (1 if uncounted else 0), 0),
     )
+    return situation.with_status(change.apply(status))
 
 
 def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
@@ -356,17 +342,15 @@ def _recording(
     return [failure, *situation.status.failures][:MAX_FAILURES]
 
 
-def _opening(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+def _opening(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
     workers = in_rank_order(situation, workers)
-    return {
-        "attempt": situation.status.attempt + 1,
-        "attempt_start_time": to_text(situation.now),
-        "next_attempt_time": None,
-        "resizing": None,
-        "replacing_pod_uids": [],
-        "worker_order": _ranks(situation, workers),
-        **_members(situation, workers),
-    }
+    return _members(situation, workers) | StatusChange(
+        attempt=situation.status.attempt + 1,
+        attempt_start_time=to_text(situation.now),
+        next_attempt_time=None,
+        resizing=None,
+        replacing_pod_uids=[],
+    )
 
 
 def _are_placed(situation: Situation) -> bool:
@@ -381,17 +365,22 @@ def _has_node(situation: Situation, worker: int) -> bool:
     return pod is not None and is_alive(pod) and pod.node is not None
 
 
-def _ranks(situation: Situation, workers: tuple[int, ...]) -> list[int]:
+def _worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
     """Only elastic jobs and those with a topology remember them: all others train with everybody, by index."""
     spec = situation.spec
     return list(workers) if spec.elastic is not None or spec.scheduling.topology is not None else []
 
 
-def _members(situation: Situation, workers: tuple[int, ...]) -> dict[str, Any]:
+def _members(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
+    """The order of the attempt's workers, their pods, and how often these have ended before."""
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.members
     ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
-    return {"pod_uids": [pod.uid for pod in pods], "pod_restart_counts": [0] * len(pods) if first else ends}
+    return StatusChange(
+        worker_order=_worker_order(situation, workers),
+        pod_uids=[pod.uid for pod in pods],
+        pod_restart_counts=[0] * len(pods) if first else ends,
+    )
 
 
 def _highest_attempt(situation: Situation) -> int:

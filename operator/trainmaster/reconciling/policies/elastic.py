@@ -13,7 +13,7 @@ from __future__ import annotations
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import held_since, open_attempt, restart_at
 from trainmaster.reconciling.times import since, to_text
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
 
 # Seconds that an attempt has run before it is stopped to grow: it has to pay for its start first.
@@ -31,7 +31,7 @@ def resize(situation: Situation) -> Transition | None:
         return None
     message = f"from {len(current)} to {len(wanted)} workers; the ranks save a checkpoint and stop"
     until = to_text(situation.now + rank_grace_seconds(situation.spec))
-    return Transition("Restarting", "Resizing", message, {"resizing": True, "next_attempt_time": until})
+    return Transition("Restarting", "Resizing", message, StatusChange(resizing=True, next_attempt_time=until))
 
 
 def reopen_resized(situation: Situation) -> Transition | None:

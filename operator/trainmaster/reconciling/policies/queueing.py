@@ -11,7 +11,6 @@ The operator plays the part that Kueue's own integrations play for a Job (pkg/co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from trainmaster.reconciling.actions.children import scaled_to_zero, workload_manifest
 from trainmaster.reconciling.decision import Action, Apply, DeleteChild, ReportWorkload, WorkloadCondition
@@ -24,7 +23,7 @@ from trainmaster.reconciling.observed.kueue_admission import (
 )
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import ChildView, WorkloadView
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import scheduler_of
 from trainmaster.wire.names import HASH_ANNOTATION
 
@@ -45,13 +44,8 @@ def queued(situation: Situation) -> Transition | None:
     if workload is None and started and _is_unknown(situation):
         # Nobody has looked yet, or nobody can: that is no reason to stop what trains.
         return None
-    changes: dict[str, Any] = {
-        "next_attempt_time": None,
-        "resizing": None,
-        "scheduling_backoff": None,
-        "replacing_pod_uids": [],
-    }
-    return Transition("Suspended", "Queued", _why(situation, workload), changes)
+    change = NO_WAIT | StatusChange(replacing_pod_uids=[])
+    return Transition("Suspended", "Queued", _why(situation, workload), change)
 
 
 def workload_actions(situation: Situation) -> Iterator[Action]:

@@ -11,7 +11,7 @@ from trainmaster.reconciling.decision import DeletePod, PodRef
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.policies import crash_loop_backoff
 from trainmaster.reconciling.policies.attempts import restart_at
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import StatusChange, Transition
 
 
 def replace(situation: Situation) -> Transition | None:
@@ -38,8 +38,8 @@ def replace(situation: Situation) -> Transition | None:
     if not late:
         return None
     message = f"attempt {ended} ended; {crash_loop_backoff.sentence(late)}"
-    changes = {"replacing_pod_uids": [*status.replacing_pod_uids, *(pod.uid for pod in late)]}
-    return Transition("Restarting", "ReplacingPods", message, changes)
+    change = StatusChange(replacing_pod_uids=[*status.replacing_pod_uids, *(pod.uid for pod in late)])
+    return Transition("Restarting", "ReplacingPods", message, change)
 
 
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:

@@ -15,7 +15,7 @@ from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import held_since, restart_at
 from trainmaster.reconciling.policies.elastic import able_workers
 from trainmaster.reconciling.times import since, to_seconds, to_text
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import StatusChange, Transition
 
 # Share of startupSeconds that pods may be without a node while others hold theirs.
 PATIENCE = 0.2
@@ -41,7 +41,7 @@ def begin(situation: Situation) -> Transition | None:
         "Restarting",
         "SchedulingBackoff",
         message,
-        {"scheduling_backoff": True, "scheduling_backoffs": times, "next_attempt_time": until},
+        StatusChange(scheduling_backoff=True, scheduling_backoffs=times, next_attempt_time=until),
     )
 
 
@@ -52,9 +52,8 @@ def retry(situation: Situation) -> Transition | None:
     if situation.now < (restart_at(situation) or 0.0):
         message = "waiting without pods before asking for nodes again"
         return Transition("Restarting", "SchedulingBackoff", message)
-    return Transition(
-        "Restarting", "SchedulingRetried", "asking for all workers once more", {"scheduling_backoff": None}
-    )
+    change = StatusChange(scheduling_backoff=None)
+    return Transition("Restarting", "SchedulingRetried", "asking for all workers once more", change)
 
 
 def begins_at(situation: Situation) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.times import to_text
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 
 
 def success(situation: Situation) -> Transition | None:
@@ -20,10 +20,5 @@ def success(situation: Situation) -> Transition | None:
         if not finished >= set(situation.workers):
             return None
         message = f"all workers finished in attempt {situation.status.attempt}"
-    changes = {
-        "completion_time": to_text(situation.now),
-        "next_attempt_time": None,
-        "resizing": None,
-        "scheduling_backoff": None,
-    }
-    return Transition("Succeeded", "Finished", message, changes)
+    change = NO_WAIT | StatusChange(completion_time=to_text(situation.now))
+    return Transition("Succeeded", "Finished", message, change)

@@ -6,11 +6,9 @@ Resuming brings the pods back and, when all are there, opens a new attempt.
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainmaster.reconciling.observed.situation import Situation, suspended_since
 from trainmaster.reconciling.times import since, to_text
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 
 
 def suspend(situation: Situation) -> Transition | None:
@@ -18,13 +16,7 @@ def suspend(situation: Situation) -> Transition | None:
     if not situation.spec.run_policy.suspend:
         return None
     message = "runPolicy.suspend is true; set it to false to go on"
-    changes: dict[str, Any] = {
-        "next_attempt_time": None,
-        "resizing": None,
-        "scheduling_backoff": None,
-        "replacing_pod_uids": [],
-    }
-    return Transition("Suspended", "Suspended", message, changes)
+    return Transition("Suspended", "Suspended", message, NO_WAIT | StatusChange(replacing_pod_uids=[]))
 
 
 def resume(situation: Situation) -> Transition | None:
@@ -37,5 +29,5 @@ def resume(situation: Situation) -> Transition | None:
         "Restarting",
         "Resumed",
         "resumed; waiting for the pods of all workers",
-        {"suspended_seconds": round(suspended, 3), "attempt_start_time": to_text(situation.now)},
+        StatusChange(suspended_seconds=round(suspended, 3), attempt_start_time=to_text(situation.now)),
     )

@@ -5,8 +5,6 @@ Nothing here moves by itself: the same observations give the same status, so an 
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import Job
@@ -16,7 +14,7 @@ from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
 from trainmaster.reconciling.status.time_spent import book_time
-from trainmaster.reconciling.transition import Transition
+from trainmaster.reconciling.transition import UNSET, StatusChange, Transition
 from trainmaster.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"
@@ -24,23 +22,26 @@ INVALID_SPEC = "InvalidSpec"
 
 def report(situation: Situation, transition: Transition) -> JobStatus:
     """The job's status after a transition."""
-    update: dict[str, Any] = {
-        **transition.changes,
-        **forgive(situation),
-        "phase": transition.phase,
-        "observed_generation": situation.job.generation,
-        "workers": _counts(situation, transition),
-        # Pods of an ended job are about to go: counting them down would only be writes.
-        "replicas": 0 if transition.phase in TERMINAL_PHASES else len(situation.pods),
-        "selector": f"{JOB_UID_LABEL}={situation.job.uid}",
-        "progress": due_progress(situation, is_terminal=transition.phase in TERMINAL_PHASES),
-        "conditions": _conditions(situation, transition),
-    }
-    status = situation.status.model_copy(update=update)
+    is_over = transition.phase in TERMINAL_PHASES
+    change = (
+        transition.change
+        | forgive(situation)
+        | StatusChange(
+            phase=transition.phase,
+            observed_generation=situation.job.generation,
+            workers=_counts(situation, transition),
+            # Pods of an ended job are about to go: counting them down would only be writes.
+            replicas=0 if is_over else len(situation.pods),
+            selector=f"{JOB_UID_LABEL}={situation.job.uid}",
+            progress=due_progress(situation, is_terminal=is_over),
+            conditions=_conditions(situation, transition),
+        )
+    )
+    status = change.apply(situation.status)
     if status == situation.status:
         return status
     # A status that is written anyway has the newest progress and all time up to it; neither is a reason to write one.
-    return book_time(situation, status.model_copy(update={"progress": newest_progress(situation)}))
+    return book_time(situation, StatusChange(progress=newest_progress(situation)).apply(status))
 
 
 def rejected(job: Job, now: float) -> JobStatus:
@@ -55,13 +56,10 @@ def rejected(job: Job, now: float) -> JobStatus:
         conditions = with_condition(
             conditions, "Running", "False", INVALID_SPEC, message, now=now, generation=generation
         )
-    return job.status.model_copy(
-        update={
-            "phase": job.status.phase or "Pending",
-            "observed_generation": job.generation,
-            "conditions": conditions,
-        }
+    change = StatusChange(
+        phase=job.status.phase or "Pending", observed_generation=job.generation, conditions=conditions
     )
+    return change.apply(job.status)
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
@@ -75,11 +73,11 @@ def unreadable(job: Job, now: float) -> JobStatus:
         now=now,
         generation=job.generation,
     )
-    return job.status.model_copy(update={"conditions": conditions})
+    return StatusChange(conditions=conditions).apply(job.status)
 
 
 def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
-    opened = transition.changes.get("attempt", situation.status.attempt) != situation.status.attempt
+    opened = transition.change.attempt not in (UNSET, situation.status.attempt)
     alive = [worker for worker, pod in situation.pods.items() if is_alive(pod)]
     finished = frozenset() if opened else situation.finished
     up = frozenset() if opened else situation.up - finished

@@ -33,6 +33,7 @@ from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.status.conditions import condition
 from trainmaster.reconciling.times import to_seconds, to_text
+from trainmaster.reconciling.transition import StatusChange
 from trainmaster.wire.progress import RankProgress
 
 CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
@@ -106,7 +107,7 @@ class _Books:
         if progress is not None:
             ratio = goodput(time) if progress.furthest_step is not None else None
             progress = progress.model_copy(update={"goodput": ratio})
-        return status.model_copy(update={"time_spent": time, "progress": progress})
+        return StatusChange(time_spent=time, progress=progress).apply(status)
 
     def compare(self, section: str | None) -> None:
         """A report has been booked."""
