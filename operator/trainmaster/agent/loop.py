@@ -39,7 +39,7 @@ class Loop:
         self._order = itertools.count()
         self._soon: deque[Callable[[], None]] = deque()
         self._on_signal: dict[int, Callable[[], None]] = {}
-        self._stopped = False
+        self.stopped = False
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -83,13 +83,8 @@ class Loop:
         signal.signal(number, self._signalled)
 
     def stop(self) -> None:
-        """Let `run` return after the present round."""
-        self._stopped = True
-
-    def run(self) -> None:
-        """Run until `stop`."""
-        while not self._stopped:
-            self.run_once()
+        """Say that this was the last round."""
+        self.stopped = True
 
     def run_once(self, limit: float = 60.0) -> None:
         """Wait for what comes next (at most `limit` seconds) and do it."""

@@ -66,30 +66,21 @@ def _run(words: list[str]) -> int:
         settings = read_settings(os.environ)
     except UsageError as error:
         return _refuse(os.environ.get("TRAINMASTER_TERMINATION_LOG", ""), str(error), EXIT_USAGE)
-    from trainmaster.agent.executor import Worker
+    from trainmaster.agent.executor import Executor
 
     # With it ranks could speak for any job of the namespace.
     environ = {name: value for name, value in os.environ.items() if name != AGENTS_SECRET_VARIABLE}
     try:
-        return Worker(settings, command, environ).run(_terminated)
+        return Executor(settings, command, environ).run(_terminated)
     except LaunchError as error:
+        from trainmaster.agent.planner.classification import failed
         from trainmaster.wire.report import Report
 
-        code = 65
         report = Report(
-            _assigned_attempt(settings),
-            settings.worker,
-            settings.pod_uid,
-            "Failed",
-            settings.node,
-            None,
-            code,
-            None,
-            "LaunchError",
-            str(error),
-            time.time(),
+            _assigned_attempt(settings), settings.worker, settings.pod_uid, "Starting", settings.node, at=time.time()
         )
-        return _refuse(settings.termination_log, str(error), code, report.termination_message())
+        report = failed(report, "LaunchError", str(error))
+        return _refuse(settings.termination_log, str(error), report.process_exit_code(), report.termination_message())
 
 
 def _assigned_attempt(settings: Settings) -> int:
@@ -140,7 +131,7 @@ def _install(path: str) -> int:
 def _state() -> int:
     """Ask the agent of this container; what it left on disk where it doesn't answer."""
     from trainmaster.agent.errors import AgentError
-    from trainmaster.agent.process.saved_report import read_mark
+    from trainmaster.agent.process.saved_report import read_report
     from trainmaster.agent.settings import read_settings
     from trainmaster.wire.names import TOKEN_HEADER
     from trainmaster.wire.reasons import EXIT_USAGE
@@ -164,6 +155,6 @@ def _state() -> int:
                 return 0
         except OSError as error:
             print(f"[agent]: the agent doesn't answer: {error}", file=sys.stderr)
-    mark = read_mark(settings.state_dir)
-    print(json.dumps({"worker": settings.worker, "report": mark.report.to_wire() if mark else None}, indent=1))
+    saved = read_report(settings.state_dir)
+    print(json.dumps({"worker": settings.worker, "report": saved.report.to_wire() if saved else None}, indent=1))
     return 0

@@ -49,7 +49,7 @@ def listener() -> Iterator[Listener]:
 def make_link(listener: Listener, received: list[dict[str, Any]]) -> tuple[Loop, follower.Link]:
     environ = {**environment(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_AGENT_PORT": str(listener.port)}
     loop = Loop()
-    made = follower.Link(loop, read_settings(environ), lambda: [{"type": "hello"}], received.append, lambda: None)
+    made = follower.Link(loop, read_settings(environ), lambda: None, received.append, lambda: None)
     made.assignment_changed(Assignment.parse({**GOOD, "hosts": ["127.0.0.1", "127.0.0.1"], "master": "127.0.0.1"}))
     return loop, made
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster.agent.process import classification
-from trainmaster.agent.process.children import Ending
+from trainmaster.agent.planner import classification
+from trainmaster.agent.planner.state import Ending
+from trainmaster.agent.process.error_files import read_error_file
+from trainmaster.wire.report import Report
 
 # A communication hook of DDP that lost its peer: pybind11 adds the Python frames.
 LOST = (
@@ -39,13 +41,9 @@ def test_a_broken_connection_is_seen_above_the_frames_of_torchs_own_parts(text: 
     printed = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
     file = tmp_path / "error.json"
     file.write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": f"Traceback\n{text}"}}}))
-    for error in (
-        classification.conclusion(text),
-        classification.conclusion(printed),
-        classification.read_error_file(str(file)),
-    ):
+    for error in (classification.conclusion(text), classification.conclusion(printed), read_error_file(str(file))):
         assert error.splitlines()[-1].endswith(said)
-        assert not classification.judge_failure(Ending(1), 1, error, 0).culprit
+        assert not classification.classify(Report(1, 1, "uid", "Starting"), Ending(1), 1, error, 0).culprit
 
 
 def test_an_error_that_only_looks_like_such_frames_stays_whole() -> None:

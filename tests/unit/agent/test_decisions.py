@@ -18,14 +18,17 @@ from trainmaster.agent.hang import diagnosis, rank_states, recorder, stacks
 from trainmaster.agent.hang.kernel_view import describe_process
 from trainmaster.agent.network import connection, metrics
 from trainmaster.agent.network.resolve import lookup_hosts
-from trainmaster.agent.process import classification, environment, launcher
-from trainmaster.agent.process.children import Ending
+from trainmaster.agent.planner import classification
+from trainmaster.agent.planner.state import Ending
+from trainmaster.agent.process import cgroup, environment, launcher
 from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.settings import Settings, read_settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.report import Report
 
 from .test_parsers import GOOD
+
+STARTING = Report(3, 1, "uid", "Starting")
 
 
 def settings(**environ: str) -> Settings:
@@ -140,15 +143,15 @@ def test_the_world_is_counted_by_worker_where_workers_differ() -> None:
     ],
 )
 def test_a_failure_is_judged_by_its_end(ending: Ending, error: str, oom_kills: int, reason: str, culprit: bool) -> None:
-    outcome = classification.judge_failure(ending, 5, error, oom_kills)
-    assert (outcome.state, outcome.reason, outcome.culprit, outcome.rank) == ("Failed", reason, culprit, 5)
-    assert outcome.error
+    report = classification.classify(STARTING, ending, 5, error, oom_kills)
+    assert (report.state, report.reason, report.culprit, report.rank) == ("Failed", reason, culprit, 5)
+    assert report.error
 
 
 def test_of_two_ranks_the_more_telling_end_is_kept() -> None:
-    broken = classification.judge_failure(Ending(1), 0, "Broken pipe", 0)
-    error = classification.judge_failure(Ending(1), 1, "ValueError", 0)
-    killed = classification.judge_failure(Ending(137, 9), 2, "", 0)
+    broken = classification.classify(STARTING, Ending(1), 0, "Broken pipe", 0)
+    error = classification.classify(STARTING, Ending(1), 1, "ValueError", 0)
+    killed = classification.classify(STARTING, Ending(137, 9), 2, "", 0)
     assert classification.more_telling(broken, error)
     assert classification.more_telling(error, killed)
     assert not classification.more_telling(killed, error)
@@ -156,12 +159,12 @@ def test_of_two_ranks_the_more_telling_end_is_kept() -> None:
 
 
 def test_both_versions_of_cgroups_tell_their_kills(tmp_path: Path) -> None:
-    assert classification.oom_kill_count(str(tmp_path)) == 0
+    assert cgroup.oom_kill_count(str(tmp_path)) == 0
     (tmp_path / "memory").mkdir()
     (tmp_path / "memory" / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
-    assert classification.oom_kill_count(str(tmp_path)) == 4
+    assert cgroup.oom_kill_count(str(tmp_path)) == 4
     (tmp_path / "memory.events").write_text("oom 1\noom_kill 2\noom_group_kill 0\n")
-    assert classification.oom_kill_count(str(tmp_path)) == 2
+    assert cgroup.oom_kill_count(str(tmp_path)) == 2
 
 
 def test_versions_are_read_without_starting_python(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from trainmaster.agent.hang import rank_states
 from trainmaster.agent.hang.diagnosis import clean_evidence
 from trainmaster.agent.network import http, leader
 from trainmaster.agent.network.connection import BrokenLines, Lines
-from trainmaster.agent.process import classification, saved_report
+from trainmaster.agent.process import saved_report
+from trainmaster.agent.process.error_files import read_error_file
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import MAX_TERMINATION_BYTES
@@ -110,8 +111,8 @@ def test_a_request_is_read_or_refused(data: bytes) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary() | damaged({**REPORT, "exited": True}).map(text_of) | damaged({"message": {}}).map(text_of))
 def test_files_of_ranks_and_of_earlier_lives_are_read_or_passed_over(tmp_path: Path, data: bytes) -> None:
-    path = Path(saved_report.mark_path(str(tmp_path)))
+    path = Path(saved_report.report_path(str(tmp_path)))
     path.write_bytes(data)
-    saved_report.read_mark(str(tmp_path))
-    assert isinstance(classification.read_error_file(str(path)), str)
+    saved_report.read_report(str(tmp_path))
+    assert isinstance(read_error_file(str(path)), str)
     progress.parse_progress(data)

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from trainmaster.agent.hang import rank_states
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.process.launcher import attempt_dir
-from trainmaster.agent.process.run import Run
+from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.settings import Settings
 
@@ -30,7 +30,7 @@ class Observation:
         self,
         loop: Loop,
         settings: Settings,
-        run: Run,
+        run: RunProcesses,
         on_up: Callable[[], None],
         send: Callable[[dict[str, Any]], None],
         on_stall: Callable[[], None],
@@ -57,7 +57,7 @@ class Observation:
         return self._heartbeats.ranks
 
     def _look_again(self) -> None:
-        if self._run.outcome is None:
+        if not self._run.ended:
             self._look()
             self._loop.call_later(LOOK_SECONDS if self._up else FIRST_LOOKS_SECONDS, self._look_again)
 
@@ -74,10 +74,12 @@ class Observation:
             self._stalled = True
             self._on_stall()
 
-    def finish(self) -> None:
-        """The ranks are gone: pass on what they wrote last."""
-        if self._heartbeats.poll() or self._unsent:
-            self._send_line()
+    def finish(self) -> dict[str, Any] | None:
+        """A line of what the ranks wrote last; None where that was sent already."""
+        if not self._heartbeats.poll() and not self._unsent:
+            return None
+        self._unsent = False
+        return self.line()
 
     def line(self) -> dict[str, Any]:
         """The progress line of docs/protocol.md."""

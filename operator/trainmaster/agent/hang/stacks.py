@@ -12,8 +12,8 @@ import os
 import re
 import signal
 
+from trainmaster.agent.planner.classification import FATAL_ERROR
 from trainmaster.agent.process import children
-from trainmaster.agent.process.classification import FATAL_ERROR
 
 STACKS_SIGNAL = signal.SIGUSR2
 STACKS_MARK = "most recent call first"

@@ -7,6 +7,7 @@ rank than one that nobody reports.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,12 +18,11 @@ from trainmaster.agent.hang.kernel_view import process_state
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stacks import main_thread_first
 from trainmaster.agent.loop import Loop, Timer
-from trainmaster.agent.process.classification import Outcome
+from trainmaster.agent.planner.events import AttemptFailed, Event, RankProvoked
 from trainmaster.agent.process.launcher import attempt_dir
-from trainmaster.agent.process.run import Run
+from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.reasons import EXIT_BY_REASON
 from trainmaster.wire.values import text
 
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
@@ -39,10 +39,11 @@ class StallWatch:
         self,
         loop: Loop,
         settings: Settings,
-        run: Run,
+        run: RunProcesses,
         observation: Observation,
         tell: Callable[[dict[str, Any]], bool],
         leave: Callable[[], bool],
+        events: deque[Event],
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -50,6 +51,8 @@ class StallWatch:
         self._observation = observation
         self._tell = tell
         self._leave = leave
+        self._events = events
+        self._conclusion: Callable[[], AttemptFailed] | None = None
         self._answered = False
         self._asked_again = False
         self._inquiry: Inquiry | None = None
@@ -70,7 +73,7 @@ class StallWatch:
     @property
     def over(self) -> bool:
         """Whether the ranks have ended, or are about to: nothing can hang any more."""
-        return self._run.stopping or self._run.outcome is not None
+        return self._run.stopping or self._run.ended
 
     def told(self, line: Mapping[str, Any]) -> None:
         """A line of the lead: `collect`, `hung` or `patience`."""
@@ -129,18 +132,23 @@ class StallWatch:
             return
         silent = not inquiry.stacks(rank) and process_state(self._run.pid_of(local_rank)) not in "TtXZ"
 
-        def outcome() -> Outcome:
+        def conclusion() -> AttemptFailed:
             if silent and inquiry.read(rank):
                 self._tell(evidence_line(self._run.attempt, self._settings.worker, inquiry.evidence(self._size)))
             stack = main_thread_first(inquiry.stacks(rank))[:STACK_CHARACTERS]
             printed = "" if stack else self._run.evidence(local_rank)[-STACK_CHARACTERS:]
             error = "\n".join(filter(None, [stack or printed, inquiry.view(rank)[:VIEW_CHARACTERS], sentence]))
-            return Outcome(
-                "Failed", rank, EXIT_BY_REASON["Hung"], None, "Hung", error[-MAX_ERROR_CHARACTERS:], culprit=True
-            )
+            return AttemptFailed(self._run.attempt, "Hung", error[-MAX_ERROR_CHARACTERS:], rank)
 
-        if not (silent and self._run.provoke(local_rank, outcome)):
-            self._run.fail(outcome())
+        if silent and self._run.provoke(local_rank):
+            self._conclusion = conclusion
+            self._events.append(RankProvoked(self._run.attempt))
+        else:
+            self._events.append(conclusion())
+
+    def conclude(self) -> AttemptFailed | None:
+        """Why the attempt failed, once a rank that was provoked has had its time."""
+        return None if self._conclusion is None else self._conclusion()
 
     def _cancel(self) -> None:
         if self._timer is not None:

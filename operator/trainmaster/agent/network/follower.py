@@ -15,7 +15,7 @@ from trainmaster.agent.loop import Loop, Timer
 from trainmaster.agent.network.connection import MAX_ASSIGNMENT_LINE_BYTES, BrokenLines, Connection, Lines, Pace
 from trainmaster.agent.network.joining import Joined, Joining
 from trainmaster.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
-from trainmaster.agent.process.preparation import MasterContact
+from trainmaster.agent.planner.state import MasterContact
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.signing import job_token
@@ -29,14 +29,14 @@ LEAD_BURST_BYTES, LEAD_BYTES_PER_SECOND = 2_097_152, 1_048_576
 
 
 class Link:
-    """See the module. `hello` gives the lines to begin with, `receive` takes the lead's, `changed` hears of a change of
-    `lead` or `followed`."""
+    """See the module. `joined` asks for the lines to begin with (`introduce`), `receive` takes the lead's, `changed`
+    says that `lead`, `followed` or `contact` may have changed."""
 
     def __init__(
         self,
         loop: Loop,
         settings: Settings,
-        hello: Callable[[], list[dict[str, Any]]],
+        joined: Callable[[], None],
         receive: Callable[[dict[str, Any]], None],
         changed: Callable[[], None],
     ) -> None:
@@ -44,7 +44,8 @@ class Link:
         self._settings = settings
         self._may_join = bool(settings.port and settings.agents_secret)
         """Else outcomes travel by exit alone."""
-        self._hello = hello
+        self._ask_for_introduction = joined
+        self._introduced = False
         self._receive = receive
         self._changed = changed
         self._assignment: Assignment | None = None
@@ -78,8 +79,7 @@ class Link:
         if not self._may_join:
             self.lead = self._settings.worker
             return
-        if self._connection is not None:
-            self._connection.send_line({"type": "seen", "attempt": assignment.attempt})
+        self.send({"type": "seen", "attempt": assignment.attempt})
         if self._joined_another():
             # The lead's worker has a new pod. The old one may live on, on a node that can't be reached.
             self._lost()
@@ -103,9 +103,16 @@ class Link:
         self._lost()
         return True
 
+    def introduce(self, lines: list[dict[str, Any]]) -> None:
+        """Send what a lead that was joined has to know first."""
+        if self._connection is not None and not self._introduced:
+            self._introduced = True
+            for line in lines:
+                self._connection.send_line(line)
+
     def send(self, line: dict[str, Any]) -> None:
-        """Tell the lead, where it is another worker and joined; after each joining it hears everything again."""
-        if self._connection is not None:
+        """Send to the lead, where it is another worker and joined; each one that is joined gets everything again."""
+        if self._connection is not None and self._introduced:
             self._connection.send_line(line)
 
     def lead_position(self) -> int:
@@ -160,6 +167,7 @@ class Link:
             return
         if position == 0:
             self._first = MasterContact(joined.connection is not None, joined.resolved, joined.problem)
+            self._changed()
         if joined.connection is None:
             self._try(position + 1)
             return
@@ -175,8 +183,8 @@ class Link:
         self._rounds = 0
         connection.on_data = self._received
         connection.on_close = self._lost
-        for line in self._hello():
-            connection.send_line(line)
+        self._introduced = False
+        self._ask_for_introduction()
         if self.lead_position() > 0:
             self._retry = self._loop.call_later(RETRY_SECONDS[-1], self._begin_round)
         self._changed()
@@ -234,4 +242,4 @@ class Link:
             # A half-open connection: its machine went away without a word.
             self._lost()
         else:
-            self._connection.send_line({"type": "ping"})
+            self.send({"type": "ping"})

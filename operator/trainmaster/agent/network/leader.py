@@ -17,8 +17,8 @@ from trainmaster.agent.network.connection import BrokenLines, Connection, Lines,
 from trainmaster.agent.network.http import chunk
 from trainmaster.agent.network.kept_lines import KeptLines
 from trainmaster.agent.network.workers import Member, Members
+from trainmaster.agent.planner.ranks import FAILURE_GRACE
 from trainmaster.agent.process.environment import mismatches
-from trainmaster.agent.process.run import FAILURE_GRACE
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError

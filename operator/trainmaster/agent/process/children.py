@@ -11,9 +11,10 @@ import os
 import signal
 import stat
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.planner.state import Ending
 
 _RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
@@ -24,13 +25,6 @@ _SET_BY_LAUNCHERS = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "TORCHELASTIC_RUN_ID"),
     *("LOCAL_SIZE", "CROSS_RANK"),
 )
-
-
-class Ending(NamedTuple):
-    """How a process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
-
-    exit_code: int
-    signal: Optional[int] = None
 
 
 def ending_of(wait_status: int) -> Ending:

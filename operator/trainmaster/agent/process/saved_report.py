@@ -1,4 +1,4 @@
-"""The mark: what was started here last, kept in the pod's emptyDir so that it outlives the agent's process.
+"""The saved report: what was started here last, kept in the pod's emptyDir so that it outlives the agent's process.
 
 It is written before the children start and again when they have ended. An agent that starts and finds it never runs
 that attempt again: a StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
@@ -8,42 +8,34 @@ from __future__ import annotations
 
 import json
 import os
-from typing import NamedTuple
 
+from trainmaster.agent.planner.state import SavedReport
 from trainmaster.wire.report import Report
 
 MAX_BYTES = 65_536
 
 
-class Mark(NamedTuple):
-    """The last report of the newest attempt that was started here."""
-
-    report: Report
-    exited: bool
-    """Whether this report has been made by exiting already: then it isn't made that way again."""
-
-
-def mark_path(state_dir: str) -> str:
-    """Where the mark is."""
+def report_path(state_dir: str) -> str:
+    """Where the saved report is."""
     return os.path.join(state_dir, "mark.json")
 
 
-def read_mark(state_dir: str) -> Mark | None:
-    """The mark, or None where nothing was ever started here (or the file is damaged, which a rename never leaves)."""
+def read_report(state_dir: str) -> SavedReport | None:
+    """The saved report; None where nothing was ever started here, or the file is damaged, as a rename leaves none."""
     try:
-        with open(mark_path(state_dir), "rb") as file:
+        with open(report_path(state_dir), "rb") as file:
             data = json.loads(file.read(MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
     report = Report.read(data)
-    return None if report is None else Mark(report, data.get("exited") is True)
+    return None if report is None else SavedReport(report, data.get("exited") is True)
 
 
-def write_mark(state_dir: str, report: Report, *, exited: bool = False) -> None:
-    """Replace the mark; after a crash at any point either the old one or the new one is there. Raises OSError."""
+def write_report(state_dir: str, report: Report, *, exited: bool = False) -> None:
+    """Replace the saved report; after a crash either the old one or the new one is there. Raises OSError."""
     data = report.to_wire()
     data["exited"] = exited
-    write_atomically(mark_path(state_dir), json.dumps(data) + "\n")
+    write_atomically(report_path(state_dir), json.dumps(data) + "\n")
 
 
 def write_atomically(path: str, text: str) -> None:

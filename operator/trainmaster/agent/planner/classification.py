@@ -1,22 +1,18 @@
 """Why a rank ended, and whether it was the cause or only suffered from another's end.
 
-The operator chooses the culprit among all workers' reports (DESIGN.md, section 4: an out-of-memory kill or a signal,
-then an error that isn't a broken connection, then a broken connection); this module delivers each worker's fact.
+The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that
+isn't a broken connection, then a broken connection); this module delivers each worker's fact.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
-from typing import NamedTuple, Optional
 
-from trainmaster.agent.process.children import Ending
+from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.states import WorkerState
-
-MAX_ERROR_FILE_BYTES = 262_144
+from trainmaster.wire.reasons import EXIT_BY_REASON
+from trainmaster.wire.report import Report
 
 # What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer.
 _BROKEN_CONNECTION = re.compile(
@@ -52,47 +48,50 @@ FATAL_ERROR = "Fatal Python error:"
 _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGKILL})
 
 
-class Outcome(NamedTuple):
-    """How this worker's part of an attempt ended; becomes a report."""
-
-    state: WorkerState
-    rank: Optional[int] = None
-    exit_code: Optional[int] = None
-    signal: Optional[int] = None
-    reason: str = ""
-    error: str = ""
-    culprit: bool = True
+def finished(report: Report) -> Report:
+    """All ranks have left with 0."""
+    return report._replace(state="Finished", exit_code=0)
 
 
-FINISHED = Outcome("Finished", exit_code=0)
-
-
-def stopped(ending: Ending | None) -> Outcome:
+def stopped(report: Report, ending: Ending | None = None) -> Report:
     """The agent was told to stop; `ending`: how the ranks then left, where known."""
-    if ending is None:
-        return Outcome("Stopped", reason="Stopped", culprit=False)
-    return Outcome("Stopped", None, ending.exit_code, ending.signal, "Stopped", culprit=False)
+    code, number = (None, None) if ending is None else ending
+    return report._replace(state="Stopped", exit_code=code, signal=number, reason="Stopped", culprit=False)
 
 
-def judge_failure(ending: Ending, rank: int | None, error: str, oom_kills: int) -> Outcome:
+def failed(report: Report, reason: str, error: str, rank: int | None = None) -> Report:
+    """The agent's own reason for a failure, with its own exit code."""
+    return report._replace(
+        state="Failed",
+        rank=rank,
+        exit_code=EXIT_BY_REASON[reason],
+        reason=reason,
+        error=error,
+        # The rank at fault may be the one that can't be reached.
+        culprit=reason != "MasterUnreachable",
+    )
+
+
+def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_kills: int) -> Report:
     """Classify a rank that ended by itself with anything but 0. `oom_kills`: the cgroup's count during the attempt."""
+    report = report._replace(state="Failed", rank=rank, exit_code=ending.exit_code, signal=ending.signal)
     if ending.signal == signal.SIGKILL and oom_kills > 0:
         kills = "kill" if oom_kills == 1 else "kills"
         note = f"killed by the kernel for memory: {oom_kills} such {kills} in this container during the attempt"
         text = f"{error}\n{note}" if error else note
-        return Outcome("Failed", rank, ending.exit_code, ending.signal, "OOMKilled", text[-MAX_ERROR_CHARACTERS:])
+        return report._replace(reason="OOMKilled", error=text[-MAX_ERROR_CHARACTERS:])
     if ending.signal is not None:
         # An abort is often the NCCL watchdog's answer to a lost peer.
         said_before, _, _ = error.partition(FATAL_ERROR)
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
         text = f"{error}\nkilled by {signal_name(ending.signal)}".lstrip()[-MAX_ERROR_CHARACTERS:]
-        return Outcome("Failed", rank, ending.exit_code, ending.signal, "Signal", text, culprit)
+        return report._replace(reason="Signal", error=text, culprit=culprit)
     exception, reason = _NAMED_BY_EXCEPTION.get(ending.exit_code, ("", ""))
     if exception and re.search(rf"^\W*(?:[\w.]+\.)?{exception}\b", error, re.MULTILINE):
-        return Outcome("Failed", rank, ending.exit_code, None, reason, error)
+        return report._replace(reason=reason, error=error)
     if _MASTER_UNREACHABLE.search(error):
-        return Outcome("Failed", rank, ending.exit_code, None, "MasterUnreachable", error, False)
-    return Outcome("Failed", rank, ending.exit_code, None, "Error", error, not broken_connection(error))
+        return report._replace(reason="MasterUnreachable", error=error, culprit=False)
+    return report._replace(reason="Error", error=error, culprit=not broken_connection(error))
 
 
 def broken_connection(error: str) -> bool:
@@ -109,17 +108,17 @@ def conclusion(text: str) -> str:
     return _NATIVE_FRAMES.sub("", text).rstrip()[-MAX_ERROR_CHARACTERS:]
 
 
-def more_telling(one: Outcome, other: Outcome) -> bool:
+def more_telling(one: Report, other: Report) -> bool:
     """Whether `other` says more about the cause than `one`, of two ranks of the same worker."""
     return _weight(other) > _weight(one)
 
 
-def _weight(outcome: Outcome) -> int:
-    if outcome.state != "Failed":
+def _weight(report: Report) -> int:
+    if report.state != "Failed":
         return 0
-    if not outcome.culprit:
+    if not report.culprit:
         return 1
-    return 3 if outcome.reason in ("OOMKilled", "Signal", "Hung") else 2
+    return 3 if report.reason in ("OOMKilled", "Signal", "Hung") else 2
 
 
 def signal_name(number: int) -> str:
@@ -128,53 +127,3 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def read_error_file(path: str) -> str:
-    """The exception in torch's error file (`torch.distributed.elastic.multiprocessing.errors.record`), or ""."""
-    try:
-        with open(path, "rb") as file:
-            message = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]
-        if isinstance(message, str):
-            return conclusion(message)
-        text = f"{message['extraInfo']['py_callstack']}\n{message['message']}"
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return conclusion(text)
-
-
-def oom_kill_count(cgroup_root: str) -> int:
-    """How often the kernel has killed for memory in this container's cgroup; 0 where it can't be read.
-
-    cgroup v2: `memory.events` (Documentation/admin-guide/cgroup-v2.rst); v1: `memory.oom_control`.
-    """
-    own = _own_cgroups()
-    for path in (
-        os.path.join(cgroup_root, own.get("", "").lstrip("/"), "memory.events"),
-        os.path.join(cgroup_root, "memory.events"),
-        os.path.join(cgroup_root, "memory", own.get("memory", "").lstrip("/"), "memory.oom_control"),
-        os.path.join(cgroup_root, "memory", "memory.oom_control"),
-    ):
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                for line in file:
-                    name, _, value = line.partition(" ")
-                    if name == "oom_kill" and value.strip().isdigit():
-                        return int(value)
-        except OSError:
-            continue
-    return 0
-
-
-def _own_cgroups() -> dict[str, str]:
-    """This process's cgroup by controller ("" for the unified one), from /proc/self/cgroup (cgroups(7))."""
-    own: dict[str, str] = {}
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:
-            for line in file:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                for controller in controllers.split(","):
-                    own[controller] = path
-    except (OSError, ValueError):
-        return own
-    return own

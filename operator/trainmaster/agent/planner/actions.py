@@ -1,0 +1,187 @@
+"""What is to be done: the values that `plan.plan` returns and the executor performs, one after the other.
+
+`plan.done` says what each has changed, so that the next plan no longer asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Union
+
+from trainmaster.agent.planner.state import Ending
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
+
+
+class KillLeftovers(NamedTuple):
+    """Kill the processes of an agent before this one."""
+
+
+class FollowAssignment(NamedTuple):
+    """Let the leader's table and the way to the leader follow a newer assignment."""
+
+    assignment: Assignment
+
+
+class Begin(NamedTuple):
+    """Save that an attempt begins here, before anything of it does: an attempt is never trained twice."""
+
+    report: Report
+    assignment: Assignment
+    node_rank: int
+
+
+class Hurry(NamedTuple):
+    """Try to reach worker 0 now, and more often for a while."""
+
+
+class RunSetup(NamedTuple):
+    """Run the setup line."""
+
+
+class CancelSetup(NamedTuple):
+    """Kill what runs of the setup line."""
+
+
+class Launch(NamedTuple):
+    """Start the launcher."""
+
+    assignment: Assignment
+    node_rank: int
+    environ: Mapping[str, str]
+
+
+class DescribeEnvironment(NamedTuple):
+    """Find out, in the background, what the ranks run in."""
+
+    attempt: int
+    environ: Mapping[str, str]
+
+
+class ExamineRank(NamedTuple):
+    """Gather what a rank that ended has left behind."""
+
+    local_rank: int
+    ending: Ending
+    was_ended: bool
+
+
+class ExamineLauncher(NamedTuple):
+    """Gather what a launcher that ended has printed last."""
+
+    ending: Ending
+
+
+class Terminate(NamedTuple):
+    """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none)."""
+
+    pids: tuple[int, ...]
+    launcher: int = 0
+
+
+class Sweep(NamedTuple):
+    """Kill every process of the attempt until none is left."""
+
+
+class Conclude(NamedTuple):
+    """Say why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
+
+
+class FlushProgress(NamedTuple):
+    """Read the ranks' progress once more: who reads of the end decides on what it knows of the way there."""
+
+
+class SaveReport(NamedTuple):
+    """Write a report to the state folder."""
+
+    report: Report
+    exited: bool
+    """Whether it is made by exiting."""
+
+
+class Publish(NamedTuple):
+    """Bring a report to the leader."""
+
+    report: Report
+
+
+class PublishProgress(NamedTuple):
+    """Bring a line of progress to the leader."""
+
+    line: Mapping[str, Any]
+
+
+class PublishEnvironment(NamedTuple):
+    """Bring what the ranks run in to the leader."""
+
+    attempt: int
+    environment: dict[str, str]
+
+
+class Introduce(NamedTuple):
+    """Say who this worker is, and all that it has to say, on a new connection to a leader."""
+
+    lines: tuple[Mapping[str, Any], ...]
+
+
+class KeepReport(NamedTuple):
+    """Show another worker's report on this worker's own streams."""
+
+    report: Report
+
+
+class AnswerAlive(NamedTuple):
+    """Send the leader a sign of life: to collect evidence may take longer than it waits."""
+
+
+class AnswerNothingHangs(NamedTuple):
+    """Send the leader evidence without any rank."""
+
+    attempt: int
+
+
+class Diagnose(NamedTuple):
+    """Let the stall diagnosis have a line of the leader."""
+
+    line: Mapping[str, Any]
+
+
+class WriteTerminationMessage(NamedTuple):
+    """Leave a report where the kubelet finds it."""
+
+    report: Report
+
+
+class Exit(NamedTuple):
+    """End the agent's process."""
+
+    code: int
+
+
+Action = Union[
+    KillLeftovers,
+    FollowAssignment,
+    Begin,
+    Hurry,
+    RunSetup,
+    CancelSetup,
+    Launch,
+    DescribeEnvironment,
+    ExamineRank,
+    ExamineLauncher,
+    Terminate,
+    Sweep,
+    Conclude,
+    FlushProgress,
+    SaveReport,
+    Publish,
+    PublishProgress,
+    PublishEnvironment,
+    Introduce,
+    KeepReport,
+    AnswerAlive,
+    AnswerNothingHangs,
+    Diagnose,
+    WriteTerminationMessage,
+    Exit,
+]

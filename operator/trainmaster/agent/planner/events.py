@@ -1,0 +1,202 @@
+"""What happened: the values that sockets, processes, files, timers and signals put into the executor's queue.
+
+The executor takes one after the other (`update.update`, then `plan.plan`), so nothing re-enters. A few events come
+back at once from an action that the executor performed (`Launched`, `RankExamined`, `SaveFailed` …).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+from trainmaster.agent.planner.state import Ending, LeaderContact
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
+
+
+class AssignmentReceived(NamedTuple):
+    """A verified assignment came: from the annotation's file, a push to this agent, or the leader."""
+
+    assignment: Assignment
+
+
+class TerminationRequested(NamedTuple):
+    """SIGTERM has arrived."""
+
+
+class DeadlinePassed(NamedTuple):
+    """A time that `plan.wake_at` named has come."""
+
+
+class LeaderContactChanged(NamedTuple):
+    """Who leads, whether an operator watches, or how near worker 0 is, has changed."""
+
+    contact: LeaderContact
+
+
+class LeaderJoined(NamedTuple):
+    """A connection to a leader stands, and nothing has been sent on it yet."""
+
+
+class Acknowledged(NamedTuple):
+    """An operator has taken in this worker's report of the attempt, or of an earlier one."""
+
+    attempt: int
+
+
+class StopRequested(NamedTuple):
+    """A rank has failed somewhere: the attempt is over."""
+
+    attempt: int
+    grace_seconds: float
+    after_seconds: float
+    report: Optional[Report]
+    """The failed worker's; None where it doesn't matter or isn't known."""
+
+
+class MismatchFound(NamedTuple):
+    """The workers' environments differ in something that must be equal."""
+
+    attempt: int
+    lines: tuple[str, ...]
+
+
+class DiagnosisMessage(NamedTuple):
+    """The leader asks for evidence of a stall (`collect`), names the rank that hangs, or grants more time."""
+
+    attempt: int
+    line: Mapping[str, Any]
+
+
+class SetupEnded(NamedTuple):
+    """The setup line has ended: its environment is known, or it has failed."""
+
+    environ: Optional[Mapping[str, str]]
+    exit_code: int = 0
+    signal: Optional[int] = None
+    error: str = ""
+
+
+class SaveFailed(NamedTuple):
+    """A report could not be written to the state folder."""
+
+    error: str
+
+
+class Launched(NamedTuple):
+    """The launcher runs."""
+
+    pid: int
+    wraps_ranks: bool
+    """Whether ranks announce themselves; else the launcher is the only rank that is known."""
+    first_rank: int
+
+
+class LaunchFailed(NamedTuple):
+    """The launcher couldn't be started."""
+
+    error: str
+
+
+class RankStarted(NamedTuple):
+    """A rank has announced itself."""
+
+    local_rank: int
+    pid: int
+
+
+class ProcessEnded(NamedTuple):
+    """A child of the agent, or a rank that is watched, has ended."""
+
+    pid: int
+    ending: Ending
+    unseen: frozenset[int] = frozenset()
+    """Pids of ranks that have ended too, of which no event has come yet."""
+
+
+class RankExamined(NamedTuple):
+    """What a rank that ended has left behind."""
+
+    local_rank: int
+    ending: Ending
+    was_ended: bool
+    """Whether the agent or torchrun had ended it."""
+    raised: bool
+    """Whether it left an exception of its own, other than that its peer was gone."""
+    evidence: str
+    oom_kills: int
+    """Kills for memory in this container since the attempt began."""
+
+
+class LauncherExamined(NamedTuple):
+    """What a launcher that ended has printed last."""
+
+    ending: Ending
+    evidence: str
+    oom_kills: int
+
+
+class RunEmptied(NamedTuple):
+    """No process of the attempt is left."""
+
+
+class RanksUp(NamedTuple):
+    """All ranks of this worker have been started and have shown life."""
+
+    attempt: int
+
+
+class Progressed(NamedTuple):
+    """A line of progress."""
+
+    attempt: int
+    line: Mapping[str, Any]
+
+
+class RankProvoked(NamedTuple):
+    """A hung rank was ended in the way that makes it print its stacks."""
+
+    attempt: int
+
+
+class AttemptFailed(NamedTuple):
+    """The agent itself finds that the attempt has failed here."""
+
+    attempt: int
+    reason: str
+    error: str
+    rank: Optional[int] = None
+
+
+class EnvironmentDescribed(NamedTuple):
+    """What the ranks of an attempt run in is known."""
+
+    attempt: int
+    environment: dict[str, str]
+
+
+Event = Union[
+    AssignmentReceived,
+    TerminationRequested,
+    DeadlinePassed,
+    LeaderContactChanged,
+    LeaderJoined,
+    Acknowledged,
+    StopRequested,
+    MismatchFound,
+    DiagnosisMessage,
+    SetupEnded,
+    SaveFailed,
+    Launched,
+    LaunchFailed,
+    RankStarted,
+    ProcessEnded,
+    RankExamined,
+    LauncherExamined,
+    RunEmptied,
+    RanksUp,
+    Progressed,
+    RankProvoked,
+    AttemptFailed,
+    EnvironmentDescribed,
+]

@@ -1,0 +1,293 @@
+"""What has to be done: `plan(state, now)` compares what should be with what is, and returns the next actions. Pure.
+
+It is level-triggered: it doesn't matter which event came last, and a plan that was carried out asks for nothing more
+until something changes. The steps are asked in the order of `_STEPS`, and the first that has something to do is all of
+the plan, so what must come before something else stands before it: progress before the report of the end, the saved
+report before the published one, the report of one attempt before the start of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.agent.planner import actions, ranks
+from trainmaster.agent.planner.leaving import exit_at
+from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State
+from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch, wanted_attempt
+from trainmaster.wire.reasons import EXIT_TERMINATED
+from trainmaster.wire.report import Report
+
+Actions = tuple[actions.Action, ...]
+
+
+def plan(state: State, now: Now) -> Actions:
+    """The next actions, in order; none: there is nothing to do until an event or `wake_at`."""
+    if state.exit_code is not None:
+        return ()
+    for step in _STEPS:
+        planned = step(state, now)
+        if planned:
+            return planned
+    return ()
+
+
+def wake_at(state: State, now: Now) -> float | None:
+    """The next moment at which time alone changes the plan, on the monotonic clock."""
+    times = [exit_at(state)]
+    if state.run is not None:
+        times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
+    if state.preparation is not None:
+        times.append(state.preparation.begun_at + state.settings.startup_timeout)
+        if state.preparation.resolved_at is not None:
+            times.append(state.preparation.resolved_at + RESOLVED_SECONDS)
+    return min((time for time in times if time is not None and now.steady < time < float("inf")), default=None)
+
+
+def done(state: State, action: actions.Action, now: Now) -> State:
+    """The state after an action was performed."""
+    change = _DONE.get(type(action))
+    if change is not None:
+        state = change(state, action, now)
+    return state._replace(outbox=tuple(each for each in state.outbox if each is not action)) if state.outbox else state
+
+
+# The steps
+
+
+def _kill_leftovers(state: State, _now: Now) -> Actions:
+    return (actions.KillLeftovers(),) if state.leftovers else ()
+
+
+def _follow_assignment(state: State, _now: Now) -> Actions:
+    if state.assignment is None or state.assignment is state.followed:
+        return ()
+    return (actions.FollowAssignment(state.assignment),)
+
+
+def _introduce(state: State, _now: Now) -> Actions:
+    return (actions.Introduce(introduction(state)),) if state.introducing else ()
+
+
+def _send(state: State, _now: Now) -> Actions:
+    return state.outbox
+
+
+def _examine(state: State, _now: Now) -> Actions:
+    if state.run is None or not state.run.examinations:
+        return ()
+    local_rank, ending, was_ended = state.run.examinations[0]
+    if local_rank is None:
+        return (actions.ExamineLauncher(ending),)
+    return (actions.ExamineRank(local_rank, ending, was_ended),)
+
+
+def _conclude(state: State, now: Now) -> Actions:
+    run = state.run
+    due = run is not None and run.conclude_at is not None and (run.emptied or now.steady >= run.conclude_at)
+    return (actions.Conclude(),) if due else ()
+
+
+def _flush_progress(state: State, _now: Now) -> Actions:
+    return (actions.FlushProgress(),) if state.unflushed else ()
+
+
+def _save_report(state: State, _now: Now) -> Actions:
+    report = state.report
+    if report is None or report.state == "Waiting" or (state.saved is not None and state.saved.report == report):
+        return ()
+    return (actions.SaveReport(report, False),)
+
+
+def _publish_report(state: State, _now: Now) -> Actions:
+    return () if state.report is None or state.report == state.published else (actions.Publish(state.report),)
+
+
+def _end_ranks(state: State, now: Now) -> Actions:
+    run = state.run
+    if run is None:
+        return ()
+    if run.terminate_at is not None and now.steady >= run.terminate_at:
+        # torchrun would wait up to 30 s for its ranks; without it they become our own children.
+        kill = run.wraps_ranks and run.grace < ranks.PLANNED_GRACE and run.launcher_ending is None
+        # Where no rank has announced itself yet, the launcher is all there is.
+        return (actions.Terminate(tuple(run.living or [run.launcher]), run.launcher if kill else 0),)
+    if run.late:
+        return (actions.Terminate(run.late),)
+    return (actions.Sweep(),) if ranks.sweep_due(run, now.steady) else ()
+
+
+def _prepare(state: State, now: Now) -> Actions:
+    preparation = state.preparation
+    if preparation is None or state.setup_runs:
+        return ()
+    if state.environ is None:
+        return (actions.RunSetup(),)
+    if not may_launch(state, now):
+        return ()
+    return (actions.Launch(preparation.assignment, preparation.node_rank, state.environ),)
+
+
+def _start(state: State, now: Now) -> Actions:
+    assignment, settings = state.assignment, state.settings
+    if assignment is None or state.terminating or state.run is not None or state.preparation is not None:
+        return ()
+    if assignment.attempt <= state.started:
+        return ()
+    report = Report(assignment.attempt, settings.worker, settings.pod_uid, "Waiting", settings.node, at=now.wall)
+    node_rank = assignment.node_rank(settings.worker, settings.pod_uid)
+    if node_rank is not None and wanted_attempt(state) is not None:
+        return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
+    if state.report is not None and state.report._replace(at=report.at) == report:
+        return ()
+    return (actions.Publish(report),)
+
+
+def _leave(state: State, now: Now) -> Actions:
+    if state.run is not None:
+        return ()
+    report = state.report
+    if state.terminating:
+        if report is None or not report.ended:
+            return (actions.Exit(EXIT_TERMINATED),)
+        return (actions.WriteTerminationMessage(report), actions.Exit(report.process_exit_code()))
+    time = exit_at(state)
+    if report is None or time is None or now.steady < time:
+        return ()
+    return (
+        actions.SaveReport(report, True),
+        actions.WriteTerminationMessage(report),
+        actions.Exit(report.process_exit_code()),
+    )
+
+
+_STEPS: tuple[Callable[[State, Now], Actions], ...] = (
+    _kill_leftovers,
+    _follow_assignment,
+    _introduce,
+    _send,
+    _examine,
+    _conclude,
+    _flush_progress,
+    _save_report,
+    _publish_report,
+    _end_ranks,
+    _prepare,
+    _start,
+    _leave,
+)
+
+
+def introduction(state: State) -> tuple[Mapping[str, Any], ...]:
+    """What this worker says first to a leader that it has joined."""
+    settings = state.settings
+    lines: list[Mapping[str, Any]] = [
+        {
+            "type": "hello",
+            "job": settings.job_uid,
+            "worker": settings.worker,
+            "uid": settings.pod_uid,
+            "seen": 0 if state.assignment is None else state.assignment.attempt,
+        }
+    ]
+    if state.environment:
+        lines.append({"type": "environment", "attempt": state.started, "environment": state.environment})
+    for report in (state.previous, state.published):
+        if report is not None:
+            lines.append({"type": "report", "report": report.to_wire()})
+    if state.progress is not None:
+        lines.append(state.progress)
+    return tuple(lines)
+
+
+# What the actions change
+
+
+def _leftovers_killed(state: State, _action: actions.KillLeftovers, _now: Now) -> State:
+    return state._replace(leftovers=False)
+
+
+def _assignment_followed(state: State, action: actions.FollowAssignment, _now: Now) -> State:
+    return state._replace(followed=action.assignment)
+
+
+def _introduced(state: State, _action: actions.Introduce, _now: Now) -> State:
+    return state._replace(introducing=False)
+
+
+def _begun(state: State, action: actions.Begin, now: Now) -> State:
+    resolved_at = now.steady if state.contact.master.resolved else None
+    return _reported(state, action.report)._replace(
+        started=action.report.attempt,
+        preparation=Preparation(action.assignment, action.node_rank, now.steady, resolved_at),
+        saved=SavedReport(action.report, False),
+        environment={},
+        outbox=(*state.outbox, actions.Hurry()),
+    )
+
+
+def _setup_started(state: State, _action: actions.RunSetup, _now: Now) -> State:
+    return state._replace(setup_runs=True)
+
+
+def _launch_tried(state: State, _action: actions.Launch, _now: Now) -> State:
+    return state._replace(preparation=None)
+
+
+def _examined(state: State, _action: actions.Action, _now: Now) -> State:
+    return (
+        state if state.run is None else state._replace(run=state.run._replace(examinations=state.run.examinations[1:]))
+    )
+
+
+def _terminated(state: State, _action: actions.Terminate, now: Now) -> State:
+    return state if state.run is None else state._replace(run=ranks.terminated(state.run, now.steady))
+
+
+def _swept(state: State, _action: actions.Sweep, _now: Now) -> State:
+    return state if state.run is None else state._replace(run=state.run._replace(sweeping=True))
+
+
+def _concluded(state: State, _action: actions.Conclude, _now: Now) -> State:
+    return state if state.run is None else state._replace(run=state.run._replace(conclude_at=None))
+
+
+def _flushed(state: State, _action: actions.FlushProgress, _now: Now) -> State:
+    return state._replace(unflushed=False)
+
+
+def _saved(state: State, action: actions.SaveReport, _now: Now) -> State:
+    return state._replace(saved=SavedReport(action.report, action.exited))
+
+
+def _published(state: State, action: actions.Publish, _now: Now) -> State:
+    return _reported(state, action.report)._replace(published=action.report)
+
+
+def _exited(state: State, action: actions.Exit, _now: Now) -> State:
+    return state._replace(exit_code=action.code)
+
+
+def _reported(state: State, report: Report) -> State:
+    if state.report is not None and report.attempt > state.report.attempt:
+        state = state._replace(previous=state.report)
+    return state._replace(report=report)
+
+
+_DONE: dict[type, Callable[[State, Any, Now], State]] = {
+    actions.KillLeftovers: _leftovers_killed,
+    actions.FollowAssignment: _assignment_followed,
+    actions.Introduce: _introduced,
+    actions.Begin: _begun,
+    actions.RunSetup: _setup_started,
+    actions.Launch: _launch_tried,
+    actions.ExamineRank: _examined,
+    actions.ExamineLauncher: _examined,
+    actions.Terminate: _terminated,
+    actions.Sweep: _swept,
+    actions.Conclude: _concluded,
+    actions.FlushProgress: _flushed,
+    actions.SaveReport: _saved,
+    actions.Publish: _published,
+    actions.Exit: _exited,
+}

@@ -1,0 +1,179 @@
+"""What the agent knows: frozen values, changed only by `update.update` and `plan.done`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+
+from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
+
+if TYPE_CHECKING:
+    from trainmaster.agent.planner.actions import Action
+
+NEVER = float("inf")
+
+
+class Now(NamedTuple):
+    """The moment."""
+
+    steady: float
+    """Seconds of the monotonic clock, for deadlines."""
+    wall: float
+    """Seconds since the epoch, for reports."""
+
+
+class Ending(NamedTuple):
+    """How a process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
+
+    exit_code: int
+    signal: Optional[int] = None
+
+
+class MasterContact(NamedTuple):
+    """How far this worker has come on the way to worker 0's agent."""
+
+    reached: bool
+    resolved: bool
+    problem: str = ""
+    """Name, address, port and the last error, for a person."""
+
+
+class LeaderContact(NamedTuple):
+    """How this worker stands with the leader."""
+
+    leader: Optional[int] = None
+    """Which worker leads; None while that isn't known."""
+    watched: bool = True
+    """Whether an operator watches the leader, or may: while it isn't known who leads, somebody may."""
+    master: MasterContact = MasterContact(False, False, "not tried yet")
+
+
+class SavedReport(NamedTuple):
+    """The last report of the newest attempt that was started here, as it stands in the state folder."""
+
+    report: Report
+    exited: bool
+    """Whether this report has been made by exiting already: then it isn't made that way again."""
+
+
+class Preparation(NamedTuple):
+    """What comes before an attempt's ranks: the setup line's environment, and worker 0 within reach."""
+
+    assignment: Assignment
+    node_rank: int
+    begun_at: float
+    resolved_at: Optional[float] = None
+    """Since when worker 0's name is known."""
+
+
+class Examination(NamedTuple):
+    """An end whose cause has to be found; `local_rank` None: the launcher's."""
+
+    local_rank: Optional[int]
+    ending: Ending
+    was_ended: bool = False
+
+
+class Run(NamedTuple):
+    """What runs of an attempt. Moments are of the monotonic clock."""
+
+    launcher: int
+    wraps_ranks: bool
+    first_rank: int
+    """The global rank of local rank 0."""
+    ranks: Mapping[int, int] = {}
+    """Pids by local rank, as far as known."""
+    endings: Mapping[int, Ending] = {}
+    """Of the ranks that have ended, in the order of their ends."""
+    launcher_ending: Optional[Ending] = None
+    examinations: tuple[Examination, ...] = ()
+    terminate_at: Optional[float] = None
+    """When the ranks are sent SIGTERM."""
+    grace: float = 0.0
+    """What they then get until SIGKILL (seconds)."""
+    terminated: bool = False
+    planned: bool = False
+    """Whether it was a plan that ended the ranks: what they raise then is how they leave."""
+    late: tuple[int, ...] = ()
+    """Ranks that started after SIGTERM was sent."""
+    kill_at: float = NEVER
+    sweeping: bool = False
+    emptied: bool = False
+    """Whether no process is left."""
+    provoked: bool = False
+    """Whether a hung rank was ended to make it print its stacks; how the ranks then end isn't classified."""
+    conclude_at: Optional[float] = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the ranks were sent SIGTERM, or are about to be."""
+        return self.terminated or self.terminate_at is not None
+
+    @property
+    def living(self) -> list[int]:
+        """Pids of the ranks whose end hasn't been seen."""
+        return [pid for local_rank, pid in self.ranks.items() if local_rank not in self.endings]
+
+
+class State(NamedTuple):
+    """Everything that bears on what the agent does next."""
+
+    settings: Settings
+    assignment: Optional[Assignment] = None
+    """The newest one."""
+    followed: Optional[Assignment] = None
+    """The one that the leader's table and the way to the leader know."""
+    contact: LeaderContact = LeaderContact()
+    started: int = 0
+    """The newest attempt that was started here, in this life of the agent or an earlier one."""
+    preparation: Optional[Preparation] = None
+    run: Optional[Run] = None
+    environ: Optional[Mapping[str, str]] = None
+    """What the setup line leaves behind, found once in an agent's life."""
+    setup_runs: bool = False
+
+    report: Optional[Report] = None
+    """The last report of the newest attempt that was started here, or `Waiting`."""
+    previous: Optional[Report] = None
+    """The last report of the attempt before that one: a leader that is joined later doesn't have it."""
+    saved: Optional[SavedReport] = None
+    published: Optional[Report] = None
+    unflushed: bool = False
+    """Whether the ranks' progress has to be read once more."""
+    progress: Optional[Mapping[str, Any]] = None
+    """The newest line of progress."""
+    environment: Mapping[str, str] = {}
+    """What the ranks of the attempt run in, as far as known."""
+
+    ended_at: float = 0.0
+    """When this worker's attempt ended, on the monotonic clock."""
+    acknowledged: int = 0
+    """The newest attempt whose report an operator has taken in."""
+    unwatched_at: Optional[float] = None
+    """Since when no operator watches."""
+    known_leader: Optional[int] = None
+    new_leader_until: float = 0.0
+    """Until when an operator is taken to be on its way to a leader that is new."""
+
+    leftovers: bool = False
+    """Whether processes of an agent before this one may live."""
+    introducing: bool = False
+    outbox: tuple[Action, ...] = ()
+    """What has to be done once, in this order, before anything else."""
+    terminating: bool = False
+    """Whether SIGTERM has come: nothing is started any more."""
+    exit_code: Optional[int] = None
+    """The exit code, once the process ends."""
+
+    @property
+    def ended(self) -> Optional[Report]:
+        """The report of how the newest attempt that was started here has ended; None while it hasn't."""
+        report = self.report
+        return report if report is not None and report.attempt == self.started and report.ended else None
+
+    @property
+    def can_hang(self) -> bool:
+        """Whether ranks run that nobody is ending."""
+        return self.run is not None and not self.run.stopping and self.ended is None

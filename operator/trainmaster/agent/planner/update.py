@@ -1,0 +1,317 @@
+"""What is known after an event: `update(state, event, now)` is the only place where events change the state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trainmaster.agent.planner import events, ranks
+from trainmaster.agent.planner.actions import (
+    AnswerAlive,
+    AnswerNothingHangs,
+    CancelSetup,
+    DescribeEnvironment,
+    Diagnose,
+    KeepReport,
+    PublishEnvironment,
+    PublishProgress,
+)
+from trainmaster.agent.planner.classification import failed, finished, more_telling, stopped
+from trainmaster.agent.planner.leaving import contact_changed
+from trainmaster.agent.planner.state import Now, Run, SavedReport, State
+from trainmaster.agent.settings import Settings
+from trainmaster.wire.assignment import newer
+from trainmaster.wire.report import Report
+
+RESOLVED_SECONDS = 2.0
+"""With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
+all the same: their own rendezvous waits for the master too, only less patiently."""
+
+
+def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
+    """The state of an agent that starts. `saved`: what an agent before it has left in the state folder."""
+    state = State(settings, environ=None if settings.setup else environ)
+    if saved is None:
+        return state
+    report = saved.report._replace(uid=settings.pod_uid)
+    state = state._replace(started=report.attempt, leftovers=True)
+    if report.ended:
+        return state._replace(report=report, saved=saved._replace(report=report), ended_at=now.steady)
+    error = "the agent of this attempt ended without a word; its container was killed or its node restarted"
+    return _end(state, failed(_report(state, now), "AgentLost", error), now)
+
+
+def update(state: State, event: events.Event, now: Now) -> State:
+    """The state after an event."""
+    return _UPDATES[type(event)](state, event, now)
+
+
+# What is asked of this worker
+
+
+def _assignment_received(state: State, event: events.AssignmentReceived, now: Now) -> State:
+    assignment = event.assignment
+    if state.assignment is not None and (state.exit_code is not None or not newer(state.assignment, assignment)):
+        # On its way out it starts nothing more: the next agent finds the assignment in the file.
+        return state
+    state = state._replace(assignment=assignment)
+    if state.terminating or wanted_attempt(state) == state.started:
+        return state
+    return _stop(state, now, assignment.grace_seconds)
+
+
+def wanted_attempt(state: State) -> int | None:
+    """The attempt whose ranks should run here."""
+    assignment = state.assignment
+    if assignment is None or assignment.state != "Run":
+        return None
+    takes_part = assignment.node_rank(state.settings.worker, state.settings.pod_uid) is not None
+    return assignment.attempt if takes_part else None
+
+
+def _termination_requested(state: State, _event: events.TerminationRequested, now: Now) -> State:
+    """SIGTERM: the ranks get the pod's whole grace period, and then the agent leaves."""
+    if state.terminating:
+        return state
+    return _stop(state._replace(terminating=True), now, state.settings.grace_seconds)
+
+
+def _stop_requested(state: State, event: events.StopRequested, now: Now) -> State:
+    if event.report is not None and event.report.worker != state.settings.worker:
+        # An operator may watch this worker, not the leader: it reads who failed before who was stopped for it.
+        state = _post(state, KeepReport(event.report))
+    if event.attempt != state.started:
+        return state
+    return _stop(state, now, event.grace_seconds, event.after_seconds)
+
+
+def _mismatch_found(state: State, event: events.MismatchFound, now: Now) -> State:
+    if event.attempt != state.started:
+        return state
+    error = "the workers' environments differ:\n" + "\n".join(event.lines)
+    return _fail(state, failed(_report(state, now), "PreflightMismatch", error[:2_000]), now)
+
+
+def _diagnosis_message(state: State, event: events.DiagnosisMessage, now: Now) -> State:
+    collect = event.line.get("type") == "collect"
+    if collect:
+        state = _post(state, AnswerAlive())
+    if state.can_hang and event.attempt == state.started:
+        return _post(state, Diagnose(event.line))
+    # No rank of this worker can hang. Without an answer its agent would count as lost.
+    return _post(state, AnswerNothingHangs(event.attempt)) if collect else state
+
+
+# The leader
+
+
+def _contact_changed(state: State, event: events.LeaderContactChanged, now: Now) -> State:
+    return _name_resolved(contact_changed(state, event.contact, now.steady), now)
+
+
+def _leader_joined(state: State, _event: events.LeaderJoined, _now: Now) -> State:
+    return state._replace(introducing=True)
+
+
+def _acknowledged(state: State, event: events.Acknowledged, _now: Now) -> State:
+    return state._replace(acknowledged=max(state.acknowledged, event.attempt))
+
+
+# Before the ranks
+
+
+def _name_resolved(state: State, now: Now) -> State:
+    preparation = state.preparation
+    if preparation is None or preparation.resolved_at is not None or not state.contact.master.resolved:
+        return state
+    return state._replace(preparation=preparation._replace(resolved_at=now.steady))
+
+
+def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> State:
+    preparation, limit = state.preparation, state.settings.startup_timeout
+    if preparation is None or now.steady < preparation.begun_at + limit or may_launch(state, now):
+        return state
+    error = f"worker 0 is not within reach after {limit:g} s: {state.contact.master.problem}"
+    return _fail(state, failed(_report(state, now), "MasterUnreachable", error), now)
+
+
+def may_launch(state: State, now: Now) -> bool:
+    """Whether nothing but the setup line stands between the attempt and its ranks."""
+    resolved_at = None if state.preparation is None else state.preparation.resolved_at
+    patient = resolved_at is None or now.steady < resolved_at + RESOLVED_SECONDS
+    return state.contact.master.reached or not patient
+
+
+def _setup_ended(state: State, event: events.SetupEnded, now: Now) -> State:
+    state = state._replace(setup_runs=False)
+    if event.environ is not None:
+        return state._replace(environ=event.environ)
+    report = failed(_report(state, now), "LaunchError", event.error)
+    if event.exit_code:
+        report = report._replace(exit_code=event.exit_code, signal=event.signal)
+    return _fail(state, report, now)
+
+
+def _save_failed(state: State, event: events.SaveFailed, now: Now) -> State:
+    # Without a saved report this attempt could be trained twice.
+    begins = state.report is not None and state.report.state == "Starting"
+    return _fail(state, failed(_report(state, now), "LaunchError", event.error), now) if begins else state
+
+
+# The ranks
+
+
+def _launched(state: State, event: events.Launched, _now: Now) -> State:
+    known = {} if event.wraps_ranks else {0: event.pid}
+    state = state._replace(run=Run(event.pid, event.wraps_ranks, event.first_rank, known))
+    # After the start, which must not wait for it.
+    return _post(state, DescribeEnvironment(state.started, state.environ or {}))
+
+
+def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
+    return _end(state, failed(_report(state, now), "LaunchError", event.error), now)
+
+
+def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
+    return state if state.run is None else state._replace(run=ranks.rank_started(state.run, event))
+
+
+def _process_ended(state: State, event: events.ProcessEnded, _now: Now) -> State:
+    return state if state.run is None else state._replace(run=ranks.process_ended(state.run, state.ended, event))
+
+
+def _rank_examined(state: State, event: events.RankExamined, now: Now) -> State:
+    run = state.run
+    report = None if run is None else ranks.rank_examined(run, _report(state, now), event)
+    if run is None or report is None:
+        return state
+    state = state._replace(run=ranks.stop(run, now.steady, ranks.FAILURE_GRACE, ranks.grace_before_stop(run, report)))
+    return _end(state, report, now)
+
+
+def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -> State:
+    if state.run is None:
+        return state
+    found = ranks.launcher_examined(state.run, _report(state, now), event)
+    return state._replace(run=found) if isinstance(found, Run) else _end(state, found, now)
+
+
+def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
+    run = state.run
+    if run is None:
+        return state
+    if run.conclude_at is not None:
+        return state._replace(run=run._replace(emptied=True))
+    return _finish(state, run, now)
+
+
+def _ranks_up(state: State, event: events.RanksUp, now: Now) -> State:
+    if event.attempt != state.started or state.run is None or state.ended is not None:
+        return state
+    return state._replace(report=_report(state, now)._replace(state="Running"))
+
+
+def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
+    if event.attempt != state.started:
+        return state
+    return _post(state._replace(progress=event.line), PublishProgress(event.line))
+
+
+def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
+    if state.run is None or event.attempt != state.started:
+        return state
+    return state._replace(run=state.run._replace(provoked=True, conclude_at=now.steady + ranks.PROVOKED_SECONDS))
+
+
+def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> State:
+    if state.run is None or event.attempt != state.started:
+        return state
+    state = _fail(state, failed(_report(state, now), event.reason, event.error, event.rank), now)
+    run = state.run
+    return _finish(state, run, now) if run is not None and run.emptied else state
+
+
+def _environment_described(state: State, event: events.EnvironmentDescribed, _now: Now) -> State:
+    if event.attempt != state.started:
+        return state
+    state = state._replace(environment=event.environment)
+    return _post(state, PublishEnvironment(event.attempt, event.environment))
+
+
+# What several of them do
+
+
+def _post(state: State, action: Any) -> State:
+    return state._replace(outbox=(*state.outbox, action))
+
+
+def _report(state: State, now: Now) -> Report:
+    """A report of the newest attempt that was started here, from which its next one is made."""
+    settings = state.settings
+    return Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
+
+
+def _end(state: State, report: Report, now: Now) -> State:
+    """This worker's attempt has ended; a cause that is known stays unless the new one says more."""
+    known = state.ended
+    if known is not None and (not more_telling(known, report) or known._replace(at=report.at) == report):
+        return state
+    return state._replace(report=report, ended_at=now.steady, acknowledged=0, unflushed=state.run is not None)
+
+
+def _fail(state: State, report: Report, now: Now) -> State:
+    """End the attempt with a cause that was found outside of its ranks."""
+    if state.run is not None:
+        run = ranks.stop(state.run, now.steady, ranks.FAILURE_GRACE)
+        return _end(state._replace(run=run), report, now)
+    return _end_preparation(state, report, now)
+
+
+def _stop(state: State, now: Now, grace: float, delay: float = 0.0) -> State:
+    """End what runs: after `delay` ranks get SIGTERM, and SIGKILL when `grace` is over (seconds)."""
+    if state.run is not None:
+        return state._replace(run=ranks.stop(state.run, now.steady, grace, delay))
+    return _end_preparation(state, stopped(_report(state, now)), now)
+
+
+def _end_preparation(state: State, report: Report, now: Now) -> State:
+    if state.preparation is None:
+        return state
+    if state.setup_runs:
+        state = _post(state._replace(setup_runs=False), CancelSetup())
+    return _end(state._replace(preparation=None), report, now)
+
+
+def _finish(state: State, run: Run, now: Now) -> State:
+    """Nothing of the attempt runs any more."""
+    if state.ended is None:
+        report = _report(state, now)
+        state = _end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished(report), now)
+    return state._replace(run=None, unflushed=True)
+
+
+_UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
+    events.AssignmentReceived: _assignment_received,
+    events.TerminationRequested: _termination_requested,
+    events.DeadlinePassed: _deadline_passed,
+    events.LeaderContactChanged: _contact_changed,
+    events.LeaderJoined: _leader_joined,
+    events.Acknowledged: _acknowledged,
+    events.StopRequested: _stop_requested,
+    events.MismatchFound: _mismatch_found,
+    events.DiagnosisMessage: _diagnosis_message,
+    events.SetupEnded: _setup_ended,
+    events.SaveFailed: _save_failed,
+    events.Launched: _launched,
+    events.LaunchFailed: _launch_failed,
+    events.RankStarted: _rank_started,
+    events.ProcessEnded: _process_ended,
+    events.RankExamined: _rank_examined,
+    events.LauncherExamined: _launcher_examined,
+    events.RunEmptied: _run_emptied,
+    events.RanksUp: _ranks_up,
+    events.Progressed: _progressed,
+    events.RankProvoked: _rank_provoked,
+    events.AttemptFailed: _attempt_failed,
+    events.EnvironmentDescribed: _environment_described,
+}

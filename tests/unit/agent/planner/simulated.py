@@ -1,0 +1,159 @@
+"""An agent whose executor only remembers: the planner alone, with processes, files and time that are values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from tests.signer import environment
+from tests.unit.agent.test_parsers import GOOD
+from trainmaster.agent.planner import actions, events
+from trainmaster.agent.planner.plan import done, plan, wake_at
+from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact, Now, SavedReport, State
+from trainmaster.agent.planner.update import initial, update
+from trainmaster.agent.settings import read_settings
+from trainmaster.wire.assignment import Assignment
+
+A = TypeVar("A")
+WORKER = 1
+UID = "uid-1"
+EPOCH = 1_700_000_000.0
+MOST_ACTIONS = 200
+"""A plan that goes on for so long never ends."""
+REACHED = MasterContact(True, True)
+WATCHED = LeaderContact(0, True, REACHED)
+UNWATCHED = LeaderContact(0, False, REACHED)
+
+
+class Crash(Exception):
+    """The agent's process was killed between two actions."""
+
+
+def assignment(attempt: int = 1, state: str = "Run", **changes: Any) -> Assignment:
+    """Workers 0 and 1; `uids` are named from the second attempt on."""
+    wire = {"uids": ["uid-0", UID] if attempt > 1 else None, **changes}
+    return Assignment.parse({**GOOD, "attempt": attempt, "workers": [0, 1], "state": state, **wire})
+
+
+class Agent:
+    """Worker 1's agent, one life after the other: `saved` is what stands in the pod's emptyDir."""
+
+    def __init__(self, saved: SavedReport | None = None, contact: LeaderContact = WATCHED, **environ: str) -> None:
+        variables = {**environment(), "TRAINMASTER_WORKER": str(WORKER), "TRAINMASTER_POD_UID": UID, **environ}
+        self.settings = read_settings(variables)
+        self.contact = contact
+        self.saved = saved
+        self.now = 1_000.0
+        self.performed: list[actions.Action] = []
+        self.termination_message: Any = None
+        self.evidence = "ValueError: bad"
+        """What a rank that ended has printed."""
+        self.raised = False
+        self.saving_fails = False
+        self.launching_fails = False
+        self.wraps_ranks = False
+        self.crash_after: int | None = None
+        """So many actions more, and the process is killed."""
+        self.life = 0
+        self.start()
+
+    def start(self) -> None:
+        """A new life of the agent."""
+        self.life += 1
+        self.pid = 1_000 * self.life
+        self.state = initial(self.settings, {"PATH": "/bin"}, self.saved, self._now())
+        self._carry_out()
+        self.give(events.LeaderContactChanged(self.contact))
+
+    def give(self, *given: events.Event) -> Agent:
+        """Let events happen, one after the other."""
+        for event in given:
+            self.state = update(self.state, event, self._now())
+            self._carry_out()
+        return self
+
+    def wait(self, seconds: float) -> Agent:
+        """Let time pass, from deadline to deadline, as the executor does."""
+        until = self.now + seconds
+        while True:
+            deadline = wake_at(self.state, self._now())
+            if deadline is None or deadline > until:
+                break
+            self.now = deadline
+            self.give(events.DeadlinePassed())
+        self.now = until
+        return self.give(events.DeadlinePassed())
+
+    def run(self, attempt: int = 1, **changes: Any) -> Agent:
+        """Bring an attempt's ranks up."""
+        return self.give(events.AssignmentReceived(assignment(attempt, **changes)))
+
+    def end(self, ending: Ending) -> Agent:
+        """The only rank ends, and nothing is left."""
+        return self.give(events.ProcessEnded(self.pid, ending), events.RunEmptied())
+
+    def all(self, kind: type[A]) -> list[A]:
+        """The actions of a kind, in the order in which they were performed."""
+        return [action for action in self.performed if isinstance(action, kind)]
+
+    @property
+    def names(self) -> list[str]:
+        """What was performed, by name."""
+        return [type(action).__name__ for action in self.performed]
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.state.exit_code
+
+    def _now(self) -> Now:
+        return Now(self.now, EPOCH + self.now)
+
+    def _carry_out(self) -> None:
+        for action in self._planned():
+            if self.crash_after is not None:
+                self.crash_after -= 1
+                if self.crash_after < 0:
+                    raise Crash
+            self.performed.append(action)
+            result = self._perform(action)
+            self.state = done(self.state, action, self._now())
+            if result is not None:
+                self.state = update(self.state, result, self._now())
+
+    def _planned(self) -> Iterator[actions.Action]:
+        for _ in range(MOST_ACTIONS):
+            planned = plan(self.state, self._now())
+            if not planned:
+                return
+            yield from planned
+        raise AssertionError(f"the plan never ends: {self.names[-20:]}")
+
+    def _perform(self, action: actions.Action) -> events.Event | None:
+        if isinstance(action, actions.Begin):
+            if self.saving_fails:
+                return events.SaveFailed("cannot write /state/mark.json: No space left on device")
+            self.saved = SavedReport(action.report, False)
+        elif isinstance(action, actions.SaveReport) and not self.saving_fails:
+            self.saved = SavedReport(action.report, action.exited)
+        elif isinstance(action, actions.FollowAssignment):
+            return events.LeaderContactChanged(self.contact)
+        elif isinstance(action, actions.Launch):
+            if self.launching_fails:
+                return events.LaunchFailed("command not found: 'x' is in no folder of PATH")
+            self.pid += 1
+            first = action.assignment.first_rank(action.node_rank, self.settings.processes)
+            return events.Launched(self.pid, self.wraps_ranks, first)
+        elif isinstance(action, actions.ExamineRank):
+            return events.RankExamined(*action, self.raised, self.evidence, 0)
+        elif isinstance(action, actions.ExamineLauncher):
+            return events.LauncherExamined(action.ending, self.evidence, 0)
+        elif isinstance(action, actions.Conclude):
+            return events.AttemptFailed(self.state.started, "Hung", "its stacks", 1)
+        elif isinstance(action, actions.WriteTerminationMessage):
+            self.termination_message = action.report
+        return None
+
+
+def idle(state: State) -> bool:
+    """Whether nothing of an attempt runs or is prepared."""
+    return state.run is None and state.preparation is None

@@ -1,0 +1,239 @@
+"""Which attempt runs here: assignments, what is saved, what comes before the ranks, and who is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.agent.planner import actions, events
+from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact, SavedReport
+from trainmaster.agent.planner.update import RESOLVED_SECONDS
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.report import Report
+
+from .simulated import UID, WATCHED, WORKER, Agent, assignment, idle
+
+FAR = LeaderContact(0, True, MasterContact(False, False, "job-0 (no address) port 8472: unknown"))
+RESOLVED = FAR._replace(master=MasterContact(False, True, "job-0 (10.0.0.1) port 8472: no answer within 1 s"))
+
+
+def begun(agent: Agent) -> list[int]:
+    return [action.report.attempt for action in agent.all(actions.Begin)]
+
+
+def states(agent: Agent) -> list[tuple[int, str]]:
+    """Of the reports that were published."""
+    return [(action.report.attempt, action.report.state) for action in agent.all(actions.Publish)]
+
+
+def test_an_attempt_is_saved_before_it_is_published_and_published_before_it_runs() -> None:
+    assert Agent().run().names == ["FollowAssignment", "Begin", "Hurry", "Publish", "Launch", "DescribeEnvironment"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param([assignment(1), assignment(1)], [1], id="the same again"),
+        pytest.param([assignment(2), assignment(1)], [2], id="an older one"),
+        pytest.param([assignment(1, "Hold"), assignment(1)], [], id="Hold wins over Run"),
+        pytest.param([assignment(1, "Hold"), assignment(2)], [2], id="a higher one ends a Hold"),
+        pytest.param([assignment(2, uids=["uid-0", "another"])], [], id="another pod of this worker is meant"),
+        pytest.param([assignment(0, "Hold"), assignment(1)], [1], id="the first order was not known"),
+    ],
+)
+def test_the_highest_assignment_counts(given: list[Assignment], expected: list[int]) -> None:
+    agent = Agent()
+    for each in given:
+        agent.give(events.AssignmentReceived(each))
+    assert begun(agent) == expected
+
+
+def test_who_does_not_take_part_says_that_it_waits_once() -> None:
+    agent = Agent().run(2, uids=["uid-0", "another"]).run(3, state="Hold").wait(60)
+    assert states(agent) == [(2, "Waiting"), (3, "Waiting")]
+    assert agent.saved is None, "what was started here last is what counts after a restart"
+
+
+def test_an_attempt_that_ran_here_is_never_begun_again() -> None:
+    agent = Agent().run().end(Ending(0))
+    again = Agent(agent.saved).run()
+    assert begun(again) == []
+    assert states(again) == [(1, "Finished")]
+
+
+@pytest.mark.parametrize("state", ["Starting", "Running"])
+def test_an_attempt_without_an_end_is_reported_as_lost(state: str) -> None:
+    agent = Agent(SavedReport(Report(1, WORKER, "old-uid", state), False)).run()
+    assert agent.names[:3] == ["KillLeftovers", "SaveReport", "Publish"]
+    report = agent.all(actions.Publish)[0].report
+    assert (report.state, report.reason, report.exit_code, report.uid) == ("Failed", "AgentLost", 69, UID)
+    assert begun(agent) == []
+    assert agent.saved == SavedReport(report, False)
+
+
+def test_a_newer_attempt_stops_the_one_that_runs_and_starts_when_it_has_gone() -> None:
+    agent = Agent().run().run(2)
+    assert [action.pids for action in agent.all(actions.Terminate)] == [(agent.pid,)]
+    assert begun(agent) == [1]
+    agent.end(Ending(143, 15))
+    assert begun(agent) == [1, 2]
+    assert states(agent) == [(1, "Starting"), (1, "Stopped"), (2, "Starting")]
+
+
+def test_hold_stops_the_ranks_with_its_grace() -> None:
+    agent = Agent().run().run(1, state="Hold", graceSeconds=30.0).wait(29)
+    assert agent.all(actions.Sweep) == []
+    assert len(agent.wait(1).all(actions.Sweep)) == 1
+
+
+def test_an_attempt_that_cannot_be_saved_fails_and_never_runs() -> None:
+    agent = Agent()
+    agent.saving_fails = True
+    agent.run()
+    assert agent.all(actions.Launch) == []
+    report = agent.all(actions.Publish)[-1].report
+    assert (report.reason, report.exit_code, report.error) == (
+        "LaunchError",
+        65,
+        "cannot write /state/mark.json: No space left on device",
+    )
+    assert agent.wait(60).exit_code == 65
+
+
+def test_a_command_that_cannot_be_started_fails_the_attempt() -> None:
+    agent = Agent()
+    agent.launching_fails = True
+    report = agent.run().all(actions.Publish)[-1].report
+    assert (report.state, report.reason, report.exit_code) == ("Failed", "LaunchError", 65)
+    assert idle(agent.state)
+
+
+# Before the ranks
+
+
+def test_ranks_start_when_worker_0_is_within_reach() -> None:
+    agent = Agent(contact=FAR).run().wait(5)
+    assert agent.all(actions.Launch) == []
+    agent.give(events.LeaderContactChanged(WATCHED))
+    assert len(agent.all(actions.Launch)) == 1
+
+
+@pytest.mark.parametrize("known_before", [True, False])
+def test_they_start_a_moment_after_its_name_is_known_though_it_is_silent(known_before: bool) -> None:
+    agent = Agent(contact=RESOLVED if known_before else FAR).run().give(events.LeaderContactChanged(RESOLVED))
+    agent.wait(RESOLVED_SECONDS - 0.01)
+    assert agent.all(actions.Launch) == []
+    assert len(agent.wait(0.01).all(actions.Launch)) == 1
+
+
+def test_a_worker_0_that_nobody_knows_fails_the_attempt_in_the_end() -> None:
+    agent = Agent(contact=FAR, TRAINMASTER_FIRST_STEP_TIMEOUT="30").run().wait(30)
+    report = agent.all(actions.Publish)[-1].report
+    assert (report.reason, report.exit_code, report.culprit) == ("MasterUnreachable", 66, False)
+    assert report.error == f"worker 0 is not within reach after 30 s: {FAR.master.problem}"
+    assert agent.all(actions.Launch) == []
+
+
+def test_the_setup_line_runs_once_in_an_agents_life() -> None:
+    agent = Agent(TRAINMASTER_SETUP="source set_env.sh").run().wait(60)
+    assert agent.all(actions.Launch) == []
+    agent.give(events.SetupEnded({"A": "1"}))
+    assert [action.environ for action in agent.all(actions.Launch)] == [{"A": "1"}]
+    agent.end(Ending(0)).run(2)
+    assert len(agent.all(actions.RunSetup)) == 1
+    assert len(agent.all(actions.Launch)) == 2
+
+
+@pytest.mark.parametrize(("ending", "code"), [((0, None), 65), ((3, None), 3), ((137, 9), 137)])
+def test_a_setup_line_that_fails_is_a_launch_error(ending: tuple[int, int | None], code: int) -> None:
+    agent = Agent(TRAINMASTER_SETUP="false").run().give(events.SetupEnded(None, *ending, "no such file"))
+    report = agent.all(actions.Publish)[-1].report
+    assert (report.reason, report.exit_code, report.signal, report.error) == (
+        "LaunchError",
+        code,
+        ending[1],
+        "no such file",
+    )
+    agent.end(Ending(0)).run(2)
+    assert len(agent.all(actions.RunSetup)) == 2, "the next attempt tries it again"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.AssignmentReceived(assignment(1, "Hold")),
+        events.TerminationRequested(),
+        events.StopRequested(1, 0.4, 0.4, None),
+    ],
+    ids=["held", "SIGTERM", "a rank failed elsewhere"],
+)
+def test_who_is_stopped_before_its_ranks_is_stopped_at_once(event: events.Event) -> None:
+    agent = Agent(contact=FAR, TRAINMASTER_SETUP="sleep 60").run().give(event)
+    assert len(agent.all(actions.CancelSetup)) == 1
+    assert states(agent)[-1] == (1, "Stopped")
+    agent.give(events.LeaderContactChanged(WATCHED), events.SetupEnded({}))
+    assert agent.all(actions.Launch) == []
+
+
+# The leader
+
+
+def test_who_joins_a_leader_says_everything_again() -> None:
+    agent = Agent().run().end(Ending(1)).run(2)
+    line = {"type": "progress", "attempt": 2}
+    agent.give(events.EnvironmentDescribed(2, {"torch": "2.13"}), events.Progressed(2, line), events.LeaderJoined())
+    hello, environment, previous, report, progress = agent.all(actions.Introduce)[-1].lines
+    assert (hello["type"], hello["worker"], hello["uid"], hello["seen"]) == ("hello", WORKER, UID, 2)
+    assert environment == {"type": "environment", "attempt": 2, "environment": {"torch": "2.13"}}
+    assert (previous["report"]["attempt"], previous["report"]["state"]) == (1, "Failed")
+    assert (report["report"]["attempt"], report["report"]["state"]) == (2, "Starting")
+    assert progress == line
+
+
+def test_progress_is_published_before_the_report_of_the_end() -> None:
+    agent = Agent().run()
+    del agent.performed[:]
+    agent.give(events.ProcessEnded(agent.pid, Ending(1)))
+    assert agent.names == ["ExamineRank", "FlushProgress", "SaveReport", "Publish", "Terminate", "Sweep"]
+
+
+def test_a_report_of_ranks_that_are_up_is_saved_too() -> None:
+    agent = Agent().run().give(events.RanksUp(1))
+    assert states(agent)[-1] == (1, "Running")
+    assert agent.saved is not None
+    assert agent.saved.report.state == "Running"
+
+
+def test_environments_of_older_attempts_are_not_published() -> None:
+    agent = Agent().run().end(Ending(1)).run(2).give(events.EnvironmentDescribed(1, {"torch": "1"}))
+    assert agent.all(actions.PublishEnvironment) == []
+
+
+def test_a_mismatch_fails_the_attempt_that_it_is_of() -> None:
+    agent = Agent().run().give(events.MismatchFound(2, ("torch differs",)))
+    assert agent.state.ended is None
+    agent.give(events.MismatchFound(1, ("torch differs: 1 on worker 0; 2 on worker 1",)))
+    report = agent.all(actions.Publish)[-1].report
+    assert (report.reason, report.exit_code) == ("PreflightMismatch", 67)
+    assert report.error.endswith("torch differs: 1 on worker 0; 2 on worker 1")
+    assert len(agent.all(actions.Terminate)) == 1
+
+
+def test_another_workers_failure_is_shown_on_this_workers_streams() -> None:
+    other = Report(1, 0, "uid-0", "Failed")
+    agent = Agent().run().give(events.StopRequested(1, 0.4, 0.0, other))
+    assert [action.report for action in agent.all(actions.KeepReport)] == [other]
+    own = other._replace(worker=WORKER)
+    assert agent.give(events.StopRequested(1, 0.4, 0.0, own)).all(actions.KeepReport) == [actions.KeepReport(other)]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_who_is_asked_for_evidence_answers_whether_or_not_its_ranks_can_hang(running: bool) -> None:
+    agent = Agent().run()
+    if not running:
+        agent.end(Ending(0))
+    agent.give(events.DiagnosisMessage(1, {"type": "collect"}))
+    assert len(agent.all(actions.AnswerAlive)) == 1
+    assert (len(agent.all(actions.Diagnose)), len(agent.all(actions.AnswerNothingHangs))) == (running, not running)
+    agent.give(events.DiagnosisMessage(1, {"type": "hung", "rank": 1}))
+    assert len(agent.all(actions.Diagnose)) == 2 * running
+    assert len(agent.all(actions.AnswerNothingHangs)) == (not running), "only a question is answered"

@@ -1,0 +1,192 @@
+"""Random histories of one worker, with its agent killed between any two actions."""
+
+from __future__ import annotations
+
+import signal
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from trainmaster.agent.planner import actions, events
+from trainmaster.agent.planner.plan import plan
+from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
+from trainmaster.wire.report import Report
+
+from .simulated import Agent, Crash, assignment, idle
+
+ENDINGS = st.sampled_from([Ending(0), Ending(1), Ending(137, signal.SIGKILL), Ending(143, signal.SIGTERM)])
+CONTACTS = st.builds(
+    LeaderContact,
+    st.sampled_from([None, 0, 1]),
+    st.booleans(),
+    st.sampled_from([MasterContact(True, True), MasterContact(False, True), MasterContact(False, False)]),
+)
+ATTEMPTS = st.integers(1, 6)
+SECONDS = st.sampled_from([0.1, 0.5, 3.0, 31.0])
+
+
+class Histories(RuleBasedStateMachine):
+    """One pod: its state folder outlives the agent's lives, its processes don't."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agent = Agent(TRAINMASTER_SETUP="true", NPROC_PER_NODE="2", TRAINMASTER_FIRST_STEP_TIMEOUT="20")
+        self.agent.wraps_ranks = True
+        self.current = assignment(1)
+        self.checked = 0
+        self.launched: list[int] = []
+        self.running: int | None = None
+        self.terminating = False
+        self.reported: dict[int, Report] = {}
+
+    def give(self, *given: events.Event) -> None:
+        for event in given:
+            if self.agent.exit_code is not None:
+                self.restart()
+            self.terminating = self.terminating or isinstance(event, events.TerminationRequested)
+            try:
+                self.agent.give(event)
+            except Crash:
+                self.check()
+                self.restart()
+            self.check()
+
+    def restart(self) -> None:
+        """The kubelet starts the container again: the file with the assignment is read at once."""
+        self.agent.crash_after, self.running, self.terminating = None, None, False
+        self.agent.start()
+        self.agent.give(events.AssignmentReceived(self.current))
+        self.check()
+
+    def check(self) -> None:
+        """What was performed since the last check, in its order."""
+        agent = self.agent
+        for action in agent.performed[self.checked :]:
+            if isinstance(action, (actions.Begin, actions.RunSetup, actions.Launch)):
+                assert not self.terminating, "nothing starts while terminating"
+            if isinstance(action, actions.Begin):
+                assert action.report.attempt not in self.launched
+                assert action.assignment.state == "Run"
+            elif isinstance(action, actions.Launch):
+                attempt = action.assignment.attempt
+                assert self.running is None, "one attempt runs at a time"
+                assert attempt not in self.launched, "an attempt never runs twice here"
+                assert agent.saved is not None
+                assert agent.saved.report.attempt == attempt
+                self.launched.append(attempt)
+                self.running = attempt
+            elif isinstance(action, (actions.Publish, actions.WriteTerminationMessage)):
+                self.reported[action.report.attempt] = action.report
+        self.checked = len(agent.performed)
+        if agent.state.run is None:
+            self.running = None
+
+    @rule(attempt=ATTEMPTS, held=st.booleans(), uid=st.sampled_from(["uid-1", "uid-1", "another"]))
+    def assign(self, attempt: int, held: bool, uid: str) -> None:
+        new = assignment(attempt, "Hold" if held else "Run", uids=["uid-0", uid])
+        self.current = max(self.current, new, key=lambda each: (each.attempt, each.state == "Hold"))
+        self.give(events.AssignmentReceived(new))
+
+    @rule(contact=CONTACTS)
+    def meet_a_leader(self, contact: LeaderContact) -> None:
+        self.agent.contact = contact
+        self.give(events.LeaderContactChanged(contact), events.LeaderJoined())
+
+    @rule(attempt=ATTEMPTS, after=st.sampled_from([0.0, 0.4]))
+    def fail_elsewhere(self, attempt: int, after: float) -> None:
+        self.give(events.StopRequested(attempt, 0.4, after, Report(attempt, 0, "uid-0", "Failed")))
+
+    @rule(attempt=ATTEMPTS)
+    def acknowledge(self, attempt: int) -> None:
+        self.give(events.Acknowledged(attempt))
+
+    @rule(environ=st.sampled_from([{"A": "1"}, None]))
+    def end_the_setup_line(self, environ: dict[str, str] | None) -> None:
+        if self.agent.state.setup_runs:
+            self.give(events.SetupEnded(environ, 0 if environ else 1))
+
+    @rule(local_rank=st.integers(0, 1))
+    def start_a_rank(self, local_rank: int) -> None:
+        run = self.agent.state.run
+        if run is not None and local_rank not in run.ranks:
+            self.give(events.RankStarted(local_rank, 10 * self.agent.pid + local_rank))
+
+    @rule(ending=ENDINGS, local_rank=st.integers(0, 1), raised=st.booleans(), broken=st.booleans())
+    def end_a_rank(self, ending: Ending, local_rank: int, raised: bool, broken: bool) -> None:
+        run = self.agent.state.run
+        if run is not None and local_rank in run.ranks:
+            self.agent.raised, self.agent.evidence = raised, "Connection reset by peer" if broken else "ValueError"
+            self.give(events.ProcessEnded(run.ranks[local_rank], ending))
+
+    @rule(ending=ENDINGS)
+    def end_the_launcher(self, ending: Ending) -> None:
+        if self.agent.state.run is not None:
+            self.give(events.ProcessEnded(self.agent.state.run.launcher, ending))
+
+    @rule()
+    def empty_the_run(self) -> None:
+        run = self.agent.state.run
+        if run is not None and run.sweeping and run.launcher_ending is not None:
+            self.give(events.RunEmptied())
+
+    @rule()
+    def come_up(self) -> None:
+        self.give(events.RanksUp(self.agent.state.started))
+
+    @rule()
+    def provoke(self) -> None:
+        self.give(events.RankProvoked(self.agent.state.started))
+
+    @rule(attempt=ATTEMPTS)
+    def hang(self, attempt: int) -> None:
+        self.give(events.AttemptFailed(attempt, "Hung", "no progress", 2))
+
+    @rule(seconds=SECONDS)
+    def wait(self, seconds: float) -> None:
+        try:
+            self.agent.wait(seconds)
+        except Crash:
+            self.restart()
+        self.check()
+
+    @rule()
+    def terminate(self) -> None:
+        self.give(events.TerminationRequested())
+
+    @precondition(lambda self: self.agent.crash_after is None)
+    @rule(actions_more=st.integers(0, 6))
+    def crash_soon(self, actions_more: int) -> None:
+        self.agent.crash_after = actions_more
+
+    @invariant()
+    def the_plan_is_carried_out(self) -> None:
+        assert plan(self.agent.state, self.agent._now()) == ()
+
+    @invariant()
+    def every_end_is_saved_and_published_or_made_by_exiting(self) -> None:
+        ended = self.agent.state.ended
+        if ended is not None:
+            assert self.reported[ended.attempt] == ended
+            assert self.agent.saved is not None
+            assert self.agent.saved.report == ended
+
+    def teardown(self) -> None:
+        """Whatever has happened: without an operator, every end leaves by exit, and SIGTERM ends the agent."""
+        agent = self.agent
+        if agent.exit_code is not None:
+            self.restart()
+        agent.crash_after = None
+        self.give(events.LeaderContactChanged(LeaderContact(0, False, MasterContact(True, True))))
+        self.give(events.TerminationRequested())
+        if agent.state.run is not None:
+            agent.wait(60)
+            self.give(events.ProcessEnded(agent.state.run.launcher, Ending(137, signal.SIGKILL)), events.RunEmptied())
+        assert idle(agent.state)
+        assert agent.exit_code is not None
+        if agent.state.ended is not None:
+            assert agent.termination_message == agent.state.ended
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)

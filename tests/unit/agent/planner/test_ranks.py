@@ -1,0 +1,184 @@
+"""How ranks' ends become this worker's, and when ranks are ended."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from trainmaster.agent.planner import actions, events
+from trainmaster.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS
+from trainmaster.agent.planner.state import Ending
+from trainmaster.wire.report import Report
+
+from .simulated import Agent
+
+TERMINATED = Ending(128 + signal.SIGTERM, signal.SIGTERM)
+BROKEN = "RuntimeError: Connection closed by peer"
+SUMMARY = "  exitcode: -9) local_rank: 1 (pid: 12)"
+
+
+def torchrun() -> Agent:
+    """Two ranks of torchrun's, with pids 11 and 12."""
+    agent = Agent(NPROC_PER_NODE="2")
+    agent.wraps_ranks = True
+    return agent.run().give(events.RankStarted(0, 11), events.RankStarted(1, 12))
+
+
+def report(agent: Agent) -> Report:
+    return agent.all(actions.Publish)[-1].report
+
+
+def signalled(agent: Agent) -> list[tuple[tuple[int, ...], int]]:
+    return [(action.pids, action.launcher) for action in agent.all(actions.Terminate)]
+
+
+def test_a_rank_that_fails_is_reported_and_the_others_are_ended_at_once() -> None:
+    agent = torchrun().give(events.ProcessEnded(12, Ending(1)))
+    assert (report(agent).state, report(agent).rank, report(agent).culprit) == ("Failed", 2 + 1, True)
+    assert signalled(agent) == [((11,), agent.pid)], "torchrun is killed: it would wait for its ranks"
+    assert agent.all(actions.Sweep) == []
+    assert len(agent.wait(FAILURE_GRACE).all(actions.Sweep)) == 1
+
+
+def test_after_a_mere_broken_connection_the_others_may_still_show_the_cause() -> None:
+    agent = torchrun()
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(11, Ending(1)))
+    assert not report(agent).culprit
+    assert signalled(agent) == []
+    agent.evidence = "ValueError: bad"
+    agent.wait(FAILURE_GRACE / 2).give(events.ProcessEnded(12, Ending(1)))
+    assert (report(agent).rank, report(agent).culprit, report(agent).error) == (3, True, "ValueError: bad")
+
+
+def test_sigterm_comes_then_and_sigkill_after_the_grace() -> None:
+    agent = torchrun()
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(11, Ending(1))).wait(FAILURE_GRACE)
+    assert signalled(agent) == [((12,), agent.pid)]
+    assert agent.all(actions.Sweep) == []
+    assert len(agent.wait(FAILURE_GRACE).all(actions.Sweep)) == 1
+
+
+def test_a_weaker_cause_does_not_replace_a_stronger_one() -> None:
+    agent = torchrun().give(events.ProcessEnded(12, Ending(139, signal.SIGSEGV)))
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(11, Ending(1)))
+    assert (report(agent).reason, report(agent).rank) == ("Signal", 3)
+
+
+@pytest.mark.parametrize(("raised", "rank"), [(True, 3), (False, 2)])
+def test_a_rank_that_was_ended_is_the_cause_only_if_it_had_raised_of_its_own(raised: bool, rank: int) -> None:
+    """The rank at fault can be gone later than one that lost the connection to it."""
+    agent = torchrun()
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(11, Ending(1))).wait(FAILURE_GRACE)
+    agent.evidence, agent.raised = "ValueError: bad", raised
+    agent.give(events.ProcessEnded(12, TERMINATED))
+    assert report(agent).rank == rank
+
+
+def test_how_ranks_leave_a_planned_stop_is_no_failure() -> None:
+    agent = torchrun().run(1, state="Hold", graceSeconds=30.0)
+    assert signalled(agent) == [((11, 12), 0)], "torchrun lives and ends with its ranks"
+    agent.raised = True
+    agent.give(events.ProcessEnded(11, Ending(1)), events.ProcessEnded(12, Ending(0)))
+    assert agent.all(actions.ExamineRank) == []
+    agent.give(events.ProcessEnded(agent.pid, Ending(1)), events.RunEmptied())
+    assert (report(agent).state, report(agent).exit_code) == ("Stopped", 1)
+
+
+@pytest.mark.parametrize(("unseen", "examined"), [(frozenset({12}), True), (frozenset(), False)])
+def test_a_rank_that_torchrun_ended_is_no_cause(unseen: frozenset[int], examined: bool) -> None:
+    """On a loaded machine torchrun may have reaped the one that failed before we saw it."""
+    agent = torchrun().give(events.ProcessEnded(11, TERMINATED, unseen))
+    assert [action.was_ended for action in agent.all(actions.ExamineRank)] == [examined]
+
+
+def test_torchruns_last_lines_name_a_rank_whose_end_nobody_saw() -> None:
+    agent = torchrun().give(events.ProcessEnded(11, TERMINATED, frozenset({12})))
+    agent.evidence = SUMMARY
+    agent.give(events.ProcessEnded(agent.pid, Ending(1)))
+    assert (report(agent).rank, report(agent).signal, report(agent).exit_code) == (3, 9, 137)
+
+
+def test_a_launcher_that_never_had_ranks_could_not_start_them() -> None:
+    agent = Agent(NPROC_PER_NODE="2")
+    agent.wraps_ranks = True
+    agent.evidence = "No module named torch"
+    agent.run().give(events.ProcessEnded(agent.pid, Ending(1)))
+    assert (report(agent).reason, report(agent).exit_code, report(agent).rank) == ("LaunchError", 1, None)
+
+
+def test_ranks_that_leave_with_0_have_finished_when_nothing_is_left() -> None:
+    agent = torchrun().give(*(events.ProcessEnded(pid, Ending(0)) for pid in (11, 12)))
+    agent.give(events.ProcessEnded(agent.pid, Ending(0)))
+    assert report(agent).state == "Starting"
+    assert len(agent.all(actions.Sweep)) == 1
+    assert report(agent.give(events.RunEmptied())).state == "Finished"
+
+
+def test_orphans_are_none_of_ours() -> None:
+    agent = torchrun().give(events.ProcessEnded(99, Ending(1)))
+    assert agent.all(actions.ExamineRank) == []
+    assert agent.state.ended is None
+
+
+def test_an_end_that_is_seen_twice_counts_once() -> None:
+    agent = torchrun().give(events.ProcessEnded(12, Ending(1)), events.ProcessEnded(12, Ending(1)))
+    assert len(agent.all(actions.ExamineRank)) == 1
+
+
+def test_a_rank_that_starts_after_sigterm_is_sent_it_too() -> None:
+    agent = Agent(NPROC_PER_NODE="2")
+    agent.wraps_ranks = True
+    agent.run().give(events.StopRequested(1, 0.4, 0.0, None), events.RankStarted(0, 11))
+    assert signalled(agent) == [((agent.pid,), agent.pid), ((11,), 0)]
+
+
+@pytest.mark.parametrize(
+    ("stops", "killed_after"),
+    [
+        pytest.param([(0.4, 0.0)], 0.4, id="at once"),
+        pytest.param([(0.4, 0.4)], 0.8, id="SIGTERM after a moment"),
+        pytest.param([(30.0, 0.0), (0.4, 0.0)], 0.4, id="the earliest SIGKILL holds"),
+        pytest.param([(0.4, 0.0), (30.0, 0.0)], 0.4, id="in whatever order"),
+        pytest.param([(0.4, 0.4), (0.2, 0.0)], 0.2, id="at once replaces after a moment"),
+        pytest.param([(0.4, 0.4), (0.4, 60.0)], 0.8, id="the first moment holds"),
+    ],
+)
+def test_ranks_get_sigkill(stops: list[tuple[float, float]], killed_after: float) -> None:
+    agent = torchrun().give(*(events.StopRequested(1, grace, after, None) for grace, after in stops))
+    agent.wait(killed_after - 0.001)
+    assert agent.all(actions.Sweep) == []
+    assert len(agent.wait(0.002).all(actions.Sweep)) == 1
+
+
+def test_stops_of_other_attempts_mean_nothing() -> None:
+    assert signalled(torchrun().give(events.StopRequested(2, 0.4, 0.0, None))) == []
+
+
+# Hangs
+
+
+def test_a_hang_fails_the_attempt() -> None:
+    agent = torchrun().give(events.AttemptFailed(1, "Hung", "rank 3 made no progress", 3))
+    assert (report(agent).reason, report(agent).exit_code, report(agent).rank) == ("Hung", 68, 3)
+    assert len(signalled(agent)) == 1
+
+
+def test_a_rank_that_was_provoked_gets_time_to_print_its_stacks() -> None:
+    agent = torchrun().give(events.RankProvoked(1), events.ProcessEnded(12, Ending(134, signal.SIGABRT)))
+    assert agent.all(actions.ExamineRank) == [], "how it then ends isn't classified"
+    agent.wait(PROVOKED_SECONDS - 0.01)
+    assert agent.state.ended is None
+    assert report(agent.wait(0.01)).reason == "Hung"
+
+
+def test_the_cause_of_a_hang_is_reported_before_the_next_attempt_when_all_have_gone_sooner() -> None:
+    agent = torchrun().give(events.RankProvoked(1))
+    agent.give(*(events.ProcessEnded(pid, Ending(134, signal.SIGABRT)) for pid in (11, 12, agent.pid)))
+    agent.give(events.RunEmptied())
+    assert (report(agent).state, report(agent).reason) == ("Failed", "Hung")
+    assert agent.state.run is None
