@@ -1,1 +1,11 @@
-"""What the agent decides."""
+"""What the agent decides: pure, tested by tables and random histories without a process or a socket.
+
+The executor does nothing else than `state = update(state, event, now)`, then `plan(state, now)`, and after each action
+`state = done(state, action, now)`, until the plan is empty. In this order:
+
+- `state` is everything that the agent knows; `events` is what can happen, `actions` what can be done.
+- `plan` compares what should be with what is; its steps stand in the order in which they must happen.
+- `update` is what each event changes.
+- `ranks` says how ranks' ends become this worker's, and when ranks are signalled; `classification` why a rank ended.
+- `leaving` says when a report is made by exiting.
+"""

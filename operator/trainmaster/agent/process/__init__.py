@@ -1,1 +1,10 @@
-"""What runs of an attempt on this worker: the setup line, the launcher, its ranks, what they print, how they end."""
+"""What runs of an attempt on this worker. It puts what it sees into the executor's queue, and decides nothing.
+
+- `setup_line` runs the line of shell that comes before the first attempt, and keeps the environment that it leaves.
+- `launcher` says what to execute, and with which environment; pure.
+- `run` is the processes of one attempt: it starts, watches and signals them, and gathers what they leave behind, from
+  `error_files` and `cgroup`.
+- `children` starts and reaps processes; `output` passes on and keeps what they print.
+- `environment` describes what ranks run in, to be compared across workers.
+- `saved_report` is the file from which the next life of the agent learns what ran here.
+"""
