@@ -1,7 +1,7 @@
 """Addresses and names without a network: every pod has its own address in 127.0.0.0/8, and a file says who is who.
 
-A cluster owns one /16 of the loopback network, chosen by holding a socket on its node's address: two clusters on one
-machine never share addresses, and what a killed cluster held is free again. There is no DNS, so `HostsFiles` keeps a
+A cluster owns one /16 of the loopback network, by a name that only one process can hold: two clusters on one machine
+never share addresses, and what a killed cluster held is free again. There is no DNS, so `HostsFiles` keeps a
 file in the format of /etc/hosts for each namespace, with the names that DNS would answer.
 """
 
@@ -24,8 +24,6 @@ from trainmaster_local.controllers.pods import is_finished, is_ready
 
 Object = Mapping[str, Any]
 
-KUBELET_PORT = 10250
-
 
 class AddressPool:
     """Addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>. One that was given back is
@@ -38,10 +36,11 @@ class AddressPool:
         if first is not None:
             blocks.insert(0, first)
         for block in blocks:
-            claim = socket.socket()
+            # An abstract name of unix(7), of which each network namespace has its own, as it has its own loopback. A
+            # port would not do: a real node's kubelet, say, listens on it at every address.
+            claim = socket.socket(socket.AF_UNIX)
             try:
-                claim.bind((f"127.{block}.0.1", KUBELET_PORT))
-                claim.listen()
+                claim.bind(f"\0trainmaster-local/127.{block}")
             except OSError:
                 claim.close()
                 continue

@@ -1,17 +1,65 @@
-"""Clusters on one machine claim blocks of addresses, each held by a socket."""
+"""A cluster claims addresses of its own (`network.AddressPool`), whatever else listens on the machine."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
 from trainmaster_local.network import AddressPool
+
+KUBELET_PORT = 10250
+# Claims a block, says which, and holds it until it is killed.
+HOLDS = (
+    "from trainmaster_local.network import AddressPool; pool = AddressPool(78); print(pool.block, flush=True); input()"
+)
+
+
+@contextlib.contextmanager
+def listening(family: socket.AddressFamily, address: str) -> Iterator[None]:
+    """A real node's kubelet, as far as the claim meets it: it listens on every address of the machine."""
+    with socket.socket(family) as kubelet:
+        if family == socket.AF_INET6:
+            kubelet.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        try:
+            kubelet.bind((address, KUBELET_PORT))
+            kubelet.listen()
+        except OSError as error:
+            # Then this machine should be such a node.
+            assert error.errno == errno.EADDRINUSE
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.77.0.1", KUBELET_PORT))
+        yield
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")])
+def test_a_machine_whose_kubelet_listens_everywhere_has_room_for_a_cluster(
+    family: socket.AddressFamily, address: str
+) -> None:
+    with listening(family, address), contextlib.closing(AddressPool(77)) as pool:
+        assert pool.node(0) == f"127.{pool.block}.0.1"
 
 
 def test_two_clusters_share_no_address() -> None:
-    one, two = AddressPool(77), AddressPool(77)
-    try:
+    with contextlib.closing(AddressPool(77)) as one, contextlib.closing(AddressPool(77)) as two:
         assert one.block != two.block
         taken = [one.take() for _ in range(600)]
         assert len(set(taken)) == 600 and one.node(0) not in taken
         assert all(0 < int(part) < 255 for address in taken for part in address.split(".")[2:])
-    finally:
-        one.close()
-        two.close()
+
+
+def test_what_a_killed_cluster_held_is_free_again() -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        held = int(other.stdout.readline())
+        with contextlib.closing(AddressPool(held)) as pool:
+            assert pool.block != held
+        other.kill()
+        other.wait()
+    with contextlib.closing(AddressPool(held)) as pool:
+        assert pool.block == held
