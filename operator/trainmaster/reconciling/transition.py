@@ -22,7 +22,7 @@ UNSET = Unset.UNSET
 class StatusChange:
     """New values for fields of a JobStatus, by the same names and of the same types."""
 
-    phase: Phase | Unset = UNSET
+    phase: Phase | Unset | None = UNSET
     conditions: list[Condition] | Unset = UNSET
     observed_generation: int | Unset | None = UNSET
     attempt: int | Unset = UNSET
