@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from bench.clusters import NAMESPACE
-from trainmaster.controller import app
+from trainmaster.controller import wiring
 from trainmaster.controller.app import Operator
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
@@ -90,7 +90,7 @@ async def main(kubeconfig: str, reach: str) -> None:
 
         return Store(count, *rest, **options)
 
-    vars(app)["Store"] = counted
+    vars(wiring)["Store"] = counted
     for work in (lambda: obey(probe), probe.watch_memory):
         threading.Thread(target=work, daemon=True).start()
     ticking = asyncio.create_task(probe.tick())

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from trainmaster.controller import app
+from trainmaster.controller import wiring
 from trainmaster.controller.app import Operator
 from trainmaster.controller.observability.log_formats import set_up
 from trainmaster.controller.settings import OperatorSettings
@@ -35,7 +35,7 @@ def _main(settings: OperatorSettings, log: str, disorder: int | None) -> None:
     set_up(settings.log_format, settings.log_level)
     if disorder is not None:
         disorderly = random.Random(disorder)
-        app.Watcher = lambda *a, receive, **k: Watcher(*a, receive=_Disorder(receive, disorderly), **k)  # type: ignore[assignment,misc]
+        wiring.Watcher = lambda *a, receive, **k: Watcher(*a, receive=_Disorder(receive, disorderly), **k)  # type: ignore[assignment,misc]
 
     async def run() -> None:
         stop = asyncio.Event()

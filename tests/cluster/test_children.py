@@ -22,6 +22,7 @@ from trainmaster.controller.apiserver.connection import connect
 from trainmaster.controller.apiserver.errors import Conflict, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.rendering import JobIdentity, Manifest, Placement, first_assignment, render
 from trainmaster_local.testing.clusters import Cluster
@@ -37,7 +38,7 @@ class Writing:
 
     @property
     def writer(self) -> ChildWriter:
-        return ChildWriter(self.cluster, self.store, KEYS)
+        return ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS))
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(self.key)

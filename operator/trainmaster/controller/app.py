@@ -1,4 +1,8 @@
-"""The operator, assembled. Nothing here is global: tests run several in one process, each with its own stop event."""
+"""An operator's life: it takes its lease, reads everything once, watches and works, and ends in order.
+
+What it is made of is in `wiring`. Nothing here is global: tests run several operators in one process, each with its own
+stop event.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +10,28 @@ import asyncio
 import logging
 import os
 import socket
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import INSTALL_CRD
 from trainmaster.controller.apiserver.client import KubernetesCluster
-from trainmaster.controller.apiserver.cluster import JOBS, LEASES, NETWORK_POLICIES
+from trainmaster.controller.apiserver.cluster import LEASES
 from trainmaster.controller.apiserver.connection import Connection, connect
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound, Unauthorized, Unreachable
-from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping.evidence import EvidenceKeeper
-from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.keys.signing_keys import DamagedKeys, load_keys
-from trainmaster.controller.leaders.reach import DirectReach, ProxyReach, Reach
-from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.lease import LeaderLease, LeaseSettings
-from trainmaster.controller.lookups.killed_containers import KilledContainers
-from trainmaster.controller.lookups.kueue import KueueFacts
-from trainmaster.controller.lookups.missing_pods import MissingPods
-from trainmaster.controller.lookups.node_domains import NodeDomains
 from trainmaster.controller.observability.health import HealthServer
 from trainmaster.controller.observability.metrics import OperatorMetrics
-from trainmaster.controller.reconciler import Decide, Reconciler
+from trainmaster.controller.reconciler import Decide
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.watching.gangs import GangWatching
-from trainmaster.controller.watching.kopf_thread import WatchEvent
-from trainmaster.controller.watching.resync import Resync
-from trainmaster.controller.watching.watched import WATCHED
-from trainmaster.controller.watching.watcher import Watcher
-from trainmaster.controller.workqueue import WorkQueue
-from trainmaster.controller.writing.events import EventRecorder
-from trainmaster.controller.writing.executor import Executor
-from trainmaster.rendering import NetworkPeers
-from trainmaster.rendering import Settings as RenderingSettings
+from trainmaster.controller.wiring import Parts, wire
 
 logger = logging.getLogger(__name__)
 
+Result = TypeVar("Result")
 # Seconds between two tries to read the cluster at the start.
 START_RETRY = 2.0
 # Seconds without watching after which the liveness probe fails.
@@ -63,6 +47,10 @@ class OperatorError(Exception):
     """The operator can't go on; one sentence says why."""
 
 
+class _Stopped(Exception):
+    """The operator was stopped while it waited for something."""
+
+
 class Operator:
     """`await run(stop)`; `ready` is set once every job is known and the workers run."""
 
@@ -72,180 +60,69 @@ class Operator:
         self.ready = asyncio.Event()
         # The port of /metrics once it listens.
         self.port: int | None = None
-        # Once it leads.
-        self.keys: SigningKeys | None = None
         self._decide = decide
         self._standby = settings.leader_elect
-        self._watchers: list[Watcher] = []
-        self._count: Callable[[], None] = lambda: None
+        # Once it leads.
+        self._parts: Parts | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set. Raises OperatorError, or ConnectionSettingsError, when it can't go on."""
-        settings = self.settings
-        connection = await connect(settings.kubeconfig, settings.context)
+        connection = await connect(self.settings.kubeconfig, self.settings.context)
         async with AsyncExitStack() as stack:
-            cluster = self._cluster(stack, connection)
-            background: list[asyncio.Task[None]] = []
-            # Last of all: kopf's thread takes its time, and the lease is given back before.
-            stack.push_async_callback(_all_ended, background)
-            if settings.metrics_port is not None:
-                await self._serve_health(stack, settings.metrics_port)
-            if settings.leader_elect:
-                if not connection.in_cluster:
-                    await self._reached(cluster, connection)
-                # With connections of its own: a renewal waits for no other request.
-                lease = LeaderLease(self._cluster(stack, connection), self._lease_settings())
-                cluster.may_write = lease.is_held
-                if not await _unless(stop, lease.acquire()):
-                    return
-                stack.push_async_callback(lease.release)
-                # From now on: reading everything, or waiting for the custom resource, may outlast a lease.
-                holding = asyncio.create_task(lease.hold(), name="lease")
-                stack.push_async_callback(_all_ended, [holding])
-                self._standby = False
-            else:
-                holding = None
-            self.metrics.leader.set(1)
-            if not await _unless(stop, _while_held(holding, self._read_keys(cluster, connection))):
-                return
-            keys = self.keys
-            assert keys is not None
-            thread = LargeJobThread()
-            stack.push_async_callback(thread.close)
-            large = LargeJobs(cluster, thread)
-            store = Store(lambda key: queue.add(key), keys, read_large=large.add)
-            store.unreadable.count = lambda kind: self.metrics.unreadable.labels(kind=kind).inc()
-            queue: WorkQueue[JobKey] = WorkQueue()
-            streams = LeaderStreams(
-                self._reach(connection, cluster, stack),
-                store,
-                keys,
-                progressed=lambda key, first: queue.add_after(key, 0.0 if first else settings.progress_seconds),
-                failed=lambda fault: self.metrics.stream_faults.labels(fault=fault).inc(),
-            )
+            try:
+                await self._run(stop, connection, stack)
+            except _Stopped:
+                logger.debug("Stopped before all was read.")
 
-            def count() -> None:
-                self.metrics.count_jobs(store.jobs())
-                self.metrics.queue_depth.set(len(queue))
-                self.metrics.streams.set(streams.open)
-
-            self._count = count
-            watched = (*WATCHED, *((NETWORK_POLICIES,) if settings.job_network_policies else ()))
-            resync = Resync(
-                cluster,
-                store,
-                settings.namespaces,
-                interval=settings.resync_seconds,
-                watched=watched,
-                also=lambda: gangs.served,
-            )
-            receive = _event_receiver(store, resync)
-            gangs = GangWatching(connection, cluster, store, settings.namespaces, receive=receive, relisted=resync.soon)
-            stack.push_async_callback(gangs.close)
-            if not await _unless(stop, _while_held(holding, self._insist(resync.fill, connection))):
-                return
-            await gangs.fill(job.spec for job in store.jobs())
-
-            def restarted() -> None:
-                self.metrics.watch_restarts.inc()
-                resync.soon()
-
-            # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
-            apart_from_jobs = tuple(resource for resource in watched if resource != JOBS)
-            self._watchers = [
-                Watcher(
-                    connection, cluster, settings.namespaces, resources=resources, receive=receive, restarted=restarted
-                )
-                for resources in ((JOBS,), apart_from_jobs)
-            ]
-            reconciler = self._reconciler(stack, cluster, store, keys, queue, streams, gangs, thread)
-            background += [
-                *(asyncio.create_task(watcher.run(), name="watcher") for watcher in self._watchers),
-                asyncio.create_task(resync.run(), name="resync"),
-                asyncio.create_task(large.run(store), name="large jobs"),
-                *([holding] if holding is not None else []),
-            ]
-            await self._work(stop, queue, reconciler, background, len(store))
-
-    def _reconciler(
-        self,
-        stack: AsyncExitStack,
-        cluster: KubernetesCluster,
-        store: Store,
-        keys: SigningKeys,
-        queue: WorkQueue[JobKey],
-        streams: LeaderStreams,
-        gangs: GangWatching,
-        thread: LargeJobThread,
-    ) -> Reconciler:
-        """What decides, and all that it has decisions carried out with."""
+    async def _run(self, stop: asyncio.Event, connection: Connection, stack: AsyncExitStack) -> None:
         settings = self.settings
-        logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
-        evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
-        stack.push_async_callback(streams.close)
-        stack.push_async_callback(evidence.close)
-        streams.heard = evidence.record_stall
-        executor = Executor(
-            cluster,
-            store,
-            keys,
-            EventRecorder(cluster, time.time),
-            push=streams.push,
-            keep_logs=logs,
-            evidence=evidence,
-            progress_seconds=settings.progress_seconds,
-        )
-        streams.refused = executor.doubt_secret
-        missing = MissingPods(cluster, store)
-
-        def forget(uid: str) -> None:
-            missing.forget(uid)
-            executor.forget(uid)
-            logs.forget(uid)
-            evidence.forget(uid)
-
-        return Reconciler(
-            store,
-            queue,
-            executor,
-            streams,
-            missing,
-            self.metrics,
-            self._decide,
-            RenderingSettings(
-                agent_image=settings.agent_image,
-                replace_after_seconds=settings.replace_after_seconds,
-                keep_logs=settings.keep_logs,
-                network_peers=NetworkPeers(
-                    settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces
-                )
-                if settings.job_network_policies
-                else None,
-                keys=keys,
-            ),
-            forget=forget,
-            kills=KilledContainers(cluster, store),
-            domains=NodeDomains(cluster, store),
-            kueue=KueueFacts(cluster, store),
-            thread=thread,
-            want=gangs.want,
-        )
+        # The lease has connections of its own: a renewal waits for no other request.
+        lease = LeaderLease(self._client(stack, connection), self._lease_settings()) if settings.leader_elect else None
+        cluster = self._client(stack, connection, may_write=lease.is_held if lease is not None else None)
+        background: list[asyncio.Task[None]] = []
+        # Last of all: kopf's threads take their time, and the lease is released before.
+        stack.push_async_callback(_all_ended, background)
+        if settings.metrics_port is not None:
+            await self._serve_health(stack, settings.metrics_port)
+        holding: asyncio.Task[None] | None = None
+        if lease is not None:
+            if not connection.in_cluster:
+                await self._require_answer(cluster, connection)
+            await _unless(stop, lease.acquire())
+            stack.push_async_callback(lease.release)
+            # From now on: reading everything, or waiting for the custom resource, may outlast a lease.
+            holding = asyncio.create_task(lease.hold(), name="lease")
+            stack.push_async_callback(_all_ended, [holding])
+            self._standby = False
+        self.metrics.leader.set(1)
+        keys = await _unless(stop, _while_held(holding, self._read_keys(cluster, connection)))
+        parts = self._parts = wire(settings, self._decide, connection, cluster, keys, self.metrics)
+        stack.push_async_callback(parts.close)
+        await _unless(stop, _while_held(holding, self._insist(parts.resync.fill, connection)))
+        await parts.gangs.fill(job.spec for job in parts.store.jobs())
+        background += [
+            *(asyncio.create_task(watcher.run(), name="watcher") for watcher in parts.watchers),
+            asyncio.create_task(parts.resync.run(), name="resync"),
+            asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
+            *([holding] if holding is not None else []),
+        ]
+        await self._work(stop, parts, background)
 
     async def _work(
         self,
         stop: asyncio.Event,
-        queue: WorkQueue[JobKey],
-        reconciler: Reconciler,
+        parts: Parts,
         background: list[asyncio.Task[None]],
-        jobs: int,
     ) -> None:
         """Work until `stop` is set. Raises OperatorError when anything else ends first."""
-        workers = [asyncio.create_task(reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)]
+        workers = [
+            asyncio.create_task(parts.reconciler.work(), name=f"worker {n}") for n in range(self.settings.workers)
+        ]
         workers += [
-            asyncio.create_task(reconciler.work_large(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
+            asyncio.create_task(parts.reconciler.work_large(), name=f"large worker {n}") for n in range(LARGE_WORKERS)
         ]
         self.ready.set()
-        logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", jobs)
+        logger.info("Serving %s: %d jobs.", ", ".join(self.settings.namespaces) or "all namespaces", len(parts.store))
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({stopped, *background, *workers}, return_when=asyncio.FIRST_COMPLETED)
@@ -257,20 +134,22 @@ class Operator:
                     raise OperatorError(f"{task.get_name()} ended: {error!r}") from error
         finally:
             self.ready.clear()
-            queue.close()
+            parts.queue.close()
             stopped.cancel()
             await _finish(workers, [task for task in background if task.get_name() == "lease"])
             for task in (*background, *workers):
                 task.cancel()
             await asyncio.gather(*workers, stopped, return_exceptions=True)
 
-    def _cluster(self, stack: AsyncExitStack, connection: Connection) -> KubernetesCluster:
-        cluster = KubernetesCluster(connection, timeout=self.settings.request_seconds)
-        stack.push_async_callback(cluster.close)
-        cluster.on_write = lambda verb, kind: self.metrics.writes.labels(verb=verb, kind=kind).inc()
-        return cluster
+    def _client(
+        self, stack: AsyncExitStack, connection: Connection, may_write: Callable[[], bool] | None = None
+    ) -> KubernetesCluster:
+        timeout, on_write = self.settings.request_seconds, self.metrics.count_write
+        client = KubernetesCluster(connection, timeout=timeout, on_write=on_write, may_write=may_write)
+        stack.push_async_callback(client.close)
+        return client
 
-    async def _reached(self, cluster: KubernetesCluster, connection: Connection) -> None:
+    async def _require_answer(self, cluster: KubernetesCluster, connection: Connection) -> None:
         """Raises OperatorError where nothing answers: on a laptop the kubeconfig is wrong, and waiting no use."""
         settings = self.settings
         try:
@@ -281,14 +160,14 @@ class Operator:
             # It answers; the lease says what is wrong.
             return
 
-    async def _read_keys(self, cluster: KubernetesCluster, connection: Connection) -> None:
+    async def _read_keys(self, cluster: KubernetesCluster, connection: Connection) -> SigningKeys:
         """Read the operator's keys, or make them. Raises OperatorError where they can't be used."""
         namespace = self.settings.lease_namespace
         alone = not self.settings.leader_elect and not connection.in_cluster
 
-        async def read() -> None:
+        async def read() -> SigningKeys:
             try:
-                self.keys = await load_keys(cluster, namespace, make_namespace=alone)
+                return await load_keys(cluster, namespace, make_namespace=alone)
             except DamagedKeys as error:
                 raise OperatorError(f"{namespace}: {error}") from error
             except NotFound as error:
@@ -297,15 +176,14 @@ class Operator:
                     f"create namespace {namespace}) or choose another (--lease-namespace): {error.message}"
                 ) from error
 
-        await self._insist(read, connection)
+        return await self._insist(read, connection)
 
-    async def _insist(self, work: Callable[[], Awaitable[None]], connection: Connection) -> None:
-        """Do what needs the API server, trying again until it works; says in one sentence what stands in the way."""
+    async def _insist(self, work: Callable[[], Awaitable[Result]], connection: Connection) -> Result:
+        """Do what needs the API server, trying again until it works; logs in one sentence what stands in the way."""
         reported = ""
         while True:
             try:
-                await work()
-                return
+                return await work()
             except NotFound:
                 text = f"The custom resource isn't installed; waiting for it. Install it: {INSTALL_CRD}"
             except Forbidden as error:
@@ -320,13 +198,6 @@ class Operator:
                 logger.warning("%s", text)
                 reported = text
             await asyncio.sleep(START_RETRY)
-
-    def _reach(self, connection: Connection, cluster: KubernetesCluster, stack: AsyncExitStack) -> Reach:
-        direct = self.settings.reach == "direct" or (self.settings.reach == "auto" and connection.in_cluster)
-        port = self.settings.agent_port
-        reach: Reach = DirectReach(port) if direct else ProxyReach(cluster, port)
-        stack.push_async_callback(reach.close)
-        return reach
 
     def _lease_settings(self) -> LeaseSettings:
         settings = self.settings
@@ -350,10 +221,11 @@ class Operator:
 
         def healthy() -> str | None:
             # That this answers shows that the event loop turns. Watching heals itself; if not, a restart may.
-            dead = max((watcher.dead_seconds() for watcher in self._watchers), default=0.0)
+            watchers = self._parts.watchers if self._parts is not None else ()
+            dead = max((watcher.dead_seconds() for watcher in watchers), default=0.0)
             return f"watching has not worked for {dead:.0f} s" if dead > UNWATCHED_SECONDS else None
 
-        server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=lambda: self._count())
+        server = HealthServer(self.metrics, healthy=healthy, ready=ready, refresh=self._refresh_metrics)
         stack.push_async_callback(server.close)
         try:
             self.port = await server.start(self.settings.metrics_host, port)
@@ -363,35 +235,26 @@ class Operator:
             ) from error
         logger.info("Metrics and probes on port %d.", self.port)
 
+    def _refresh_metrics(self) -> None:
+        """Bring up to date what is only counted when somebody asks."""
+        if self._parts is not None:
+            self.metrics.count_jobs(self._parts.store.jobs())
+            self.metrics.queue_depth.set(len(self._parts.queue))
+            self.metrics.streams.set(self._parts.streams.open)
+
 
 def _unusable(connection: Connection, error: ClusterError) -> OperatorError:
     return OperatorError(f"the cluster at {connection.configuration.host} can't be used: {error}")
 
 
-def _event_receiver(store: Store, resync: Resync) -> Callable[[WatchEvent], None]:
-    """What is done with each event of a watch."""
-
-    def receive(event: WatchEvent) -> None:
-        kind, resource, raw = event
-        if kind == "DELETED":
-            store.delete(resource, raw)
-            return
-        if kind is None:
-            # A new list: what was deleted before it is missing in it, and only a sweep sees that.
-            resync.soon()
-        store.upsert(resource, raw)
-
-    return receive
-
-
-async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, None]) -> None:
+async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, Result]) -> Result:
     """Await `work`. Raises OperatorError when the lease is lost first: another operator may lead then."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait({task, *([holding] if holding is not None else [])}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise OperatorError(_LEASE_LOST)
-        await task
+        return await task
     finally:
         await _all_ended([task])
 
@@ -411,15 +274,14 @@ async def _all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Await `work` unless `stop` is set first; whether it was done."""
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
+    """Await `work`. Raises _Stopped when `stop` is set first."""
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            return False
-        await task
-        return True
+            raise _Stopped
+        return await task
     finally:
         for pending in (task, stopped):
             pending.cancel()

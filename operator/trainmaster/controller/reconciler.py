@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
@@ -16,10 +16,7 @@ from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import plan
-from trainmaster.controller.lookups.killed_containers import KilledContainers
-from trainmaster.controller.lookups.kueue import KueueFacts
-from trainmaster.controller.lookups.missing_pods import MissingPods
-from trainmaster.controller.lookups.node_domains import NodeDomains
+from trainmaster.controller.lookups.lookup import Lookups
 from trainmaster.controller.observability.log_formats import current_attempt, current_job
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.workqueue import QueueClosed, WorkQueue
@@ -38,6 +35,14 @@ class Decide(Protocol):
     def __call__(self, job: Job, observed: Observed, now: float, settings: RenderingSettings) -> Decision: ...
 
 
+class KeptByJob(Protocol):
+    """Something that keeps what it knows of each job, by the job's uid."""
+
+    def forget(self, uid: str) -> None:
+        """Forget a job that is gone."""
+        ...
+
+
 class Reconciler:
     """Works the queue off. A pass that fails is tried again with the key's own back-off; nothing ends a worker."""
 
@@ -47,15 +52,12 @@ class Reconciler:
         queue: WorkQueue[JobKey],
         executor: Executor,
         streams: LeaderStreams,
-        missing: MissingPods,
+        lookups: Lookups,
         metrics: OperatorMetrics,
         decide: Decide,
         rendering: RenderingSettings,
         *,
-        forget: Callable[[str], None],
-        kills: KilledContainers,
-        domains: NodeDomains,
-        kueue: KueueFacts,
+        kept_by_job: Sequence[KeptByJob],
         thread: LargeJobThread,
         want: Callable[[JobSpec | None], None] = lambda spec: None,
         now: Callable[[], float] = time.time,
@@ -64,16 +66,13 @@ class Reconciler:
         self._queue = queue
         self._executor = executor
         self._streams = streams
-        self._missing = missing
+        self._lookups = lookups
         self._metrics = metrics
         self._decide = decide
         self._rendering = rendering
-        self._forget = forget
+        self._kept_by_job = tuple(kept_by_job)
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
-        self._kills = kills
-        self._domains = domains
-        self._kueue = kueue
         self._now = now
         # Keys of large jobs that wait for `work_large`; the queue has yet to be told that they are done.
         self._thread = thread
@@ -159,7 +158,7 @@ class Reconciler:
         if snapshot is None:
             self._gone(key)
             return None
-        if await self._kills.look(key, snapshot):
+        if await self._lookups.before_decision(key, snapshot):
             snapshot = self._store.snapshot(key) or snapshot
         job = snapshot.job
         if self._known.get(key) not in (None, job.uid):
@@ -178,10 +177,8 @@ class Reconciler:
             self._report_transition(job.uid, job.status, decision.status)
         after = self._store.snapshot(key)
         self._streams.watch(key, plan(after, decision.status) if after is not None else None)
-        look = await self._missing.look(key, after) if after is not None else None
-        nodes = await self._domains.look(key, after) if after is not None else None
-        facts = await self._kueue.look(key, after) if after is not None else None
-        candidates = (decision.requeue_after, outcome.retry_after, look, nodes, facts)
+        lookup = await self._lookups.after_decision(key, after) if after is not None else None
+        candidates = (decision.requeue_after, outcome.retry_after, lookup)
         waits = [wait for wait in candidates if wait is not None]
         return min(waits, default=None)
 
@@ -196,7 +193,8 @@ class Reconciler:
         uid = self._known.pop(key, None)
         if uid is not None:
             self._recovering.pop(uid, None)
-            self._forget(uid)
+            for kept in self._kept_by_job:
+                kept.forget(uid)
 
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
         """Logs and metrics of a change that was written."""

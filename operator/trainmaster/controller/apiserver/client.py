@@ -45,7 +45,17 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 class KubernetesCluster:
     """The real one. Close it when done. Requests time out after `timeout` seconds; nothing is retried here."""
 
-    def __init__(self, connection: Connection, *, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        timeout: float = 30.0,
+        on_write: Callable[[str, str], None] | None = None,
+        may_write: Callable[[], bool] | None = None,
+    ) -> None:
+        """`on_write` is called with the verb and kind of every write; `may_write` is asked before every request that
+        could change something.
+        """
         self._client = ApiClient(connection.configuration)
         self._client.user_agent = f"{FIELD_MANAGER}-operator"
         self._host = str(connection.configuration.host).rstrip("/")
@@ -54,10 +64,8 @@ class KubernetesCluster:
         self._pods: PodHttp | None = None
         # Of types that differ between API servers: the version asked for, and the one that is served.
         self._served: dict[str, str] = {}
-        # (verb, kind) of every write, for the metrics; replaced by the application.
-        self.on_write = _ignore
-        # Asked before every request that could change something; replaced by the application.
-        self.may_write: Callable[[], bool] = _always
+        self._on_write = on_write or _ignore
+        self._may_write = may_write or _always
 
     async def close(self) -> None:
         if self._session is not None:
@@ -99,13 +107,13 @@ class KubernetesCluster:
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
         answer = await self._json("POST", resource.path(namespace), query=query, body=body)
-        self.on_write("create", resource.kind)
+        self._on_write("create", resource.kind)
         return answer
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
         answer = await self._json("PUT", resource.path(namespace, name), query=query, body=body)
-        self.on_write("update", resource.kind)
+        self._on_write("update", resource.kind)
         return answer
 
     async def apply(
@@ -118,7 +126,7 @@ class KubernetesCluster:
             body=body,
             content_type="application/apply-patch+yaml",
         )
-        self.on_write("apply", resource.kind)
+        self._on_write("apply", resource.kind)
         return answer
 
     async def patch(
@@ -137,7 +145,7 @@ class KubernetesCluster:
             body=body,
             content_type="application/merge-patch+json",
         )
-        self.on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
+        self._on_write("patch", f"{resource.kind}/{subresource}" if subresource else resource.kind)
         return answer
 
     async def delete(
@@ -163,7 +171,7 @@ class KubernetesCluster:
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         await self._json("DELETE", resource.path(namespace, name), body=body)
-        self.on_write("delete", resource.kind)
+        self._on_write("delete", resource.kind)
 
     async def pod_log(
         self,
@@ -316,7 +324,7 @@ class KubernetesCluster:
     async def _authenticated(
         self, method: str, url: str, headers: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> dict[str, str]:
-        if method != "GET" and not self.may_write():
+        if method != "GET" and not self._may_write():
             raise Deposed(f"{method} {url.partition('?')[0]}", "the lease is over: another operator may lead")
         all_headers = {**self._client.default_headers, **headers}
         await self._client.update_params_for_auth(all_headers, None, ["BearerToken"], url, method, body)

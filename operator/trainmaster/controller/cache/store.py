@@ -66,7 +66,9 @@ class Store:
         self,
         changed: Callable[[JobKey], None],
         keys: SigningKeys,
+        *,
         read_large: Callable[[JobKey], None] | None = None,
+        count_unreadable: Callable[[str], None] = lambda _kind: None,
     ) -> None:
         self._changed = changed
         self._keys = keys
@@ -75,7 +77,7 @@ class Store:
         self._records: dict[JobKey, Record] = {}
         self._listed: frozenset[str] = frozenset()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
-        self.unreadable = Unreadable()
+        self._unreadable = Unreadable(count_unreadable)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -94,7 +96,7 @@ class Store:
             # Everything that is taken in comes through here, and whoever brings it (a watch, a list, a sweep, a pass
             # over another job) must not end because somebody wrote what no reader of ours has foreseen.
             problem = f"the {'job' if resource == JOBS else 'object'} can't be read ({one_line(repr(error)[:300])})"
-            self.unreadable.report(resource, raw, problem, error)
+            self._unreadable.report(resource, raw, problem, error)
             if resource == JOBS:
                 self._upsert_unreadable_job(raw, problem)
 
@@ -316,7 +318,7 @@ class Store:
         record = self._records.get(key)
         if record is not None and record.without_spec is not None:
             problem = f"the job can't be read ({one_line(repr(error)[:300])})"
-            self.unreadable.report(JOBS, record.without_spec, problem, error)
+            self._unreadable.report(JOBS, record.without_spec, problem, error)
             self._set_unreadable(key, record, record.without_spec, problem)
 
     def _set_job(
@@ -339,11 +341,11 @@ class Store:
         except ValueError as error:
             # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
             problem = f"the status can't be read ({first_problem(error)})"
-            self.unreadable.report(JOBS, raw, problem)
+            self._unreadable.report(JOBS, raw, problem)
             self._set_unreadable(key, record, raw, problem)
             return
         if read.invalid is not None:
-            self.unreadable.report(JOBS, raw, read.invalid, of="generation")
+            self._unreadable.report(JOBS, raw, read.invalid, of="generation")
         record.job = Job(
             namespace=key.namespace,
             name=key.name,

@@ -23,8 +23,8 @@ REMEMBERED = 4_096
 class Unreadable:
     """`count` is called with the kind of each version of an object that can't be taken in."""
 
-    def __init__(self) -> None:
-        self.count: Callable[[str], None] = _ignore
+    def __init__(self, count: Callable[[str], None]) -> None:
+        self._count = count
         self._reported: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
     def report(
@@ -50,10 +50,6 @@ class Unreadable:
             self._reported[version] = None
             while len(self._reported) > REMEMBERED:
                 self._reported.popitem(last=False)
-            self.count(resource.kind)
+            self._count(resource.kind)
             place = one_line(f"{text(metadata.get('namespace'), 64)}/{text(metadata.get('name'), 253)}")
             logger.error("%s %s is passed over: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
-
-
-def _ignore(kind: str) -> None:
-    del kind

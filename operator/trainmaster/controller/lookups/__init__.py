@@ -1,0 +1,11 @@
+"""What a decision needs to know beyond the job's own objects, read by name when a job needs it.
+
+Read `lookup` first: the one class, and what runs it. Each other module declares a `Lookup`:
+
+| module | question |
+|---|---|
+| `killed_containers` | why the kubelet killed a worker's container (a probe) |
+| `missing_pods` | why a StatefulSet's pods don't exist (a quota, a webhook) |
+| `node_domains` | in which rack or zone a node is |
+| `kueue` | what a priority class and a resource flavor of Kueue mean |
+"""

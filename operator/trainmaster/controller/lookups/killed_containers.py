@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 from trainmaster.api.pod_template import WORKER_CONTAINER
-from trainmaster.controller.apiserver.cluster import EVENTS, Cluster, RawObject
+from trainmaster.controller.apiserver.cluster import Cluster, RawObject
 from trainmaster.controller.apiserver.errors import ClusterError
 from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
+from trainmaster.controller.lookups.lookup import Lookup, list_events
 from trainmaster.reconciling.observed.snapshot import ContainerEnd, PodView
 from trainmaster.wire.values import mapping, text
 
@@ -32,46 +33,24 @@ KILLED, OBEYED = 137, 143
 CLOCK_SLACK = 2.0
 
 
-class KilledContainers:
-    """Asks once for each end."""
+class Kill(NamedTuple):
+    """The end of a worker's container by a signal (seconds since the epoch)."""
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
-        self._cluster = cluster
-        self._store = store
-
-    async def look(self, key: JobKey, snapshot: Snapshot) -> bool:
-        """Ask why the containers of this job's pods were killed that have ended now; whether anything was asked."""
-        ends = [
-            (pod, end)
-            for pod in snapshot.observed.pods
-            if (end := _end_to_explain(pod)) is not None
-            and end.finished_at is not None
-            and (pod.uid, end.finished_at) not in snapshot.observed.kills
-        ]
-        if not ends or snapshot.job.status.completion_time is not None:
-            return False
-        said = await self._ask(key, [pod.uid for pod, _ in ends])
-        found = {(pod.uid, end.finished_at or 0.0): _reason(said, pod, end) for pod, end in ends}
-        self._store.record_lookups(key, LookupResults(kills=found))
-        return True
-
-    async def _ask(self, key: JobKey, uids: list[str]) -> list[RawObject]:
-        """The kubelets' events on kills of these pods; of the whole namespace where there are several."""
-        about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
-        pages = self._cluster.pages(EVENTS, key.namespace, field_selector=f"{about},reason=Killing")
-        try:
-            async with asyncio.timeout(PATIENCE):
-                return [event async for page in pages for event in page]
-        except (ClusterError, TimeoutError) as error:
-            problem = str(error) or "no answer in time"
-            logger.info("%s: why %d containers were killed can't be read: %s", key, len(uids), problem)
-            return []
+    pod_uid: str
+    started_at: float
+    finished_at: float
 
 
-def _reason(events: list[RawObject], pod: PodView, end: ContainerEnd) -> str | None:
-    its = [event for event in events if _is_of(event, pod, end)]
-    newest = max(its, key=event_time, default=None)
-    return None if newest is None else f"the kubelet: {text(newest.get('message'), 300)}"
+def _needed(snapshot: Snapshot) -> Collection[Kill]:
+    if snapshot.job.status.completion_time is not None:
+        return ()
+    return [
+        Kill(pod.uid, end.started_at or 0.0, end.finished_at)
+        for pod in snapshot.observed.pods
+        if (end := _end_to_explain(pod)) is not None
+        and end.finished_at is not None
+        and (pod.uid, end.finished_at) not in snapshot.observed.kills
+    ]
 
 
 def _end_to_explain(pod: PodView) -> ContainerEnd | None:
@@ -82,11 +61,37 @@ def _end_to_explain(pod: PodView) -> ContainerEnd | None:
     return end if end.report is None or end.report.state == "Stopped" else None
 
 
-def _is_of(event: Mapping[str, Any], pod: PodView, end: ContainerEnd) -> bool:
-    """Whether an event tells of this end, and of a probe: others say that the pod itself was stopped."""
+async def _read(cluster: Cluster, key: JobKey, kills: Collection[Kill]) -> Mapping[Kill, str | None]:
+    """By the kubelets' events on kills of these pods; of the whole namespace where there are several."""
+    uids = [kill.pod_uid for kill in kills]
+    about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
+    try:
+        async with asyncio.timeout(PATIENCE):
+            events = await list_events(cluster, key.namespace, f"{about},reason=Killing")
+    except (ClusterError, TimeoutError) as error:
+        problem = str(error) or "no answer in time"
+        logger.info("%s: why %d containers were killed can't be read: %s", key, len(uids), problem)
+        events = []
+    return {kill: _reason(events, kill) for kill in kills}
+
+
+def _reason(events: list[RawObject], kill: Kill) -> str | None:
+    newest = max((event for event in events if _is_about(event, kill)), key=event_time, default=None)
+    return None if newest is None else f"the kubelet: {text(newest.get('message'), 300)}"
+
+
+def _is_about(event: Mapping[str, Any], kill: Kill) -> bool:
+    """Whether an event names this end, and a probe: others say that the pod itself was stopped."""
     involved = mapping(event.get("involvedObject"))
-    is_its = (involved.get("uid"), involved.get("fieldPath")) == (pod.uid, f"spec.containers{{{WORKER_CONTAINER}}}")
-    if not is_its or "probe" not in text(event.get("message")):
+    container = (kill.pod_uid, f"spec.containers{{{WORKER_CONTAINER}}}")
+    if (involved.get("uid"), involved.get("fieldPath")) != container or "probe" not in text(event.get("message")):
         return False
-    earliest, latest = (end.started_at or 0.0) - CLOCK_SLACK, (end.finished_at or 0.0) + CLOCK_SLACK
-    return earliest <= event_time(event) <= latest
+    return kill.started_at - CLOCK_SLACK <= event_time(event) <= kill.finished_at + CLOCK_SLACK
+
+
+def _record(store: Store, key: JobKey, answers: Mapping[Kill, str | None]) -> None:
+    kills = {(kill.pod_uid, kill.finished_at): reason for kill, reason in answers.items()}
+    store.record_lookups(key, LookupResults(kills=kills))
+
+
+KILLED_CONTAINERS = Lookup("killed containers", _needed, _read, _record, before_decision=True)

@@ -6,56 +6,42 @@ a node that is gone, there is no domain, and ranks keep the order of their index
 
 from __future__ import annotations
 
-import asyncio
-import logging
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from trainmaster.controller.apiserver.cluster import NODES, Cluster
-from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
+from trainmaster.controller.apiserver.cluster import NODES, RawObject
 from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
+from trainmaster.controller.lookups.lookup import Lookup, get_each
 from trainmaster.wire.values import mapping
 
-logger = logging.getLogger(__name__)
 
-# Nodes that are read at the same time.
-CONCURRENT_READS = 16
-# Seconds until nodes that couldn't be read just now are tried again.
-TRY_AGAIN = 2.0
+class NodeLabel(NamedTuple):
+    """A node, and the topology key that a job asks of it."""
+
+    node: str
+    label: str
 
 
-class NodeDomains:
-    """Reads labels of nodes while a job needs to know them."""
+def _needed(snapshot: Snapshot) -> Collection[NodeLabel]:
+    spec = snapshot.job.spec
+    topology = spec.scheduling.topology if spec is not None else None
+    if topology is None:
+        return ()
+    nodes = {pod.node for pod in snapshot.observed.pods if pod.node} - snapshot.observed.domains.keys()
+    return [NodeLabel(node, topology.key) for node in nodes]
 
-    def __init__(self, cluster: Cluster, store: Store) -> None:
-        self._cluster = cluster
-        self._store = store
 
-    async def look(self, key: JobKey, snapshot: Snapshot) -> float | None:
-        """Read the nodes that aren't known yet; returns the seconds until the next try, None when none is needed."""
-        spec = snapshot.job.spec
-        topology = spec.scheduling.topology if spec is not None else None
-        if topology is None:
-            return None
-        nodes = {pod.node for pod in snapshot.observed.pods if pod.node} - snapshot.observed.domains.keys()
-        if not nodes:
-            return None
-        slots = asyncio.Semaphore(CONCURRENT_READS)
-        found: dict[str, str | None] = {}
+def _domain(asked: NodeLabel, node: RawObject) -> str | None:
+    domain = mapping(mapping(node.get("metadata")).get("labels")).get(asked.label)
+    return domain if isinstance(domain, str) else None
 
-        async def read(node: str) -> None:
-            async with slots:
-                try:
-                    live = await self._cluster.get(NODES, "", node)
-                    domain = mapping(mapping(live.get("metadata")).get("labels")).get(topology.key)
-                    found[node] = domain if isinstance(domain, str) else None
-                except (Forbidden, NotFound) as error:
-                    logger.info("%s: the domain of node %s isn't known: %s", key, node, error.message)
-                    found[node] = None
-                except ClusterError as error:
-                    logger.warning("%s: node %s can't be read now: %s", key, node, error)
 
-        await asyncio.gather(*(read(node) for node in nodes))
-        if found:
-            self._store.record_lookups(key, LookupResults(domains=found))
-        return TRY_AGAIN if len(found) < len(nodes) else None
+def _record(store: Store, key: JobKey, answers: Mapping[NodeLabel, str | None]) -> None:
+    store.record_lookups(key, LookupResults(domains={asked.node: domain for asked, domain in answers.items()}))
+
+
+NODE_DOMAINS = Lookup(
+    "node domains", _needed, get_each(NODES, lambda asked: asked.node, _domain), _record, retry_seconds=2.0
+)

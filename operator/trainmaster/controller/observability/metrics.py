@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from trainmaster import __version__
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
-from trainmaster.controller.leaders.streams import Fault
+from trainmaster.controller.leaders.stream import Fault
 from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.reconciling.status.time_spent import CATEGORIES
 
@@ -102,6 +102,14 @@ class OperatorMetrics:
         version.labels(version=__version__).set(1)
         self._per_job = _PerJob()
         self.registry.register(self._per_job)
+
+    def count_write(self, verb: str, kind: str) -> None:
+        """Count a write to the API server that succeeded."""
+        self.writes.labels(verb=verb, kind=kind).inc()
+
+    def count_unreadable(self, kind: str) -> None:
+        """Count a version of an object that can't be read."""
+        self.unreadable.labels(kind=kind).inc()
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
         """Bring what is told of jobs up to date."""

@@ -19,7 +19,7 @@ from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import ClusterError, Forbidden, NotFound
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.watching.kopf_thread import WatchEvent
-from trainmaster.controller.watching.watched import SELECTORS
+from trainmaster.controller.watching.watched import SELECTORS, WatchedTypes
 from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.rendering import scheduler_of
 
@@ -37,6 +37,7 @@ class GangWatching:
         connection: Connection,
         cluster: Cluster,
         store: Store,
+        watched: WatchedTypes,
         namespaces: Collection[str],
         *,
         receive: Callable[[WatchEvent], None],
@@ -49,13 +50,8 @@ class GangWatching:
         self._receive_event = receive
         self._relisted = relisted
         self._tasks: dict[Resource, asyncio.Task[None]] = {}
-        # Types that could be listed, so that a sweep can look after them too.
-        self._served: list[Resource] = []
-
-    @property
-    def served(self) -> tuple[Resource, ...]:
-        """The types that are watched."""
-        return tuple(self._served)
+        # The types that could be listed, so that sweeps compare them too.
+        self._watched = watched
 
     async def fill(self, specs: Iterable[JobSpec | None]) -> None:
         """Read what these jobs have, before any of them is decided on."""
@@ -116,15 +112,14 @@ class GangWatching:
             logger.debug("%s of %s can't be listed: %s", resource.plural, resource.api_version, error)
             if isinstance(error, NotFound):
                 # All objects went with their type.
-                self._served = [served for served in self._served if served != resource]
+                self._watched.discard(resource)
                 for key, name, version in known:
                     self._store.remove(resource, key, name, version.uid)
             return False
         except ClusterError as error:
             logger.warning("%s of %s can't be listed now: %s", resource.plural, resource.api_version, error)
             return False
-        if resource not in self._served:
-            self._served.append(resource)
+        if self._watched.add(resource):
             self._store.record_listed(resource)
         return True
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from trainmaster.controller.apiserver.cluster import Cluster, Resource
 from trainmaster.controller.apiserver.errors import ClusterError, NotFound, Unusable
 from trainmaster.controller.cache.records import JobKey, Versioned
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.watched import SELECTORS, WATCHED
+from trainmaster.controller.watching.watched import SELECTORS, WatchedTypes
 from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
@@ -31,16 +31,13 @@ class Resync:
         self,
         cluster: Cluster,
         store: Store,
+        watched: WatchedTypes,
         namespaces: Collection[str],
         *,
         interval: float,
-        watched: Collection[Resource] = WATCHED,
-        also: Callable[[], Collection[Resource]] = tuple,
     ) -> None:
         self._cluster = cluster
-        # Types that are watched only where they are used.
-        self._also = also
-        self._watched = tuple(watched)
+        self._watched = watched
         self._store = store
         self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._interval = interval
@@ -51,7 +48,7 @@ class Resync:
 
         Raises what the API server answers: NotFound while the custom resource isn't installed.
         """
-        for resource in self._watched:
+        for resource in self._watched.always:
             for namespace in self._namespaces:
                 pages = self._cluster.pages(resource, namespace, label_selector=SELECTORS.get(resource, ""))
                 async for page in pages:
@@ -81,7 +78,7 @@ class Resync:
 
     async def sweep(self) -> None:
         """Compare once. A list that fails is tried again at the next sweep."""
-        for resource in (*self._watched, *self._also()):
+        for resource in self._watched:
             for namespace in self._namespaces:
                 try:
                     await self._sweep(resource, namespace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+
 from trainmaster.controller.apiserver.cluster import (
     CONFIG_MAPS,
     GANGS,
@@ -10,6 +12,7 @@ from trainmaster.controller.apiserver.cluster import (
     PODS,
     SERVICES,
     STATEFUL_SETS,
+    Resource,
 )
 from trainmaster.wire.names import JOB_NAME_LABEL
 
@@ -27,3 +30,25 @@ SELECTORS = {
 }
 # What is always watched. `gangs` adds the types of gang schedulers; NetworkPolicies are watched where jobs have them.
 WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
+
+
+class WatchedTypes:
+    """The types that are watched now: some always, others as long as the cluster serves them and a job uses them."""
+
+    def __init__(self, always: Collection[Resource] = WATCHED) -> None:
+        self.always = tuple(always)
+        self._optional: list[Resource] = []
+
+    def __iter__(self) -> Iterator[Resource]:
+        return iter((*self.always, *self._optional))
+
+    def add(self, resource: Resource) -> bool:
+        """Add an optional type; returns whether it is news."""
+        if resource in self._optional:
+            return False
+        self._optional.append(resource)
+        return True
+
+    def discard(self, resource: Resource) -> None:
+        """Leave out an optional type that isn't served any more."""
+        self._optional = [served for served in self._optional if served != resource]

@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.apiserver.cluster import CHILDREN, GANGS, STATEFUL_SETS, Cluster, RawObject, Resource
 from trainmaster.controller.apiserver.errors import AlreadyExists, Conflict, Invalid, NotFound, Refused, is_unserved
 from trainmaster.controller.cache.records import JobKey, Snapshot, Versioned
@@ -37,14 +36,10 @@ APPLY_TRIES = 3
 class ChildWriter:
     """See the module. Raises ClusterError; `Refused` is the child's own trouble, any other the whole pass's."""
 
-    def __init__(self, cluster: Cluster, store: Store, keys: SigningKeys) -> None:
+    def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets) -> None:
         self._cluster = cluster
         self._store = store
-        self._agents_secrets = AgentsSecrets(cluster, keys)
-
-    def doubt_secret(self, namespace: str) -> None:
-        """Agents there don't know the token: their Secret is asked for again with the next StatefulSet."""
-        self._agents_secrets.doubt(namespace)
+        self._agents_secrets = agents_secrets
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""

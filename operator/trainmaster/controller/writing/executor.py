@@ -95,6 +95,7 @@ class Executor:
         cluster: Cluster,
         store: Store,
         keys: SigningKeys,
+        children: ChildWriter,
         events: EventRecorder,
         *,
         push: Push,
@@ -104,7 +105,7 @@ class Executor:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._cluster = cluster
-        self._children = ChildWriter(cluster, store, keys)
+        self._children = children
         self._store = store
         self._keys = keys
         self._events = events
@@ -118,10 +119,6 @@ class Executor:
     def forget(self, uid: str) -> None:
         """The job is gone."""
         self._status_written.pop(uid, None)
-
-    def doubt_secret(self, namespace: str) -> None:
-        """Agents of the namespace don't know the operator's token."""
-        self._children.doubt_secret(namespace)
 
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
         """Write the status, carry out the actions, tell the events."""

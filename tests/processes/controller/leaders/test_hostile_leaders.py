@@ -15,11 +15,12 @@ import pytest
 from tests.processes.controller.hostile_server import Answer, HostileServer, hostile, saying
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
+from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.cache.records import REPORTED_ATTEMPTS, JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.leaders import streams
+from trainmaster.controller.leaders import stream
 from trainmaster.controller.leaders.budget import StreamBudget
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.streams import LeaderStreams
@@ -27,7 +28,7 @@ from trainmaster.controller.leaders.targets import StreamTarget, plan
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.lines import LineBuffer
 from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, StreamLine, parse_line
+from trainmaster.wire.stream import StreamLine, parse_line
 
 KEY = JobKey(b.NAMESPACE, "bert")
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -64,15 +65,11 @@ class World:
 
     def __init__(self, pod: HostileServer) -> None:
         self.changes: list[JobKey] = []
-        self.faults: list[str] = []
-        self.evidence: list[EvidenceLine] = []
+        self.events = RecordedEvents()
         self.store = Store(self.changes.append, KEYS)
         self.store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
         self.reach = DirectReach(pod.port)
-        self.streams = LeaderStreams(
-            self.reach, self.store, KEYS, progressed=lambda *_: None, failed=self.faults.append
-        )
-        self.streams.heard = lambda _, line: self.evidence.append(line)
+        self.streams = LeaderStreams(self.reach, self.store, KEYS, self.events)
         self.address = AgentAddress(b.NAMESPACE, "bert-0", "pod-bert-0", 0, pod.address)
 
     def follow(self, attempt: int = 1) -> None:
@@ -114,13 +111,13 @@ def then(*pieces: bytes) -> Answer:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long the streams would have waited before they were opened again; they don't wait here."""
     waited: list[float] = []
-    pause = streams._LeaderStream._pause
+    pause = stream.LeaderStream._pause
 
     def shortened(follower: Any) -> float:
         waited.append(pause(follower))
         return 0.001
 
-    monkeypatch.setattr(streams._LeaderStream, "_pause", shortened)
+    monkeypatch.setattr(stream.LeaderStream, "_pause", shortened)
     return waited
 
 
@@ -141,10 +138,10 @@ async def test_what_no_agent_says_ends_the_stream_and_the_next_one_waits_ever_lo
     waited = pauses(monkeypatch)
     async with followed(then(said(line))) as (world, _):
         await until(lambda: len(waited) >= 9)
-    assert set(world.faults) == {fault}
+    assert set(world.events.faults) == {fault}
     assert waited[0] < 1.0, "one mistake isn't an attack"
     assert all(after > before for before, after in pairwise(waited[:7]))
-    assert waited[8] >= 0.8 * streams.LONGEST_FAULT
+    assert waited[8] >= 0.8 * stream.LONGEST_FAULT
 
 
 async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +153,8 @@ async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: p
         await until(lambda: len(waited) >= 70)
         assert len(world.changes) <= 2 * len(waited) + 3
     assert waited[6] > 16 * waited[0]
-    assert min(waited[10:50]) >= 0.8 * streams.LONGEST_RETRY
-    assert waited[-1] >= 0.8 * streams.PATIENT_RETRY
+    assert min(waited[10:50]) >= 0.8 * stream.LONGEST_RETRY
+    assert waited[-1] >= 0.8 * stream.PATIENT_RETRY
 
 
 async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_again(
@@ -177,7 +174,7 @@ async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_aga
         monkeypatch.setattr(world.store, "record_report", mistaken)
         with caplog.at_level(logging.ERROR):
             await until(lambda: bool(world.snapshot().observed.reports))
-        assert world.faults == ["bug"] * 3
+        assert world.events.faults == ["bug"] * 3
         logged = [record for record in caplog.records if "the stream of bert-0 failed" in record.message]
         assert len(logged) == 1, "one line a minute for a job"
         assert logged[0].exc_info is not None
@@ -190,10 +187,10 @@ async def test_a_stay_that_fails_is_a_mistake_of_ours_too(monkeypatch: pytest.Mo
     async def mistaken(*_: Any) -> None:
         raise TypeError("stay")
 
-    monkeypatch.setattr(streams._LeaderStream, "_stay_with", mistaken)
+    monkeypatch.setattr(stream.LeaderStream, "_stay_with", mistaken)
     async with followed(then()) as (world, _):
         await until(lambda: len(waited) >= 3)
-    assert set(world.faults) == {"bug"}
+    assert set(world.events.faults) == {"bug"}
 
 
 async def test_only_ranks_of_the_worker_are_kept() -> None:
@@ -230,14 +227,14 @@ async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_tha
     lines = [evidence(1, 0, 2), evidence(1, 0, 5), evidence(1, 9, 0), evidence(9, 0, 0), evidence(1, 0, 0, 1)]
     async with followed(then(said(*lines, report("Running")))) as (world, _):
         await until(lambda: bool(world.snapshot().observed.reports))
-        assert [sorted(line.ranks) for line in world.evidence] == [[0, 1]]
+        assert [sorted(line.ranks) for line in world.events.evidence] == [[0, 1]]
         world.follow(attempt=9)
         await until(lambda: world.streams._streams[KEY].target.attempt == 9)
     async with hostile(then(said(*(evidence(attempt, 0, 0) for attempt in range(1, 9)), report("Running")))) as pod:
         world = World(pod)
         world.follow(attempt=9)
         await until(lambda: bool(world.snapshot().observed.reports))
-        assert [line.attempt for line in world.evidence] == [8]
+        assert [line.attempt for line in world.events.evidence] == [8]
         await world.streams.close()
         await world.reach.close()
 
@@ -251,7 +248,7 @@ async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> 
         most = 2 * (10 + 6 * 2)
         # The lines of one turn may go beyond it.
         spent = len(world.changes)
-        assert spent <= most + streams.LINES_A_TURN + 3
+        assert spent <= most + stream.LINES_A_TURN + 3
         world.follow(attempt=2)
         await until(lambda: len(world.changes) > spent + 5)
 
@@ -262,7 +259,7 @@ async def test_members_that_were_told_together_are_one_change() -> None:
         await until(lambda: bool(world.snapshot().observed.reports))
         await until(lambda: bool(world.snapshot().observed.stream.workers))
         # The job, the hello, the report; and the members once for the lines of a turn.
-        assert len(world.changes) <= 4 + len(flips) // streams.LINES_A_TURN + 2
+        assert len(world.changes) <= 4 + len(flips) // stream.LINES_A_TURN + 2
 
 
 async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,13 +273,13 @@ async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch
         most = max(most, since_turn)
         return parse_line(line, most_ranks)
 
-    monkeypatch.setattr(streams, "parse_line", counted)
+    monkeypatch.setattr(stream, "parse_line", counted)
     monkeypatch.setattr(StreamBudget, "seconds", 0.0)
     async with followed(then(said(ping * 50_000))):
         while parsed < 50_000:
             since_turn = 0
             await asyncio.sleep(0)
-    assert most <= streams.LINES_A_TURN
+    assert most <= stream.LINES_A_TURN
 
 
 async def test_a_lead_that_does_not_answer_a_push_holds_up_nothing() -> None:

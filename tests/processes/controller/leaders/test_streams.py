@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
+from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver import pod_http
@@ -128,14 +129,14 @@ def target(*candidates: AgentAddress, attempt: int = 1) -> StreamTarget:
 class World:
     def __init__(self, port: int) -> None:
         self.changes: list[JobKey] = []
-        self.progressed: list[bool] = []
+        self.events = RecordedEvents()
         self.store = Store(self.changes.append, KEYS)
         self.store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})
         self.streams = LeaderStreams(
             DirectReach(port),
             self.store,
             KEYS,
-            progressed=lambda _, first: self.progressed.append(first),
+            self.events,
             now=lambda: 50.0,
         )
 
@@ -177,11 +178,11 @@ async def test_everything_a_lead_says_reaches_the_store_and_is_acknowledged() ->
         assert w.streams.open == 1
         lead.say({"type": "worker", "worker": 1, "uid": "pod-bert-1", "seen": 2, "connected": False})
         lead.say({"type": "progress", "attempt": 1, "worker": 0, "ranks": {"0": {"step": 7, "loss": 0.5}}})
-        await until(lambda: bool(w.progressed))
+        await until(lambda: bool(w.events.progress))
         observed = w.snapshot().observed
         assert {m.worker: (m.seen, m.connected) for m in observed.stream.workers} == {0: (1, True), 1: (2, False)}
         assert observed.progress[0][0].step == 7
-        assert w.progressed == [True]
+        assert w.events.progress == [True]
 
 
 async def test_a_broken_stream_is_opened_again_at_once_and_says_everything_again() -> None:
@@ -305,7 +306,7 @@ class Failing:
 @pytest.mark.parametrize("ticks", range(-6, 7))
 async def test_news_at_the_moment_when_a_stream_breaks_dont_keep_the_next_one_from_being_opened(ticks: int) -> None:
     reach = Failing()
-    streams = LeaderStreams(reach, Store(lambda key: None, KEYS), KEYS, progressed=lambda key, first: None)
+    streams = LeaderStreams(reach, Store(lambda key: None, KEYS), KEYS, RecordedEvents())
     streams.watch(KEY, target(address(1)))
     await until(lambda: reach.opened == [1])
     # Worker 0 is there now, and would be preferred once it answers.

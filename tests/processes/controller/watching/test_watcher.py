@@ -318,8 +318,7 @@ async def test_a_lost_lease_ends_a_write_that_is_under_way_and_nothing_is_writte
 
 async def test_a_write_is_not_sent_once_the_lease_is_over(tmp_path: Path) -> None:
     async with serving(FakeCluster()) as http:
-        cluster = KubernetesCluster(await connect(kubeconfig(tmp_path, http.url), None))
-        cluster.may_write = lambda: False
+        cluster = KubernetesCluster(await connect(kubeconfig(tmp_path, http.url), None), may_write=lambda: False)
         job = http.cluster.put(JOBS, b.job())
         where, name = (b.NAMESPACE, "bert")
         assert (await cluster.get(JOBS, where, name))["metadata"]["uid"] == b.JOB_UID

@@ -266,21 +266,18 @@ async def test_no_worker_waits_while_large_jobs_are_decided_on() -> None:
 
     queue: WorkQueue[JobKey] = WorkQueue()
     store, thread = Store(queue.add, KEYS), LargeJobThread()
-    look = cast(Any, SimpleNamespace(look=nothing))
-    streams = cast(Any, SimpleNamespace(expect=lambda *_: None, follow=lambda *_: None))
+    lookups = cast(Any, SimpleNamespace(before_decision=nothing, after_decision=nothing))
+    streams = cast(Any, SimpleNamespace(expect=lambda *_: None, watch=lambda *_: None))
     reconciler = Reconciler(
         store,
         queue,
         cast(Any, SimpleNamespace(execute=execute)),
         streams,
-        look,
+        lookups,
         OperatorMetrics(),
         blocking,
         Settings(),
-        forget=lambda uid: None,
-        kills=look,
-        domains=look,
-        kueue=look,
+        kept_by_job=(),
         thread=thread,
     )
     for n in range(10):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.signer import KEYS, STRANGER
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.leaders.recorded_events import RecordedEvents
 from tests.unit.controller.polling import until
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, SECRETS, STATEFUL_SETS
@@ -40,7 +41,6 @@ from trainmaster.controller.keys.signing_keys import (
 from trainmaster.controller.leaders.reach import AgentAddress
 from trainmaster.controller.leaders.streams import LeaderStreams
 from trainmaster.controller.leaders.targets import StreamTarget
-from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
@@ -246,11 +246,11 @@ async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token(
     """The namespace was deleted with all in it, and made anew, while the operator ran."""
     cluster = FakeCluster()
     store = Store(lambda _: None, KEYS)
-    writer = ChildWriter(cluster, store, KEYS)
-    await writer._agents_secrets.make(b.NAMESPACE)
+    secrets = AgentsSecrets(cluster, KEYS)
+    await secrets.make(b.NAMESPACE)
     place = ("secrets", b.NAMESPACE, KEYS.agents_secret(b.NAMESPACE).name)
     del cluster.objects[place]
-    await writer._agents_secrets.make(b.NAMESPACE)
+    await secrets.make(b.NAMESPACE)
     assert place not in cluster.objects
     asked: list[str] = []
 
@@ -264,13 +264,12 @@ async def test_a_secret_that_is_gone_is_made_again_once_an_agent_knows_no_token(
         async def close(self) -> None:
             return None
 
-    streams = LeaderStreams(Reach(), store, KEYS, progressed=lambda key, first: None)  # type: ignore[arg-type]
-    streams.refused = writer.doubt_secret
+    streams = LeaderStreams(Reach(), store, KEYS, RecordedEvents(on_unauthorized=secrets.doubt))  # type: ignore[arg-type]
     agent = AgentAddress(b.NAMESPACE, "bert-0", "u", 0, "127.0.0.1")
     streams.watch(KEY, StreamTarget(KEY, b.JOB_UID, 1, (agent,), {0: 1}))
     await until(lambda: len(asked) > 1)
     await streams.close()
-    await writer._agents_secrets.make(b.NAMESPACE)
+    await secrets.make(b.NAMESPACE)
     assert place in cluster.objects
 
 

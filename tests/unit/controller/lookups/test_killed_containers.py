@@ -13,7 +13,8 @@ from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, STATEFU
 from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.killed_containers import KilledContainers
+from trainmaster.controller.lookups.killed_containers import KILLED_CONTAINERS
+from trainmaster.controller.lookups.lookup import Lookups
 
 KEY = JobKey(b.NAMESPACE, "bert")
 PROBE = "Container worker failed liveness probe, will be restarted"
@@ -23,7 +24,7 @@ class World:
     def __init__(self, **end: Any) -> None:
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
-        self.kills = KilledContainers(self.cluster, self.store)
+        self.lookups = Lookups(self.cluster, self.store, [KILLED_CONTAINERS])
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
         self.store.upsert(STATEFUL_SETS, self.cluster.put(STATEFUL_SETS, b.child("StatefulSet")))
         container = {**b.running(), "lastState": b.terminated(**{"code": 137, **end})["state"]}
@@ -35,10 +36,10 @@ class World:
         body = {"involvedObject": about, "reason": "Killing", "message": message, "lastTimestamp": at}
         self.cluster.put(EVENTS, {"metadata": metadata, **body})
 
-    async def look(self) -> list[str | None]:
+    async def run(self) -> list[str | None]:
         snapshot = self.store.snapshot(KEY)
         assert snapshot is not None
-        await self.kills.look(KEY, snapshot)
+        await self.lookups.before_decision(KEY, snapshot)
         after = self.store.snapshot(KEY)
         assert after is not None
         return list(after.observed.kills.values())
@@ -56,8 +57,8 @@ async def test_a_probes_kill_is_found_among_the_pods_events_and_asked_for_once()
     world.event("Container side failed liveness probe, will be restarted", "2026-11-21T04:00:06Z", container="side")
     world.event("of an earlier pod of this name: a probe", "2026-11-21T04:00:06Z", uid="another")
     world.event("Stopping container worker", "2026-11-21T04:00:07Z")
-    assert await world.look() == [f"the kubelet: {PROBE}"]
-    assert await world.look() == [f"the kubelet: {PROBE}"]
+    assert await world.run() == [f"the kubelet: {PROBE}"]
+    assert await world.run() == [f"the kubelet: {PROBE}"]
     assert world.asked == 1
 
 
@@ -68,20 +69,20 @@ async def test_many_ends_at_a_time_are_asked_for_together() -> None:
         world.store.upsert(PODS, world.cluster.put(PODS, b.pod(index, containerStatuses=[container])))
     world.event(PROBE, "2026-11-21T04:00:05Z")
     world.event(PROBE, "2026-11-21T04:00:05Z", uid="pod-bert-2")
-    assert await world.look() == [f"the kubelet: {PROBE}", None, f"the kubelet: {PROBE}"]
+    assert await world.run() == [f"the kubelet: {PROBE}", None, f"the kubelet: {PROBE}"]
     assert world.asked == 1
 
 
 async def test_what_cannot_be_read_holds_nothing_up() -> None:
     world = World()
     world.cluster.fail("list", "events", Forbidden("events", "not allowed", status=403))
-    assert await world.look() == [None]
-    assert await world.look() == [None]
+    assert await world.run() == [None]
+    assert await world.run() == [None]
     assert world.asked == 1
 
 
 @pytest.mark.parametrize("end", [{"code": 1}, {"code": 137, "reason": "OOMKilled"}, {"code": 0}])
 async def test_nobody_is_asked_about_an_end_that_explains_itself(end: dict[str, Any]) -> None:
     world = World(**end)
-    assert await world.look() == []
+    assert await world.run() == []
     assert world.asked == 0

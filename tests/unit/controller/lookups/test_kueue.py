@@ -14,7 +14,8 @@ from trainmaster.controller.apiserver.errors import Conflict, Forbidden
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.workload_view import workload_view
-from trainmaster.controller.lookups.kueue import KueueFacts
+from trainmaster.controller.lookups.kueue import FLAVORS, PRIORITIES
+from trainmaster.controller.lookups.lookup import Lookups
 from trainmaster.controller.writing.workload_status import report_workload
 from trainmaster.reconciling.decision import ReportWorkload, WorkloadCondition
 from trainmaster.reconciling.observed.snapshot import Flavor, PodSetAdmission, WorkloadView
@@ -89,21 +90,21 @@ async def test_flavors_are_read_once_and_again_only_where_that_failed() -> None:
     store.upsert(JOBS, stored)
     admission = {"podSetAssignments": [{"name": "worker", "flavors": {"gpu": "h100"}}]}
     store.upsert(WORKLOADS, cluster.put(WORKLOADS, workload(stored["metadata"]["uid"], admission=admission)))
-    facts = KueueFacts(cluster, store)
+    lookups = Lookups(cluster, store, [PRIORITIES, FLAVORS])
 
-    async def look() -> float | None:
+    async def run() -> float | None:
         snapshot = store.snapshot(KEY)
         assert snapshot is not None
-        return await facts.look(KEY, snapshot)
+        return await lookups.after_decision(KEY, snapshot)
 
     cluster.fail("get", "resourceflavors", Forbidden("get", "no", status=403))
-    assert await look() is not None
+    assert await run() is not None
     raw = {"metadata": {"namespace": "", "name": "h100"}, "spec": {"nodeLabels": {"gpu": "h100"}}}
     cluster.put(RESOURCE_FLAVORS, raw)
-    assert await look() is None
+    assert await run() is None
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
     assert snapshot.observed.flavors == {"h100": Flavor((("gpu", "h100"),))}
     before = cluster.calls["get", "ResourceFlavor"]
-    assert await look() is None
+    assert await run() is None
     assert cluster.calls["get", "ResourceFlavor"] == before

@@ -11,7 +11,8 @@ from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, STATEFU
 from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.missing_pods import MissingPods
+from trainmaster.controller.lookups.lookup import Lookups
+from trainmaster.controller.lookups.missing_pods import MISSING_PODS
 
 KEY = JobKey(b.NAMESPACE, "bert")
 QUOTA = 'create Pod bert-1 in StatefulSet bert failed error: pods "bert-1" is forbidden: exceeded quota: gpus'
@@ -22,7 +23,7 @@ class World:
         self.now = 100.0
         self.cluster = FakeCluster()
         self.store = Store(lambda _: None, KEYS)
-        self.missing = MissingPods(self.cluster, self.store, clock=lambda: self.now)
+        self.lookups = Lookups(self.cluster, self.store, [MISSING_PODS], clock=lambda: self.now)
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
         self.set_uid = self.put(STATEFUL_SETS, b.child("StatefulSet"))["metadata"]["uid"]
         self.put(PODS, b.pod(0))
@@ -44,8 +45,8 @@ class World:
         assert found is not None
         return found
 
-    async def look(self) -> float | None:
-        return await self.missing.look(KEY, self.snapshot())
+    async def run(self) -> float | None:
+        return await self.lookups.after_decision(KEY, self.snapshot())
 
     def problems(self) -> list[str]:
         return [problem.message for problem in self.snapshot().observed.problems]
@@ -56,19 +57,19 @@ async def test_the_newest_refusal_becomes_a_problem_after_some_patience_and_goes
     world.event("an old one", "2026-11-21T03:00:00Z")
     world.event(QUOTA, "2026-11-21T04:00:00Z")
     world.event("of an earlier set of the same name", "2026-11-21T05:00:00Z", uid="another")
-    assert await world.look() == 3.0
+    assert await world.run() == 3.0
     assert world.problems() == []
     world.now += 3
-    assert await world.look() == 5.0
+    assert await world.run() == 5.0
     assert world.problems() == [QUOTA]
     world.put(PODS, b.pod(1))
-    assert await world.look() is None
+    assert await world.run() is None
     assert world.problems() == []
 
 
 async def test_events_that_may_not_be_read_are_no_failure() -> None:
     world = World()
     world.cluster.fail("list", "events", Forbidden("list", "no", status=403))
-    await world.look()
+    await world.run()
     world.now += 3
-    assert await world.look() == 5.0
+    assert await world.run() == 5.0

@@ -9,7 +9,8 @@ from trainmaster.controller.apiserver.cluster import JOBS, NODES, PODS, STATEFUL
 from trainmaster.controller.apiserver.errors import Forbidden, Unavailable
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.lookups.node_domains import NodeDomains
+from trainmaster.controller.lookups.lookup import Lookups
+from trainmaster.controller.lookups.node_domains import NODE_DOMAINS
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -25,7 +26,7 @@ async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() 
         pod["spec"] = {**pod.get("spec", {}), "nodeName": f"node-{index}"}
         store.upsert(PODS, cluster.put(PODS, pod))
     cluster.put(NODES, {"metadata": {"namespace": "", "name": "node-0", "labels": {"rack": "a"}}})
-    look = NodeDomains(cluster, store).look
+    lookups = Lookups(cluster, store, [NODE_DOMAINS])
 
     def domains() -> dict[str, str | None]:
         snapshot = store.snapshot(KEY)
@@ -35,7 +36,7 @@ async def test_nodes_are_read_once_and_again_only_after_a_failure_that_passes() 
     async def once() -> float | None:
         snapshot = store.snapshot(KEY)
         assert snapshot is not None
-        return await look(KEY, snapshot)
+        return await lookups.after_decision(KEY, snapshot)
 
     cluster.fail("get", "nodes", Unavailable("get", "busy", status=503))
     assert await once() is not None

@@ -14,6 +14,7 @@ from trainmaster.controller.apiserver.errors import NotFound
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.controller.watching.watched import WatchedTypes
 from trainmaster.wire.names import JOB_NAME_LABEL
 
 POD_GROUPS = GANGS["volcano"]
@@ -30,10 +31,11 @@ async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_liste
     assert [name for _, name, _ in store.known(POD_GROUPS)] == ["bert"]
     cluster.fail("list", POD_GROUPS.plural, NotFound("list", "the cluster doesn't serve it", status=404))
     changed.clear()
+    watched = WatchedTypes()
     watching = GangWatching(
-        cast(Connection, None), cluster, store, (), receive=lambda _event: None, relisted=lambda: None
+        cast(Connection, None), cluster, store, watched, (), receive=lambda _event: None, relisted=lambda: None
     )
     await watching.fill([SPEC])
     assert list(store.known(POD_GROUPS)) == []
     assert changed == [JobKey(b.NAMESPACE, "bert")], "the job is looked at again"
-    assert watching.served == ()
+    assert POD_GROUPS not in set(watched)

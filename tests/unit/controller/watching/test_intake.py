@@ -21,6 +21,7 @@ from trainmaster.controller.cache.records import JobKey, Record
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.watching.decoding import decodable
 from trainmaster.controller.watching.resync import Resync
+from trainmaster.controller.watching.watched import WatchedTypes
 from trainmaster.controller.writing.status_patch import with_conditions
 from trainmaster.reconciling import decide
 from trainmaster.rendering import Settings
@@ -36,8 +37,7 @@ def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted: list[str] = []
-    store = Store(lambda key: None, KEYS)
-    store.unreadable.count = counted.append
+    store = Store(lambda key: None, KEYS, count_unreadable=counted.append)
     cluster = FakeCluster()
 
     def broken(*_: Any) -> None:
@@ -112,13 +112,13 @@ async def test_a_sweep_passes_over_what_cannot_be_read_and_compares_all_others()
         cluster.put(PODS, b.pod(index))
     cluster.fail("get", PODS.plural, Unusable("GET pod", "12 bytes that aren't JSON"))
     store.upsert(PODS, b.pod(7, name="gone"))
-    await Resync(cluster, store, (), interval=60.0).sweep()
+    await Resync(cluster, store, WatchedTypes(), (), interval=60.0).sweep()
     assert sorted(name for _, name, _ in store.known(PODS)) == ["bert-1", "bert-2"]
 
 
 async def test_nothing_ends_the_sweeps(caplog: pytest.LogCaptureFixture) -> None:
     cluster = FakeCluster()
-    resync = Resync(cluster, Store(lambda key: None, KEYS), (), interval=0.001)
+    resync = Resync(cluster, Store(lambda key: None, KEYS), WatchedTypes(), (), interval=0.001)
     failures = iter(range(3))
 
     async def sweep() -> None:

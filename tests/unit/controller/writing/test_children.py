@@ -13,6 +13,7 @@ from trainmaster.controller.apiserver.cluster import JOBS, SERVICES, STATEFUL_SE
 from trainmaster.controller.apiserver.errors import Conflict, Invalid, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.children import ChildWriter, as_applied
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -22,7 +23,7 @@ class World:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.store = Store(lambda key: None, KEYS)
-        self.writer = ChildWriter(self.cluster, self.store, KEYS)
+        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS))
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
 
     def snapshot(self) -> Snapshot:

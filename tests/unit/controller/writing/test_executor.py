@@ -25,6 +25,8 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping import logs as log_keeping
 from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
@@ -52,6 +54,7 @@ class World:
             self.cluster,
             self.store,
             KEYS,
+            ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS)),
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
             keep_logs=KeptLogs(self.cluster, limit=100_000),

@@ -1,0 +1,189 @@
+"""What an operator that leads is made of, constructed in the order of who needs whom.
+
+Where two parts would need each other, both get what lies between: the queue (the store fills it, the reconciler empties
+it), `WatchedTypes` (`GangWatching` adds to it, `Resync` reads it), `AgentsSecrets` (streams doubt what writes make).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainmaster.api.signing import SigningKeys
+from trainmaster.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, Cluster
+from trainmaster.controller.apiserver.connection import Connection
+from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.keeping.evidence import EvidenceKeeper
+from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.leaders.reach import DirectReach, ProxyReach, Reach
+from trainmaster.controller.leaders.stream import Fault
+from trainmaster.controller.leaders.streams import LeaderStreams
+from trainmaster.controller.lookups.killed_containers import KILLED_CONTAINERS
+from trainmaster.controller.lookups.kueue import FLAVORS, PRIORITIES
+from trainmaster.controller.lookups.lookup import Lookups
+from trainmaster.controller.lookups.missing_pods import MISSING_PODS
+from trainmaster.controller.lookups.node_domains import NODE_DOMAINS
+from trainmaster.controller.observability.metrics import OperatorMetrics
+from trainmaster.controller.reconciler import Decide, Reconciler
+from trainmaster.controller.settings import OperatorSettings
+from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.controller.watching.kopf_thread import WatchEvent
+from trainmaster.controller.watching.resync import Resync
+from trainmaster.controller.watching.watched import WATCHED, WatchedTypes
+from trainmaster.controller.watching.watcher import Watcher
+from trainmaster.controller.workqueue import WorkQueue
+from trainmaster.controller.writing.children import ChildWriter
+from trainmaster.controller.writing.events import EventRecorder
+from trainmaster.controller.writing.executor import Executor
+from trainmaster.rendering import NetworkPeers
+from trainmaster.rendering import Settings as RenderingSettings
+from trainmaster.wire.stream import EvidenceLine
+
+LOOKUPS = (KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that `app` runs, reads or closes."""
+
+    store: Store
+    queue: WorkQueue[JobKey]
+    resync: Resync
+    gangs: GangWatching
+    watchers: tuple[Watcher, ...]
+    large_jobs: LargeJobs
+    large_job_thread: LargeJobThread
+    reach: Reach
+    streams: LeaderStreams
+    evidence: EvidenceKeeper
+    reconciler: Reconciler
+
+    async def close(self) -> None:
+        """End what the parts do in the background."""
+        for part in (self.evidence, self.streams, self.gangs, self.reach, self.large_job_thread):
+            await part.close()
+
+
+def wire(
+    settings: OperatorSettings,
+    decide: Decide,
+    connection: Connection,
+    cluster: Cluster,
+    keys: SigningKeys,
+    metrics: OperatorMetrics,
+) -> Parts:
+    """Construct the parts. Nothing is read or started yet."""
+    queue: WorkQueue[JobKey] = WorkQueue()
+    thread = LargeJobThread()
+    large_jobs = LargeJobs(cluster, thread)
+    store = Store(queue.add, keys, read_large=large_jobs.add, count_unreadable=metrics.count_unreadable)
+    logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
+    evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
+    secrets = AgentsSecrets(cluster, keys)
+    direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
+    reach: Reach = DirectReach(settings.agent_port) if direct else ProxyReach(cluster, settings.agent_port)
+    events = _StreamEvents(queue, evidence, secrets, metrics, settings.progress_seconds)
+    streams = LeaderStreams(reach, store, keys, events)
+    executor = Executor(
+        cluster,
+        store,
+        keys,
+        ChildWriter(cluster, store, secrets),
+        EventRecorder(cluster, time.time),
+        push=streams.push,
+        keep_logs=logs,
+        evidence=evidence,
+        progress_seconds=settings.progress_seconds,
+    )
+    watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
+    resync = Resync(cluster, store, watched, settings.namespaces, interval=settings.resync_seconds)
+    receive = _receiver(store, resync)
+    gangs = GangWatching(
+        connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon
+    )
+
+    def restarted() -> None:
+        metrics.watch_restarts.inc()
+        resync.soon()
+
+    # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
+    watchers = tuple(
+        Watcher(connection, cluster, settings.namespaces, resources=resources, receive=receive, restarted=restarted)
+        for resources in ((JOBS,), tuple(resource for resource in watched if resource != JOBS))
+    )
+    lookups = Lookups(cluster, store, LOOKUPS)
+    reconciler = Reconciler(
+        store,
+        queue,
+        executor,
+        streams,
+        lookups,
+        metrics,
+        decide,
+        _rendering(settings, keys),
+        kept_by_job=(lookups, executor, logs, evidence),
+        thread=thread,
+        want=gangs.want,
+    )
+    return Parts(store, queue, resync, gangs, watchers, large_jobs, thread, reach, streams, evidence, reconciler)
+
+
+class _StreamEvents:
+    """Hands on what comes over the streams of leaders: see `leaders.stream.StreamEvents`."""
+
+    def __init__(
+        self,
+        queue: WorkQueue[JobKey],
+        evidence: EvidenceKeeper,
+        secrets: AgentsSecrets,
+        metrics: OperatorMetrics,
+        progress_seconds: float,
+    ) -> None:
+        self._queue = queue
+        self._evidence = evidence
+        self._secrets = secrets
+        self._metrics = metrics
+        self._progress_seconds = progress_seconds
+
+    def progressed(self, key: JobKey, first: bool) -> None:
+        self._queue.add_after(key, 0.0 if first else self._progress_seconds)
+
+    def stalled(self, uid: str, line: EvidenceLine) -> None:
+        self._evidence.record_stall(uid, line)
+
+    def unauthorized(self, namespace: str) -> None:
+        self._secrets.doubt(namespace)
+
+    def failed(self, fault: Fault) -> None:
+        self._metrics.stream_faults.labels(fault=fault).inc()
+
+
+def _receiver(store: Store, resync: Resync) -> Callable[[WatchEvent], None]:
+    """What is done with each event of a watch."""
+
+    def receive(event: WatchEvent) -> None:
+        kind, resource, raw = event
+        if kind == "DELETED":
+            store.delete(resource, raw)
+            return
+        if kind is None:
+            # A new list: what was deleted before it is missing in it, and only a sweep sees that.
+            resync.soon()
+        store.upsert(resource, raw)
+
+    return receive
+
+
+def _rendering(settings: OperatorSettings, keys: SigningKeys) -> RenderingSettings:
+    peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
+    return RenderingSettings(
+        agent_image=settings.agent_image,
+        replace_after_seconds=settings.replace_after_seconds,
+        keep_logs=settings.keep_logs,
+        network_peers=peers if settings.job_network_policies else None,
+        keys=keys,
+    )

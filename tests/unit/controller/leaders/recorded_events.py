@@ -1,0 +1,32 @@
+"""`StreamEvents` that keeps what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.leaders.stream import Fault
+from trainmaster.wire.stream import EvidenceLine
+
+
+@dataclass
+class RecordedEvents:
+    """What streams had to say to others than the store."""
+
+    on_unauthorized: Callable[[str], None] = lambda _: None
+    progress: list[bool] = field(default_factory=list)
+    evidence: list[EvidenceLine] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def progressed(self, key: JobKey, first: bool) -> None:
+        self.progress.append(first)
+
+    def stalled(self, uid: str, line: EvidenceLine) -> None:
+        self.evidence.append(line)
+
+    def unauthorized(self, namespace: str) -> None:
+        self.on_unauthorized(namespace)
+
+    def failed(self, fault: Fault) -> None:
+        self.faults.append(fault)
