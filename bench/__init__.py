@@ -10,7 +10,11 @@
 | What does the signature of an assignment cost? | `signing` |
 | Is the reported goodput what theory predicts? | `goodput` |
 | What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
-| What do checkpoints, slow data and a resumed run cost, and how much memory is used? | the other `trainloop_*` |
+| How long does training stand still for checkpoints, and for slow data? | `trainloop_checkpoint`, `trainloop_data` |
+| How long does a resumed run take to its first step? | `trainloop_resume` |
+| How much memory does a rank need, and is that what theory says? | `trainloop_memory` (of a `trainloop_tower`) |
+| What do ways of sending fewer gradients save? | `trainloop_compression` |
 
-`clusters/` has what the operator's benchmarks share: a cluster and an operator in processes of their own.
+The embedded cluster's benchmark is `local/bench/api_server.py`. `clusters` has what the operator's benchmarks share: a
+cluster and an operator in processes of their own.
 """

@@ -1,5 +1,8 @@
 """The operator's benchmarks share a cluster and an operator in processes of their own, and jobs to give them.
 
+`serve` is the cluster's process, with faked pods where a benchmark needs thousands; `hostile_agents` plays agents that
+answer as no agent does; `watched_operator` and `probed_operator` are operators that measure themselves.
+
 With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
 """
 

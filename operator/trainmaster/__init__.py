@@ -1,3 +1,12 @@
-"""Trainmaster: distributed PyTorch training on Kubernetes."""
+"""Trainmaster runs distributed PyTorch training on Kubernetes. docs/architecture.md says how the rooms work together.
+
+- `api`: the custom resource, as typed values; the CRD is made from them.
+- `rendering`: a job becomes manifests.
+- `reconciling`: what was observed of a job becomes what to do for it; pure, the heart of the operator.
+- `controller`: the operator's I/O: watches in, plans carried out, status out.
+- `wire`: what operator and agents send to each other; both import it.
+- `agent`: PID 1 of every worker, standard library only.
+- `client`: the Python SDK; `cli`: `trainmaster` and `kubectl dtj`.
+"""
 
 __version__ = "0.1.0"

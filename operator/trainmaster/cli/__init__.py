@@ -4,7 +4,7 @@
 |---|---|
 | `main` | `trainmaster`: its commands; read it first |
 | `operator`, `keys` | `trainmaster operator run` and `… keys`; the operator itself is in `controller/` |
-| `local`, `demo` | `trainmaster local` and `trainmaster demo`, on the embedded cluster of `trainmaster-local` |
+| `local`, `demo`, `local_images` | `trainmaster local` and `… demo`; what the embedded cluster is told of our images |
 | `manifests`, `documents` | `trainmaster validate` and `… render`: jobs in files; YAML with the place of every field |
 | `dtj`, `show`, `evidence` | `kubectl dtj status`, `logs`, `evidence`, `wait` …; how a job and its evidence are shown |
 | `completion` | tab completion of `kubectl dtj` |

@@ -1,7 +1,8 @@
-"""The pages of documentation: their width, and the paths of the repository that docs/architecture.md names."""
+"""The pages of documentation: their width, and the paths of the repository that they name."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 WIDTH = 120
-FOLDERS = ("", "docs", "bench", "images", "local", "tests")
+# Where a path in a page may begin.
+BASES = ("", "operator/trainmaster", "operator/trainmaster/reconciling", "images/trainer", "local/trainmaster_local")
 PAGES = sorted(
-    page for folder in FOLDERS for page in (ROOT / folder).glob("*.md" if folder in ("", "docs") else "**/*.md")
+    page
+    for folder, pattern in (
+        ("", "*.md"),
+        ("docs", "*.md"),
+        *((name, "**/*.md") for name in ("bench", "images", "local")),
+    )
+    for page in (ROOT / folder).glob(pattern)
 )
 
 
@@ -25,6 +33,17 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
+def paths(page: Path) -> set[str]:
+    """Returns the source files and templates that a page names, each in a code span of its own."""
+    return set(re.findall(r"`([a-z_]+(?:/[\w.-]+)+\.(?:py|sh|md|j2|pyz|toml|yaml))`", page.read_text()))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_prose_is_wrapped_at_one_width(page: Path) -> None:
     assert [number for number, line in prose(page) if len(line) > WIDTH] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_is_there(page: Path) -> None:
+    missing = {name for name in paths(page) if not any((ROOT / base / name).exists() for base in BASES)}
+    assert missing == set()
