@@ -1,0 +1,62 @@
+"""What is in the wheels: the operator's has neither the local cluster nor the training loop (`pyproject.toml`)."""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from hatchling.builders.wheel import WheelBuilder
+
+ROOT = Path(__file__).parents[3]
+
+
+def wheel_of(project: Path, folder: Path) -> zipfile.ZipFile:
+    """Builds the wheel as the image does."""
+    return zipfile.ZipFile(next(iter(WheelBuilder(str(project)).build(directory=str(folder), versions=["standard"]))))
+
+
+def packages(project: Path, folder: Path) -> set[str]:
+    """The top-level names in a project's wheel, but its metadata."""
+    with wheel_of(project, folder) as wheel:
+        return {top for top in (name.split("/")[0] for name in wheel.namelist()) if not top.endswith(".dist-info")}
+
+
+@pytest.mark.parametrize(
+    ("project", "package"),
+    [(".", "trainmaster"), ("local", "trainmaster_local")],
+    ids=["operator", "local cluster"],
+)
+def test_a_wheel_has_one_package(project: str, package: str, tmp_path: Path) -> None:
+    assert packages(ROOT / project, tmp_path) == {package}
+
+
+def test_the_operator_s_wheel_has_its_templates_and_no_local_cluster(tmp_path: Path) -> None:
+    with wheel_of(ROOT, tmp_path) as wheel:
+        names = wheel.namelist()
+    assert any(name.endswith("/templates/statefulset.yaml.j2") for name in names)
+    assert not [name for name in names if "/kubelet/" in name or "/apiserver/cel" in name]
+
+
+def test_what_the_operator_needs_is_less_than_what_the_local_cluster_needs() -> None:
+    """The image installs the operator's own dependencies (`make lock`); an extra's stay out of it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["local"] == ["trainmaster-local>=0.1"]
+    needed = (ROOT / "images" / "operator" / "requirements.lock").read_text()
+    for name in ("cel-expr-python", "kubernetes-validate", "orjson", "trustme", "torch", "numpy"):
+        assert f"\n{name}==" not in needed
+
+
+def test_the_operator_s_image_copies_the_operator_alone() -> None:
+    lines = (ROOT / "images" / "operator" / "Dockerfile").read_text().splitlines()
+    copied = [
+        word for line in lines if line.startswith("COPY ") and "--from" not in line for word in line.split()[1:-1]
+    ]
+    assert copied == [
+        "images/operator/requirements.lock",
+        "images/build.lock",
+        "pyproject.toml",
+        "README.md",
+        "operator",
+    ]
