@@ -1,10 +1,10 @@
-"""What the cluster tests' operators asked the API server for, against what the chart gives: neither more nor less.
+"""The chart gives the operator neither more nor fewer rights than the cluster tests' operators have asked for.
 
     TRAINMASTER_TEST_RIGHTS=FOLDER pytest tests/cluster && python -m tests.rights FOLDER
 
 `tests/run.sh` does so after all cluster tests: only the whole suite asks for everything. The operators run as service
 accounts with the chart's rights (`tests/cluster/operator_account.py`), so most of what is missing fails a test before;
-what is given and never used shows here only.
+a right that is given and never used shows here only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXCEPTIONS: Mapping[tuple[str, str, str], str] = {
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """To do something with a resource; with the object of that `name` only, where one is given."""
+    """A right allows a verb on a resource; on the object of that `name` only, where one is given."""
 
     group: str
     resource: str
@@ -45,7 +45,7 @@ class Right:
 
 
 def given(roles: Collection[Mapping[str, Any]]) -> Iterator[Right]:
-    """The rights that roles give."""
+    """Yields the rights that roles give."""
     for role in roles:
         for rule in role["rules"]:
             for group in rule["apiGroups"]:
@@ -56,13 +56,13 @@ def given(roles: Collection[Mapping[str, Any]]) -> Iterator[Right]:
 
 
 def asked_for(folder: Path) -> set[Right]:
-    """What the tests' processes noted."""
+    """Returns the rights that the tests' processes recorded."""
     lines = (line for file in folder.glob("*.jsonl") for line in file.read_text().splitlines())
     return {Right(*json.loads(line)) for line in lines}
 
 
 def problems(rights: Collection[Right], asked: Collection[Right]) -> list[str]:
-    """A sentence for each right that is missing, or given for nothing."""
+    """Returns a sentence for each right that is missing, or given for nothing."""
     missing = [one for one in asked if not any(right.covers(one) for right in rights)]
     unused = [
         right
@@ -76,7 +76,7 @@ def problems(rights: Collection[Right], asked: Collection[Right]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 1 where something is wrong."""
+    """Returns the exit code: 1 where a right is missing or unused."""
     (folder,) = arguments
     roles = [one for one in rendered(VALUES, "rbac.yaml") if one["kind"] in ("Role", "ClusterRole")]
     found = problems(list(given(roles)), asked_for(Path(folder)))

@@ -1,4 +1,4 @@
-"""The tests' own operator, as far as its word goes: keys, what they sign, and what they put into a pod's environ."""
+"""The tests' own operator has keys; here is what it signs with them, and what they put into a pod's environment."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trainmaster.api.signing import SigningKeys
 from trainmaster.wire.signing import canonical, key_id
 
 KEYS = SigningKeys((b"the operator's key of the tests:",), b"the seed of the tests' secrets:)")
-# Somebody else's: what they sign is signed well, by the wrong one.
+# Keys of somebody else: what these sign is signed well, but not by the operator.
 STRANGER = SigningKeys((b"a key that no pod was made with:",), b"another seed, so another secret:")
 JOB, JOB_UID, NAMESPACE = "job", "uid-of-the-job", "ns"
 
 
 def signed(assignment: dict[str, Any], keys: SigningKeys = KEYS) -> dict[str, Any]:
-    """An assignment's JSON object with the signatures that belong under it, whatever it had before."""
+    """Returns an assignment's JSON object with its signatures, in place of those that it had."""
     body = {name: value for name, value in assignment.items() if name != "signatures"}
     message = canonical(body).encode()
     signatures = {}
@@ -28,7 +28,7 @@ def signed(assignment: dict[str, Any], keys: SigningKeys = KEYS) -> dict[str, An
 
 
 def environment(keys: SigningKeys = KEYS, *, job_uid: str = JOB_UID) -> dict[str, str]:
-    """What the manifest of a worker says of its job, and of whom it trusts."""
+    """Returns the variables of a worker's manifest that name its job and the keys that it trusts."""
     return {
         "TRAINMASTER_JOB": JOB,
         "TRAINMASTER_JOB_UID": job_uid,
