@@ -17,13 +17,11 @@ from typing import Any, Optional
 from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.diagnosis import evidence_line
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stall import StallWatch
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.follower import Link
 from trainmaster.agent.network.leader import Lead
-from trainmaster.agent.network.leader_lines import read_line
 from trainmaster.agent.network.metrics import render_metrics
 from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.network.server import Handlers, Server
@@ -38,7 +36,9 @@ from trainmaster.agent.process.setup_line import SetupLine
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.joining import Ack, Assigned, Environment, Mismatch, Reported, Stop, Watched, parse_from_leader
 from trainmaster.wire.signing import job_token
+from trainmaster.wire.stream import Ping, ProgressLine
 
 FILE_SECONDS = 0.05
 KEPT_ATTEMPTS = 5
@@ -68,10 +68,10 @@ class Executor:
         self._leader = Lead(
             self._loop,
             settings,
-            lambda attempt, grace, delay: self._events.append(events.StopRequested(attempt, grace, delay, None)),
-            lambda attempt: self._events.append(events.Acknowledged(attempt)),
+            lambda attempt, grace, delay: self._events.append(Stop(attempt, grace, delay)),
+            lambda attempt: self._events.append(Ack(attempt)),
             self._contact_changed,
-            lambda attempt, lines: self._events.append(events.MismatchFound(attempt, tuple(lines))),
+            lambda attempt, lines: self._events.append(Mismatch(attempt, tuple(lines))),
             self._line_received,
         )
         self._follower = Link(
@@ -204,7 +204,7 @@ class Executor:
             settings,
             run,
             lambda: self._events.append(events.RanksUp(run.attempt)),
-            lambda line: self._events.append(events.Progressed(run.attempt, line)),
+            lambda line: self._events.append(events.Progressed(ProgressLine.parse(line))),
             lambda: stall.begin(),
         )
         stall = StallWatch(
@@ -219,7 +219,7 @@ class Executor:
 
         def describe() -> None:
             found = environment.describe(self._command, action.environ, self._settings.config_file)
-            described = events.EnvironmentDescribed(action.attempt, found)
+            described = Environment(action.attempt, found)
             self._loop.call_from_thread(lambda: self._events.append(described))
 
         threading.Thread(target=describe, name="describe", daemon=True).start()
@@ -243,7 +243,7 @@ class Executor:
 
     def _flush_progress(self, _action: actions.FlushProgress) -> Optional[events.Event]:
         line = None if self._observation is None else self._observation.finish()
-        return None if line is None else events.Progressed(self._state.started, line)
+        return None if line is None else events.Progressed(ProgressLine.parse(line))
 
     def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
         try:
@@ -252,33 +252,30 @@ class Executor:
             self._complain(f"cannot write the report: {error.strerror}")
         return None
 
-    def _publish(self, action: actions.Publish) -> None:
+    def _publish_report(self, action: actions.PublishReport) -> None:
         self._leader.take_report(action.report)
-        self._follower.send({"type": "report", "report": action.report.to_wire()})
+        self._follower.send(Reported(action.report).to_wire())
 
-    def _publish_progress(self, action: actions.PublishProgress) -> None:
-        self._leader.take_progress(self._settings.worker, dict(action.line))
-        self._follower.send(dict(action.line))
+    def _publish(self, action: actions.Publish) -> None:
+        line = action.message.to_wire()
+        if isinstance(action.message, Environment):
+            self._leader.take_environment(action.message.attempt, line["environment"])
+        else:
+            self._leader.take_progress(self._settings.worker, line)
+        self._follower.send(line)
 
-    def _publish_environment(self, action: actions.PublishEnvironment) -> None:
-        self._leader.take_environment(action.attempt, action.environment)
-        self._follower.send({"type": "environment", "attempt": action.attempt, "environment": action.environment})
+    def _send_to_leader(self, action: actions.SendToLeader) -> None:
+        self._send_diagnosis(action.message.to_wire())
 
     def _introduce(self, action: actions.Introduce) -> None:
-        self._follower.introduce([dict(line) for line in action.lines])
+        self._follower.introduce([message.to_wire() for message in action.messages])
 
     def _keep_report(self, action: actions.KeepReport) -> None:
         self._leader.take_report(action.report)
 
-    def _answer_alive(self, _action: actions.AnswerAlive) -> None:
-        self._follower.send({"type": "ping"})
-
-    def _answer_nothing_hangs(self, action: actions.AnswerNothingHangs) -> None:
-        self._send_diagnosis(evidence_line(action.attempt, self._settings.worker, {}))
-
     def _diagnose(self, action: actions.Diagnose) -> None:
         if self._stall is not None:
-            self._stall.told(action.line)
+            self._stall.told(action.message.to_wire())
 
     def _write_termination_message(self, action: actions.WriteTerminationMessage) -> None:
         try:
@@ -312,12 +309,13 @@ class Executor:
     def _line_received(self, line: dict[str, Any]) -> None:
         """A line of whoever leads, this worker's own leader included."""
         try:
-            event = read_line(line, self._authority)
+            message = parse_from_leader(line)
+            if isinstance(message, Assigned):
+                self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
+            elif not isinstance(message, (Watched, Ping)):
+                self._events.append(message)
         except ProtocolError as error:
             self._complain(str(error))
-        else:
-            if event is not None:
-                self._events.append(event)
 
     def _contact_changed(self) -> None:
         self._events.append(events.LeaderContactChanged(self._contact()))
@@ -346,7 +344,7 @@ class Executor:
             "assignment": None if state.assignment is None else state.assignment.to_wire(),
             "report": state.report.to_wire() if state.report else None,
             "progress": self._ranks(),
-            "environment": state.environment,
+            "environment": {} if state.environment is None else state.environment.environment,
             "workers": self._leader.state(),
         }
 
@@ -361,7 +359,7 @@ class Executor:
         if self._follower.lead == self._settings.worker:
             if line["type"] == "evidence":
                 self._leader.take_evidence(self._settings.worker, line)
-            else:
+            elif line["type"] == "stalled":
                 self._leader.take_stall(line["attempt"])
             return True
         self._follower.send(line)
@@ -393,13 +391,11 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.Conclude: Executor._conclude,
     actions.FlushProgress: Executor._flush_progress,
     actions.SaveReport: Executor._save_report,
+    actions.PublishReport: Executor._publish_report,
     actions.Publish: Executor._publish,
-    actions.PublishProgress: Executor._publish_progress,
-    actions.PublishEnvironment: Executor._publish_environment,
+    actions.SendToLeader: Executor._send_to_leader,
     actions.Introduce: Executor._introduce,
     actions.KeepReport: Executor._keep_report,
-    actions.AnswerAlive: Executor._answer_alive,
-    actions.AnswerNothingHangs: Executor._answer_nothing_hangs,
     actions.Diagnose: Executor._diagnose,
     actions.WriteTerminationMessage: Executor._write_termination_message,
     actions.Exit: Executor._exit,

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, Union
 
 from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.joining import Collect, Environment, FollowerMessage, Hung, Patience
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import ProgressLine
 
 
 class KillLeftovers(NamedTuple):
@@ -99,29 +101,28 @@ class SaveReport(NamedTuple):
     """Whether it is made by exiting."""
 
 
-class Publish(NamedTuple):
-    """Bring a report to the leader."""
+class PublishReport(NamedTuple):
+    """Bring this worker's report to the leader, and onto this worker's own streams."""
 
     report: Report
 
 
-class PublishProgress(NamedTuple):
-    """Bring a line of progress to the leader."""
+class Publish(NamedTuple):
+    """Bring progress or the environment there."""
 
-    line: Mapping[str, Any]
+    message: Union[ProgressLine, Environment]
 
 
-class PublishEnvironment(NamedTuple):
-    """Bring what the ranks run in to the leader."""
+class SendToLeader(NamedTuple):
+    """Send a message to whoever leads, and nowhere else."""
 
-    attempt: int
-    environment: dict[str, str]
+    message: FollowerMessage
 
 
 class Introduce(NamedTuple):
     """Say who this worker is, and all that it has to say, on a new connection to a leader."""
 
-    lines: tuple[Mapping[str, Any], ...]
+    messages: tuple[FollowerMessage, ...]
 
 
 class KeepReport(NamedTuple):
@@ -130,20 +131,10 @@ class KeepReport(NamedTuple):
     report: Report
 
 
-class AnswerAlive(NamedTuple):
-    """Send the leader a sign of life: to collect evidence may take longer than it waits."""
-
-
-class AnswerNothingHangs(NamedTuple):
-    """Send the leader evidence without any rank."""
-
-    attempt: int
-
-
 class Diagnose(NamedTuple):
-    """Let the stall diagnosis have a line of the leader."""
+    """Let the stall diagnosis have a message of the leader."""
 
-    line: Mapping[str, Any]
+    message: Union[Collect, Hung, Patience]
 
 
 class WriteTerminationMessage(NamedTuple):
@@ -174,13 +165,11 @@ Action = Union[
     Conclude,
     FlushProgress,
     SaveReport,
+    PublishReport,
     Publish,
-    PublishProgress,
-    PublishEnvironment,
+    SendToLeader,
     Introduce,
     KeepReport,
-    AnswerAlive,
-    AnswerNothingHangs,
     Diagnose,
     WriteTerminationMessage,
     Exit,

@@ -1,17 +1,19 @@
 """What happened: the values that sockets, processes, files, timers and signals put into the executor's queue.
 
-The executor takes one after the other (`update.update`, then `plan.plan`), so nothing re-enters. A few events come
-back at once from an action that the executor performed (`Launched`, `RankExamined`, `SaveFailed` …).
+The executor takes one after the other (`update.update`, then `plan.plan`), so nothing re-enters. What the leader sends
+is an event as it stands (`wire.joining`), and so is this worker's own `Environment`, once it is known. A few events
+come back at once from an action that the executor performed (`Launched`, `RankExamined`, `SaveFailed` …).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from trainmaster.agent.planner.state import Ending, LeaderContact
 from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.report import Report
+from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
+from trainmaster.wire.stream import ProgressLine
 
 
 class AssignmentReceived(NamedTuple):
@@ -36,36 +38,6 @@ class LeaderContactChanged(NamedTuple):
 
 class LeaderJoined(NamedTuple):
     """A connection to a leader stands, and nothing has been sent on it yet."""
-
-
-class Acknowledged(NamedTuple):
-    """An operator has taken in this worker's report of the attempt, or of an earlier one."""
-
-    attempt: int
-
-
-class StopRequested(NamedTuple):
-    """A rank has failed somewhere: the attempt is over."""
-
-    attempt: int
-    grace_seconds: float
-    after_seconds: float
-    report: Optional[Report]
-    """The failed worker's; None where it doesn't matter or isn't known."""
-
-
-class MismatchFound(NamedTuple):
-    """The workers' environments differ in something that must be equal."""
-
-    attempt: int
-    lines: tuple[str, ...]
-
-
-class DiagnosisMessage(NamedTuple):
-    """The leader asks for evidence of a stall (`collect`), names the rank that hangs, or grants more time."""
-
-    attempt: int
-    line: Mapping[str, Any]
 
 
 class SetupEnded(NamedTuple):
@@ -147,10 +119,9 @@ class RanksUp(NamedTuple):
 
 
 class Progressed(NamedTuple):
-    """A line of progress."""
+    """A line of progress is to be published."""
 
-    attempt: int
-    line: Mapping[str, Any]
+    line: ProgressLine
 
 
 class RankProvoked(NamedTuple):
@@ -168,23 +139,19 @@ class AttemptFailed(NamedTuple):
     rank: Optional[int] = None
 
 
-class EnvironmentDescribed(NamedTuple):
-    """What the ranks of an attempt run in is known."""
-
-    attempt: int
-    environment: dict[str, str]
-
-
 Event = Union[
+    Ack,
+    Stop,
+    Collect,
+    Hung,
+    Patience,
+    Mismatch,
+    Environment,
     AssignmentReceived,
     TerminationRequested,
     DeadlinePassed,
     LeaderContactChanged,
     LeaderJoined,
-    Acknowledged,
-    StopRequested,
-    MismatchFound,
-    DiagnosisMessage,
     SetupEnded,
     SaveFailed,
     Launched,
@@ -198,5 +165,4 @@ Event = Union[
     Progressed,
     RankProvoked,
     AttemptFailed,
-    EnvironmentDescribed,
 ]

@@ -8,13 +8,14 @@ report before the published one, the report of one attempt before the start of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from trainmaster.agent.planner import actions, ranks
 from trainmaster.agent.planner.leaving import exit_at
 from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State
 from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch, wanted_attempt
+from trainmaster.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster.wire.reasons import EXIT_TERMINATED
 from trainmaster.wire.report import Report
 
@@ -100,7 +101,7 @@ def _save_report(state: State, _now: Now) -> Actions:
 
 
 def _publish_report(state: State, _now: Now) -> Actions:
-    return () if state.report is None or state.report == state.published else (actions.Publish(state.report),)
+    return () if state.report is None or state.report == state.published else (actions.PublishReport(state.report),)
 
 
 def _end_ranks(state: State, now: Now) -> Actions:
@@ -140,7 +141,7 @@ def _start(state: State, now: Now) -> Actions:
         return (actions.Begin(report._replace(state="Starting"), assignment, node_rank),)
     if state.report is not None and state.report._replace(at=report.at) == report:
         return ()
-    return (actions.Publish(report),)
+    return (actions.PublishReport(report),)
 
 
 def _leave(state: State, now: Now) -> Actions:
@@ -178,26 +179,13 @@ _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
 )
 
 
-def introduction(state: State) -> tuple[Mapping[str, Any], ...]:
+def introduction(state: State) -> tuple[FollowerMessage, ...]:
     """What this worker says first to a leader that it has joined."""
     settings = state.settings
-    lines: list[Mapping[str, Any]] = [
-        {
-            "type": "hello",
-            "job": settings.job_uid,
-            "worker": settings.worker,
-            "uid": settings.pod_uid,
-            "seen": 0 if state.assignment is None else state.assignment.attempt,
-        }
-    ]
-    if state.environment:
-        lines.append({"type": "environment", "attempt": state.started, "environment": state.environment})
-    for report in (state.previous, state.published):
-        if report is not None:
-            lines.append({"type": "report", "report": report.to_wire()})
-    if state.progress is not None:
-        lines.append(state.progress)
-    return tuple(lines)
+    seen = 0 if state.assignment is None else state.assignment.attempt
+    reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
+    rest = (message for message in (state.environment, *reports, state.progress) if message is not None)
+    return (Joined(settings.job_uid, settings.worker, settings.pod_uid, seen), *rest)
 
 
 # What the actions change
@@ -221,7 +209,7 @@ def _begun(state: State, action: actions.Begin, now: Now) -> State:
         started=action.report.attempt,
         preparation=Preparation(action.assignment, action.node_rank, now.steady, resolved_at),
         saved=SavedReport(action.report, False),
-        environment={},
+        environment=None,
         outbox=(*state.outbox, actions.Hurry()),
     )
 
@@ -260,7 +248,7 @@ def _saved(state: State, action: actions.SaveReport, _now: Now) -> State:
     return state._replace(saved=SavedReport(action.report, action.exited))
 
 
-def _published(state: State, action: actions.Publish, _now: Now) -> State:
+def _published(state: State, action: actions.PublishReport, _now: Now) -> State:
     return _reported(state, action.report)._replace(published=action.report)
 
 
@@ -288,6 +276,6 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.Conclude: _concluded,
     actions.FlushProgress: _flushed,
     actions.SaveReport: _saved,
-    actions.Publish: _published,
+    actions.PublishReport: _published,
     actions.Exit: _exited,
 }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.joining import Environment
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import ProgressLine
 
 if TYPE_CHECKING:
     from trainmaster.agent.planner.actions import Action
@@ -142,10 +144,10 @@ class State(NamedTuple):
     published: Optional[Report] = None
     unflushed: bool = False
     """Whether the ranks' progress has to be read once more."""
-    progress: Optional[Mapping[str, Any]] = None
+    progress: Optional[ProgressLine] = None
     """The newest line of progress."""
-    environment: Mapping[str, str] = {}
-    """What the ranks of the attempt run in, as far as known."""
+    environment: Optional[Environment] = None
+    """What the ranks of the attempt run in, once it is known."""
 
     ended_at: float = 0.0
     """When this worker's attempt ended, on the monotonic clock."""

@@ -7,21 +7,21 @@ from typing import Any
 
 from trainmaster.agent.planner import events, ranks
 from trainmaster.agent.planner.actions import (
-    AnswerAlive,
-    AnswerNothingHangs,
     CancelSetup,
     DescribeEnvironment,
     Diagnose,
     KeepReport,
-    PublishEnvironment,
-    PublishProgress,
+    Publish,
+    SendToLeader,
 )
 from trainmaster.agent.planner.classification import failed, finished, more_telling, stopped
 from trainmaster.agent.planner.leaving import contact_changed
 from trainmaster.agent.planner.state import Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
+from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine, Ping
 
 RESOLVED_SECONDS = 2.0
 """With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
@@ -76,7 +76,7 @@ def _termination_requested(state: State, _event: events.TerminationRequested, no
     return _stop(state._replace(terminating=True), now, state.settings.grace_seconds)
 
 
-def _stop_requested(state: State, event: events.StopRequested, now: Now) -> State:
+def _stop_requested(state: State, event: Stop, now: Now) -> State:
     if event.report is not None and event.report.worker != state.settings.worker:
         # An operator may watch this worker, not the leader: it reads who failed before who was stopped for it.
         state = _post(state, KeepReport(event.report))
@@ -85,21 +85,23 @@ def _stop_requested(state: State, event: events.StopRequested, now: Now) -> Stat
     return _stop(state, now, event.grace_seconds, event.after_seconds)
 
 
-def _mismatch_found(state: State, event: events.MismatchFound, now: Now) -> State:
+def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
     if event.attempt != state.started:
         return state
     error = "the workers' environments differ:\n" + "\n".join(event.lines)
     return _fail(state, failed(_report(state, now), "PreflightMismatch", error[:2_000]), now)
 
 
-def _diagnosis_message(state: State, event: events.DiagnosisMessage, now: Now) -> State:
-    collect = event.line.get("type") == "collect"
-    if collect:
-        state = _post(state, AnswerAlive())
+def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:
+    if isinstance(event, Collect):
+        # At once: to collect what is asked for may take longer than a leader waits.
+        state = _post(state, SendToLeader(Ping()))
     if state.can_hang and event.attempt == state.started:
-        return _post(state, Diagnose(event.line))
+        return _post(state, Diagnose(event))
+    if not isinstance(event, Collect):
+        return state
     # No rank of this worker can hang. Without an answer its agent would count as lost.
-    return _post(state, AnswerNothingHangs(event.attempt)) if collect else state
+    return _post(state, SendToLeader(EvidenceLine(event.attempt, state.settings.worker, {}, now.wall)))
 
 
 # The leader
@@ -113,7 +115,7 @@ def _leader_joined(state: State, _event: events.LeaderJoined, _now: Now) -> Stat
     return state._replace(introducing=True)
 
 
-def _acknowledged(state: State, event: events.Acknowledged, _now: Now) -> State:
+def _acknowledged(state: State, event: Ack, _now: Now) -> State:
     return state._replace(acknowledged=max(state.acknowledged, event.attempt))
 
 
@@ -212,9 +214,9 @@ def _ranks_up(state: State, event: events.RanksUp, now: Now) -> State:
 
 
 def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
-    if event.attempt != state.started:
+    if event.line.attempt != state.started:
         return state
-    return _post(state._replace(progress=event.line), PublishProgress(event.line))
+    return _post(state._replace(progress=event.line), Publish(event.line))
 
 
 def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
@@ -231,11 +233,10 @@ def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> Stat
     return _finish(state, run, now) if run is not None and run.emptied else state
 
 
-def _environment_described(state: State, event: events.EnvironmentDescribed, _now: Now) -> State:
+def _environment_described(state: State, event: Environment, _now: Now) -> State:
     if event.attempt != state.started:
         return state
-    state = state._replace(environment=event.environment)
-    return _post(state, PublishEnvironment(event.attempt, event.environment))
+    return _post(state._replace(environment=event), Publish(event))
 
 
 # What several of them do
@@ -296,10 +297,12 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.DeadlinePassed: _deadline_passed,
     events.LeaderContactChanged: _contact_changed,
     events.LeaderJoined: _leader_joined,
-    events.Acknowledged: _acknowledged,
-    events.StopRequested: _stop_requested,
-    events.MismatchFound: _mismatch_found,
-    events.DiagnosisMessage: _diagnosis_message,
+    Ack: _acknowledged,
+    Stop: _stop_requested,
+    Mismatch: _mismatch_found,
+    Collect: _stall_message,
+    Hung: _stall_message,
+    Patience: _stall_message,
     events.SetupEnded: _setup_ended,
     events.SaveFailed: _save_failed,
     events.Launched: _launched,
@@ -313,5 +316,5 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.Progressed: _progressed,
     events.RankProvoked: _rank_provoked,
     events.AttemptFailed: _attempt_failed,
-    events.EnvironmentDescribed: _environment_described,
+    Environment: _environment_described,
 }

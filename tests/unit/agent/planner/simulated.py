@@ -105,8 +105,12 @@ class Agent:
     def exit_code(self) -> int | None:
         return self.state.exit_code
 
+    @property
+    def wall(self) -> float:
+        return EPOCH + self.now
+
     def _now(self) -> Now:
-        return Now(self.now, EPOCH + self.now)
+        return Now(self.now, self.wall)
 
     def _carry_out(self) -> None:
         for action in self._planned():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from tests.signer import JOB_UID
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact, SavedReport
 from trainmaster.agent.planner.update import RESOLVED_SECONDS
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
+from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine
 
 from .simulated import UID, WATCHED, WORKER, Agent, assignment, idle
 
@@ -22,11 +26,18 @@ def begun(agent: Agent) -> list[int]:
 
 def states(agent: Agent) -> list[tuple[int, str]]:
     """Of the reports that were published."""
-    return [(action.report.attempt, action.report.state) for action in agent.all(actions.Publish)]
+    return [(action.report.attempt, action.report.state) for action in agent.all(actions.PublishReport)]
 
 
 def test_an_attempt_is_saved_before_it_is_published_and_published_before_it_runs() -> None:
-    assert Agent().run().names == ["FollowAssignment", "Begin", "Hurry", "Publish", "Launch", "DescribeEnvironment"]
+    assert Agent().run().names == [
+        "FollowAssignment",
+        "Begin",
+        "Hurry",
+        "PublishReport",
+        "Launch",
+        "DescribeEnvironment",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +74,8 @@ def test_an_attempt_that_ran_here_is_never_begun_again() -> None:
 @pytest.mark.parametrize("state", ["Starting", "Running"])
 def test_an_attempt_without_an_end_is_reported_as_lost(state: str) -> None:
     agent = Agent(SavedReport(Report(1, WORKER, "old-uid", state), False)).run()
-    assert agent.names[:3] == ["KillLeftovers", "SaveReport", "Publish"]
-    report = agent.all(actions.Publish)[0].report
+    assert agent.names[:3] == ["KillLeftovers", "SaveReport", "PublishReport"]
+    report = agent.all(actions.PublishReport)[0].report
     assert (report.state, report.reason, report.exit_code, report.uid) == ("Failed", "AgentLost", 69, UID)
     assert begun(agent) == []
     assert agent.saved == SavedReport(report, False)
@@ -90,7 +101,7 @@ def test_an_attempt_that_cannot_be_saved_fails_and_never_runs() -> None:
     agent.saving_fails = True
     agent.run()
     assert agent.all(actions.Launch) == []
-    report = agent.all(actions.Publish)[-1].report
+    report = agent.all(actions.PublishReport)[-1].report
     assert (report.reason, report.exit_code, report.error) == (
         "LaunchError",
         65,
@@ -102,7 +113,7 @@ def test_an_attempt_that_cannot_be_saved_fails_and_never_runs() -> None:
 def test_a_command_that_cannot_be_started_fails_the_attempt() -> None:
     agent = Agent()
     agent.launching_fails = True
-    report = agent.run().all(actions.Publish)[-1].report
+    report = agent.run().all(actions.PublishReport)[-1].report
     assert (report.state, report.reason, report.exit_code) == ("Failed", "LaunchError", 65)
     assert idle(agent.state)
 
@@ -127,7 +138,7 @@ def test_they_start_a_moment_after_its_name_is_known_though_it_is_silent(known_b
 
 def test_a_worker_0_that_nobody_knows_fails_the_attempt_in_the_end() -> None:
     agent = Agent(contact=FAR, TRAINMASTER_FIRST_STEP_TIMEOUT="30").run().wait(30)
-    report = agent.all(actions.Publish)[-1].report
+    report = agent.all(actions.PublishReport)[-1].report
     assert (report.reason, report.exit_code, report.culprit) == ("MasterUnreachable", 66, False)
     assert report.error == f"worker 0 is not within reach after 30 s: {FAR.master.problem}"
     assert agent.all(actions.Launch) == []
@@ -146,7 +157,7 @@ def test_the_setup_line_runs_once_in_an_agents_life() -> None:
 @pytest.mark.parametrize(("ending", "code"), [((0, None), 65), ((3, None), 3), ((137, 9), 137)])
 def test_a_setup_line_that_fails_is_a_launch_error(ending: tuple[int, int | None], code: int) -> None:
     agent = Agent(TRAINMASTER_SETUP="false").run().give(events.SetupEnded(None, *ending, "no such file"))
-    report = agent.all(actions.Publish)[-1].report
+    report = agent.all(actions.PublishReport)[-1].report
     assert (report.reason, report.exit_code, report.signal, report.error) == (
         "LaunchError",
         code,
@@ -162,7 +173,7 @@ def test_a_setup_line_that_fails_is_a_launch_error(ending: tuple[int, int | None
     [
         events.AssignmentReceived(assignment(1, "Hold")),
         events.TerminationRequested(),
-        events.StopRequested(1, 0.4, 0.4, None),
+        Stop(1, 0.4, 0.4, None),
     ],
     ids=["held", "SIGTERM", "a rank failed elsewhere"],
 )
@@ -179,21 +190,24 @@ def test_who_is_stopped_before_its_ranks_is_stopped_at_once(event: events.Event)
 
 def test_who_joins_a_leader_says_everything_again() -> None:
     agent = Agent().run().end(Ending(1)).run(2)
-    line = {"type": "progress", "attempt": 2}
-    agent.give(events.EnvironmentDescribed(2, {"torch": "2.13"}), events.Progressed(2, line), events.LeaderJoined())
-    hello, environment, previous, report, progress = agent.all(actions.Introduce)[-1].lines
-    assert (hello["type"], hello["worker"], hello["uid"], hello["seen"]) == ("hello", WORKER, UID, 2)
-    assert environment == {"type": "environment", "attempt": 2, "environment": {"torch": "2.13"}}
-    assert (previous["report"]["attempt"], previous["report"]["state"]) == (1, "Failed")
-    assert (report["report"]["attempt"], report["report"]["state"]) == (2, "Starting")
-    assert progress == line
+    environment, line = Environment(2, {"torch": "2.13"}), ProgressLine(2, WORKER, {1: RankProgress(step=7)})
+    agent.give(environment, events.Progressed(line), events.LeaderJoined())
+    failed, starting = agent.all(actions.PublishReport)[-2:]
+    assert agent.all(actions.Introduce)[-1].messages == (
+        Joined(JOB_UID, WORKER, UID, 2),
+        environment,
+        Reported(failed.report),
+        Reported(starting.report),
+        line,
+    )
+    assert (failed.report.state, starting.report.state) == ("Failed", "Starting")
 
 
 def test_progress_is_published_before_the_report_of_the_end() -> None:
     agent = Agent().run()
     del agent.performed[:]
     agent.give(events.ProcessEnded(agent.pid, Ending(1)))
-    assert agent.names == ["ExamineRank", "FlushProgress", "SaveReport", "Publish", "Terminate", "Sweep"]
+    assert agent.names == ["ExamineRank", "FlushProgress", "SaveReport", "PublishReport", "Terminate", "Sweep"]
 
 
 def test_a_report_of_ranks_that_are_up_is_saved_too() -> None:
@@ -204,15 +218,15 @@ def test_a_report_of_ranks_that_are_up_is_saved_too() -> None:
 
 
 def test_environments_of_older_attempts_are_not_published() -> None:
-    agent = Agent().run().end(Ending(1)).run(2).give(events.EnvironmentDescribed(1, {"torch": "1"}))
-    assert agent.all(actions.PublishEnvironment) == []
+    agent = Agent().run().end(Ending(1)).run(2).give(Environment(1, {"torch": "1"}))
+    assert agent.all(actions.Publish) == []
 
 
 def test_a_mismatch_fails_the_attempt_that_it_is_of() -> None:
-    agent = Agent().run().give(events.MismatchFound(2, ("torch differs",)))
+    agent = Agent().run().give(Mismatch(2, ("torch differs",)))
     assert agent.state.ended is None
-    agent.give(events.MismatchFound(1, ("torch differs: 1 on worker 0; 2 on worker 1",)))
-    report = agent.all(actions.Publish)[-1].report
+    agent.give(Mismatch(1, ("torch differs: 1 on worker 0; 2 on worker 1",)))
+    report = agent.all(actions.PublishReport)[-1].report
     assert (report.reason, report.exit_code) == ("PreflightMismatch", 67)
     assert report.error.endswith("torch differs: 1 on worker 0; 2 on worker 1")
     assert len(agent.all(actions.Terminate)) == 1
@@ -220,10 +234,10 @@ def test_a_mismatch_fails_the_attempt_that_it_is_of() -> None:
 
 def test_another_workers_failure_is_shown_on_this_workers_streams() -> None:
     other = Report(1, 0, "uid-0", "Failed")
-    agent = Agent().run().give(events.StopRequested(1, 0.4, 0.0, other))
+    agent = Agent().run().give(Stop(1, 0.4, 0.0, other))
     assert [action.report for action in agent.all(actions.KeepReport)] == [other]
     own = other._replace(worker=WORKER)
-    assert agent.give(events.StopRequested(1, 0.4, 0.0, own)).all(actions.KeepReport) == [actions.KeepReport(other)]
+    assert agent.give(Stop(1, 0.4, 0.0, own)).all(actions.KeepReport) == [actions.KeepReport(other)]
 
 
 @pytest.mark.parametrize("running", [True, False])
@@ -231,9 +245,9 @@ def test_who_is_asked_for_evidence_answers_whether_or_not_its_ranks_can_hang(run
     agent = Agent().run()
     if not running:
         agent.end(Ending(0))
-    agent.give(events.DiagnosisMessage(1, {"type": "collect"}))
-    assert len(agent.all(actions.AnswerAlive)) == 1
-    assert (len(agent.all(actions.Diagnose)), len(agent.all(actions.AnswerNothingHangs))) == (running, not running)
-    agent.give(events.DiagnosisMessage(1, {"type": "hung", "rank": 1}))
-    assert len(agent.all(actions.Diagnose)) == 2 * running
-    assert len(agent.all(actions.AnswerNothingHangs)) == (not running), "only a question is answered"
+    collect, hung = Collect(1, 40_000), Hung(1, 1, "rank 1 made no progress")
+    agent.give(collect, hung)
+    alive, *answers = [action.message for action in agent.all(actions.SendToLeader)]
+    assert alive == Ping()
+    assert answers == ([] if running else [EvidenceLine(1, WORKER, {}, agent.wall)]), "only a question is answered"
+    assert [action.message for action in agent.all(actions.Diagnose)] == ([collect, hung] if running else [])

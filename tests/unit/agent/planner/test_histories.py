@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import plan
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
+from trainmaster.wire.joining import Ack, Stop
 from trainmaster.wire.report import Report
 
 from .simulated import Agent, Crash, assignment, idle
@@ -76,7 +77,7 @@ class Histories(RuleBasedStateMachine):
                 assert agent.saved.report.attempt == attempt
                 self.launched.append(attempt)
                 self.running = attempt
-            elif isinstance(action, (actions.Publish, actions.WriteTerminationMessage)):
+            elif isinstance(action, (actions.PublishReport, actions.WriteTerminationMessage)):
                 self.reported[action.report.attempt] = action.report
         self.checked = len(agent.performed)
         if agent.state.run is None:
@@ -95,11 +96,11 @@ class Histories(RuleBasedStateMachine):
 
     @rule(attempt=ATTEMPTS, after=st.sampled_from([0.0, 0.4]))
     def fail_elsewhere(self, attempt: int, after: float) -> None:
-        self.give(events.StopRequested(attempt, 0.4, after, Report(attempt, 0, "uid-0", "Failed")))
+        self.give(Stop(attempt, 0.4, after, Report(attempt, 0, "uid-0", "Failed")))
 
     @rule(attempt=ATTEMPTS)
     def acknowledge(self, attempt: int) -> None:
-        self.give(events.Acknowledged(attempt))
+        self.give(Ack(attempt))
 
     @rule(environ=st.sampled_from([{"A": "1"}, None]))
     def end_the_setup_line(self, environ: dict[str, str] | None) -> None:

@@ -9,6 +9,7 @@ import pytest
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.leaving import FORGOTTEN_SECONDS, NEW_LEADER_SECONDS, PATIENCE_SECONDS, exit_at
 from trainmaster.agent.planner.state import Ending, LeaderContact, SavedReport, State
+from trainmaster.wire.joining import Ack
 from trainmaster.wire.report import Report
 
 from .simulated import REACHED, UID, UNWATCHED, WATCHED, WORKER, Agent, assignment
@@ -89,11 +90,11 @@ def test_who_has_reported_by_exiting_stays_afterwards() -> None:
     assert agent.exit_code == 0
     again = Agent(agent.saved, contact=UNWATCHED).run().wait(120)
     assert again.exit_code is None
-    assert [action.report.state for action in again.all(actions.Publish)] == ["Finished"]
+    assert [action.report.state for action in again.all(actions.PublishReport)] == ["Finished"]
 
 
 def test_an_acknowledgement_keeps_the_agent_while_an_operator_watches() -> None:
-    agent = Agent().run().end(Ending(0)).give(events.Acknowledged(1)).wait(300)
+    agent = Agent().run().end(Ending(0)).give(Ack(1)).wait(300)
     assert agent.exit_code is None
     agent.give(events.LeaderContactChanged(UNWATCHED)).wait(FORGOTTEN_SECONDS - 1)
     assert agent.exit_code is None

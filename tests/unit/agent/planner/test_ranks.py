@@ -9,6 +9,7 @@ import pytest
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS
 from trainmaster.agent.planner.state import Ending
+from trainmaster.wire.joining import Stop
 from trainmaster.wire.report import Report
 
 from .simulated import Agent
@@ -26,7 +27,7 @@ def torchrun() -> Agent:
 
 
 def report(agent: Agent) -> Report:
-    return agent.all(actions.Publish)[-1].report
+    return agent.all(actions.PublishReport)[-1].report
 
 
 def signalled(agent: Agent) -> list[tuple[tuple[int, ...], int]]:
@@ -133,7 +134,7 @@ def test_an_end_that_is_seen_twice_counts_once() -> None:
 def test_a_rank_that_starts_after_sigterm_is_sent_it_too() -> None:
     agent = Agent(NPROC_PER_NODE="2")
     agent.wraps_ranks = True
-    agent.run().give(events.StopRequested(1, 0.4, 0.0, None), events.RankStarted(0, 11))
+    agent.run().give(Stop(1, 0.4, 0.0, None), events.RankStarted(0, 11))
     assert signalled(agent) == [((agent.pid,), agent.pid), ((11,), 0)]
 
 
@@ -149,14 +150,14 @@ def test_a_rank_that_starts_after_sigterm_is_sent_it_too() -> None:
     ],
 )
 def test_ranks_get_sigkill(stops: list[tuple[float, float]], killed_after: float) -> None:
-    agent = torchrun().give(*(events.StopRequested(1, grace, after, None) for grace, after in stops))
+    agent = torchrun().give(*(Stop(1, grace, after, None) for grace, after in stops))
     agent.wait(killed_after - 0.001)
     assert agent.all(actions.Sweep) == []
     assert len(agent.wait(0.002).all(actions.Sweep)) == 1
 
 
 def test_stops_of_other_attempts_mean_nothing() -> None:
-    assert signalled(torchrun().give(events.StopRequested(2, 0.4, 0.0, None))) == []
+    assert signalled(torchrun().give(Stop(2, 0.4, 0.0, None))) == []
 
 
 # Hangs
