@@ -106,3 +106,25 @@ class Report(NamedTuple):
             if len(line) <= MAX_TERMINATION_BYTES or not error:
                 return line[:MAX_TERMINATION_BYTES]
             error = error[max(1, len(error) // 8) :]
+
+
+def merge(known: Report | None, report: Report) -> Report:
+    """Returns the report of a worker in an attempt that holds when one more arrives, by whichever way.
+
+    An end outlasts what was reported before it. An end that only says that the agent was lost gives way to one that
+    says how the ranks ended, whichever is later: an agent that starts again without a saved end, and a leader whose
+    follower is silent, know less than who saw it. Of other ends the later one holds, because agents correct themselves:
+    a bystander's broken connection is often seen before the exit of the rank that caused it. A report of another pod is
+    of the worker's newer life.
+    """
+    if known is None or known.uid != report.uid or not known.ended:
+        return report
+    if not report.ended:
+        return known
+    if _says_how(known) != _says_how(report) and "Stopped" not in (known.state, report.state):
+        return known if _says_how(known) else report
+    return report if report.at >= known.at else known
+
+
+def _says_how(report: Report) -> bool:
+    return report.reason != "AgentLost"

@@ -30,10 +30,11 @@ from trainmaster.reconciling.observed.snapshot import (
     Observed,
     PodView,
     StreamView,
+    termination_reports,
 )
 from trainmaster.reconciling.times import to_text
 from trainmaster.rendering import Settings
-from trainmaster.wire.report import Report
+from trainmaster.wire.report import Report, merge
 from trainmaster.wire.stream import WorkerLine
 
 NOW = 1_795_233_600.0
@@ -150,8 +151,18 @@ def stream(attempt: int = 1, workers: Iterable[int] = (0, 1), **seen: int) -> St
 
 def observed(*reports: Report, given: Iterable[PodView] | None = None, attempt: int = 1, **fields: Any) -> Observed:
     """Pods, children and reports around a job in its attempt."""
-    values: dict[str, Any] = {"pods": tuple(pods() if given is None else given), "reports": reports}
-    return Observed(**{"stream": stream(attempt), **values, **fields})
+    values: dict[str, Any] = {"pods": tuple(pods() if given is None else given)}
+    around = Observed(**{"stream": stream(attempt), **values, **fields})
+    return replace(around, reports=merged(reports, around.pods))
+
+
+def merged(reports: Iterable[Report], around: Iterable[PodView]) -> tuple[Report, ...]:
+    """Reports and what containers reported by ending, as the store has them."""
+    known: dict[tuple[int, int], Report] = {}
+    for report in (*reports, *(report for pod in around for report in termination_reports(pod))):
+        place = report.attempt, report.worker
+        known[place] = merge(known.get(place), report)
+    return tuple(known.values())
 
 
 def situation(of: Job, around: Observed, now: float = NOW) -> Situation:

@@ -14,8 +14,7 @@ from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Apply, Assign, DeleteJob, DeletePod, Touch
 from trainmaster.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, StreamView
 from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
-from trainmaster.wire.states import ENDED
+from trainmaster.wire.report import Report, merge
 from trainmaster.wire.stream import WorkerLine
 
 if TYPE_CHECKING:
@@ -49,9 +48,7 @@ class Operator:
     def take(self, report: Report) -> None:
         """As the store does: an end isn't taken back by what was said before it."""
         key = (report.attempt, report.worker)
-        known = self.reports.get(key)
-        if known is None or known.uid != report.uid or known.state not in ENDED:
-            self.reports[key] = report
+        self.reports[key] = merge(self.reports.get(key), report)
 
     def run_pass(self, world: World, dies_after: int | None = None) -> bool:
         """Decide and carry out, killed before write number `dies_after`; True if the operator survived."""

@@ -6,7 +6,7 @@ Views are small and frozen; a record is changed by the store only, which knows w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,12 +14,20 @@ from trainmaster.api.parsing import InvalidJob, parse_spec
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, Resource
 from trainmaster.controller.cache.lookup_results import LookupResults
-from trainmaster.reconciling.observed.snapshot import ChildView, Job, Observed, PodView, Problem, StreamView
+from trainmaster.reconciling.observed.snapshot import (
+    ChildView,
+    Job,
+    Observed,
+    PodView,
+    Problem,
+    StreamView,
+    termination_reports,
+)
 from trainmaster.rendering import worker_layout
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.limits import MAX_INDEX
 from trainmaster.wire.progress import RankProgress
-from trainmaster.wire.report import Report
+from trainmaster.wire.report import Report, merge
 from trainmaster.wire.values import text, whole
 
 # StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
@@ -141,16 +149,12 @@ class Record:
         return read_spec(raw, name)
 
     def merge_report(self, report: Report) -> bool:
-        """Keep the last word of each worker and attempt: an end isn't taken back by a report from before it."""
+        """Keep the one report of each worker and attempt that holds; whether that has changed it."""
         known = self.reports.get((report.attempt, report.worker))
-        if known == report:
+        holds = merge(known, report)
+        if holds == known:
             return False
-        if known is not None and known.uid == report.uid:
-            if known.ended and not report.ended:
-                return False
-            if known.ended and report.ended and report.at < known.at:
-                return False
-        self.reports[report.attempt, report.worker] = report
+        self.reports[report.attempt, report.worker] = holds
         if report.attempt not in self.reported_attempts:
             self.reported_attempts.add(report.attempt)
             if len(self.reported_attempts) > REPORTED_ATTEMPTS:
@@ -198,10 +202,9 @@ class Record:
                 self.merge_termination_reports(pod)
 
     def merge_termination_reports(self, pod: Pod) -> None:
-        """What the container of one of the job's pods told as it ended."""
-        for end in _ends(pod.view):
-            # A mark's uid may be of an earlier life of the worker, but this container told it: the pod's uid counts.
-            self.merge_report(end._replace(worker=pod.view.worker, uid=end.uid or pod.view.uid))
+        """Merge the reports that the container of one of the job's pods made by ending."""
+        for report in termination_reports(pod.view):
+            self.merge_report(report)
 
     def is_past(self, attempt: int) -> bool:
         """Whether nothing is decided on an attempt any more."""
@@ -293,11 +296,3 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
     """Whoever may patch a pod can put there what the operator has signed for another job."""
     return assignment is not None and assignment.job != job.uid
-
-
-def _ends(view: PodView) -> Iterable[Report]:
-    container = view.worker_container
-    if container is not None:
-        for end in (container.last_end, container.end):
-            if end is not None and end.report is not None:
-                yield end.report

@@ -227,9 +227,9 @@ class Situation:
         workers = frozenset(self.workers)
         if attempt != self.status.attempt:
             workers |= frozenset(self.everybody)
-        for report in (*self.observed.reports, *_told_by_containers(self.pods)):
+        for report in self.observed.reports:
             if report.attempt == attempt and report.worker in workers and self._is_member(report, attempt):
-                latest[report.worker] = _later(latest.get(report.worker), report)
+                latest[report.worker] = report
         for worker, pod in self.pods.items():
             if worker in workers:
                 known = latest.get(worker)
@@ -365,29 +365,6 @@ def suspended_since(status: JobStatus) -> str | None:
         (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
         None,
     )
-
-
-def _told_by_containers(pods: Mapping[int, PodView]) -> list[Report]:
-    """Reports in termination messages. The kubelet knows whose container it was, whatever the message says."""
-    reports = []
-    for pod in pods.values():
-        container = pod.worker_container
-        for end in (container.last_end, container.end) if container is not None else ():
-            if end is not None and end.report is not None:
-                reports.append(end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid))
-    return reports
-
-
-def _later(known: Report | None, report: Report) -> Report:
-    """An end outlasts what was said before it, and the first end stays: a second one only repeats it."""
-    if known is None:
-        return report
-    known_ended, ended = known.ended, report.ended
-    if known_ended != ended:
-        return report if ended else known
-    if ended:
-        return known if known.at <= report.at else report
-    return report if report.at >= known.at else known
 
 
 def _explained(report: Report, container: ContainerView | None, killed_because: str) -> Report:

@@ -107,6 +107,17 @@ class PodView:
     init_containers: tuple[ContainerView, ...] = ()
 
 
+def termination_reports(pod: PodView) -> tuple[Report, ...]:
+    """The reports that a worker's container made by ending; the kubelet knows whose it was, whatever they say."""
+    container = pod.worker_container
+    ends = (container.last_end, container.end) if container is not None else ()
+    return tuple(
+        end.report._replace(worker=pod.worker, uid=end.report.uid or pod.uid)
+        for end in ends
+        if end is not None and end.report is not None
+    )
+
+
 @dataclass(frozen=True)
 class PodSetAdmission:
     """What Kueue admitted for one worker group: how many, on which flavors, and what admission checks add."""

@@ -1,0 +1,78 @@
+"""Of all that is reported of one worker in one attempt, one report holds."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from trainmaster.wire.report import Report, merge
+
+
+def report(state: str = "Failed", reason: str = "Error", *, at: float = 1.0, uid: str = "u") -> Report:
+    return Report.parse({"attempt": 3, "worker": 1, "uid": uid, "state": state, "reason": reason, "at": at})
+
+
+LOST = "AgentLost"
+# What is said in this order (of arrival), and which of it holds.
+CASES: dict[str, tuple[tuple[Report, ...], Report]] = {
+    "an end outlasts what was said before it, though it comes later": (
+        (report(at=5.0), report("Running", "", at=4.0)),
+        report(at=5.0),
+    ),
+    "and what has a later time of a clock that was set back": (
+        (report(at=5.0), report("Running", "", at=9.0)),
+        report(at=5.0),
+    ),
+    "a state follows the one before": (
+        (report("Starting", "", at=1.0), report("Running", "", at=2.0)),
+        report("Running", "", at=2.0),
+    ),
+    "an agent corrects itself: a rank of it showed a better cause": (
+        (report("Failed", "Error", at=1.0), report("Failed", "Signal", at=1.2)),
+        report("Failed", "Signal", at=1.2),
+    ),
+    "the message of the container comes before the stream's older report": (
+        (report("Failed", "Signal", at=1.2), report("Failed", "Error", at=1.0)),
+        report("Failed", "Signal", at=1.2),
+    ),
+    "an agent that starts again and has lost its saved report knows less than its container's message": (
+        (report("Failed", "OOMKilled", at=1.0), report("Failed", LOST, at=9.0)),
+        report("Failed", "OOMKilled", at=1.0),
+    ),
+    "and doesn't make undone what was done": (
+        (report("Finished", "", at=1.0), report("Failed", LOST, at=9.0)),
+        report("Finished", "", at=1.0),
+    ),
+    "a leader that found a worker silent knows less than its container's message of a moment before": (
+        (report("Failed", LOST, at=9.0), report("Failed", "OOMKilled", at=8.0)),
+        report("Failed", "OOMKilled", at=8.0),
+    ),
+    "a worker that was lost, and then stops its ranks as it is told, is heard again": (
+        (report("Failed", LOST, at=9.0), report("Stopped", "Stopped", at=10.0)),
+        report("Stopped", "Stopped", at=10.0),
+    ),
+    "another pod's report is the newer life's": (
+        (report(at=9.0), report("Starting", "", at=1.0, uid="v")),
+        report("Starting", "", at=1.0, uid="v"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("said", "holds"), CASES.values(), ids=CASES)
+def test_one_report_holds(said: tuple[Report, ...], holds: Report) -> None:
+    known = None
+    for one in said:
+        known = merge(known, one)
+    assert known == holds
+
+
+ENDS = (report(at=1.0), report("Failed", "OOMKilled", at=2.0), report("Failed", LOST, at=3.0))
+
+
+@pytest.mark.parametrize("order", permutations(ENDS))
+def test_ends_hold_in_whatever_order_they_come(order: tuple[Report, ...]) -> None:
+    known = None
+    for one in order:
+        known = merge(known, one)
+    assert known == ENDS[1]
