@@ -5,6 +5,7 @@
 | `generate` | all generated files, and the check that they are up to date | `make crds`, `make generated` |
 | `chart` | `manifests/*.yaml` and the chart's copy of the CRD | by `generate` |
 | `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
+| `operator_options` | the table of options in `docs/operating.md` | by `generate` |
 | `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
 | `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
 | `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |

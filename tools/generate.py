@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tools.api_reference import api_reference
 from tools.chart import chart_crd, manifests
+from tools.operator_options import operating_page
 from tools.reasons_page import reasons_page
 from tools.training_reference import training_reference
 from trainmaster.api.crd import crd_yaml
@@ -28,6 +29,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "manifests/admission-policy.yaml": lambda: manifests("admission-policy.yaml"),
     "manifests/operator.yaml": lambda: manifests("operator.yaml"),
     "docs/reference.md": api_reference,
+    "docs/operating.md": operating_page,
     "docs/reasons.md": reasons_page,
     "docs/training-reference.md": training_reference,
 }

@@ -1,57 +1,187 @@
-"""The operator's settings, each with its unit, default and why. The command line and TRAINMASTER_* fill them."""
+"""The operator's settings, each said once: its name, unit, default and why.
+
+The command line, the environment's variables and the table in docs/operating.md are made from the fields: one that has
+an `Option` is an option of `trainmaster operator run`. The others are for tests, and are what a person needn't change.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from trainmaster import __version__
 
-Reach = Literal["auto", "direct", "proxy"]
+ReachMode = Literal["auto", "direct", "proxy"]
 LogFormat = Literal["json", "text"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+
+
+class InvalidSetting(Exception):
+    """A setting's text can't be read; one sentence says what it should be."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a setting is given on a command line: `--name`, or by the variable `TRAINMASTER_NAME`."""
+
+    # A sentence with the unit, for --help and docs.
+    help: str
+    # Of the option, where it isn't the field's own: the singular of what may be given repeatedly.
+    name: str = ""
+    short: str = ""
+    # Without `TRAINMASTER_`; the option's name where it is empty.
+    variable: str = ""
+    # Further variables that are read where the first isn't set.
+    more_variables: tuple[str, ...] = ()
+    # The range of a number.
+    least: float | None = None
+    most: float | None = None
+    # The value that is meant by what was given.
+    parse: Callable[[Any], Any] = lambda given: given
+    # What stands for the default, where that depends on other settings.
+    default_text: str = ""
+    # For benchmarks and tests: neither in --help nor a variable.
+    hidden: bool = False
+
+
+OPTION = "option"
+
+
+def _option(help: str, **how: Any) -> dict[str, Option]:
+    """The metadata of a field that is an option."""
+    return {OPTION: Option(help, **how)}
+
+
+def option_of(metadata: Mapping[str, Any]) -> Option | None:
+    """The option of a field with this metadata; None where the field isn't one."""
+    found = metadata.get(OPTION)
+    return found if isinstance(found, Option) else None
+
+
+def parse_names(given: list[str] | None) -> tuple[str, ...]:
+    """Names that an option was given several times, or once with commas or spaces between, as in a variable."""
+    return tuple(name for entry in given or () for name in entry.replace(",", " ").split())
+
+
+def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
+    """Labels, each as NAME=VALUE. Raises InvalidSetting."""
+    labels = []
+    for text in parse_names(given):
+        name, sign, value = text.partition("=")
+        if not name or not sign:
+            raise InvalidSetting(f"{text!r} has to be NAME=VALUE")
+        labels.append((name, value))
+    return tuple(labels)
 
 
 @dataclass(frozen=True)
 class OperatorSettings:
     """Everything that a person may want to change, and what the tests do."""
 
-    # Namespaces to serve; empty means all. A namespace needn't exist yet.
-    namespaces: tuple[str, ...] = ()
-    kubeconfig: str | None = None
-    context: str | None = None
-    # Jobs that are worked on at the same time. Most of a pass is waiting for the API server.
-    workers: int = 8
-    # How agents are reached: pod IPs, or the API server's pod proxy; auto is direct in a cluster, else proxy.
-    reach: Reach = "auto"
-    leader_elect: bool = True
-    lease_namespace: str = "trainmaster-system"
+    # Empty means all. A namespace needn't exist yet.
+    namespaces: tuple[str, ...] = field(
+        default=(),
+        metadata=_option(
+            "Namespace to serve, which needn't exist yet; repeatable.",
+            name="namespace",
+            short="n",
+            variable="NAMESPACES",
+            parse=parse_names,
+        ),
+    )
+    kubeconfig: str | None = field(
+        default=None,
+        metadata=_option("Kubeconfig file; default: the pod's service account, else KUBECONFIG, else ~/.kube/config."),
+    )
+    context: str | None = field(default=None, metadata=_option("Context of the kubeconfig; default: its current."))
+    # Most of a pass is waiting for the API server.
+    workers: int = field(default=8, metadata=_option("Jobs worked on at the same time.", least=1, most=256))
+    reach: ReachMode = field(
+        default="auto",
+        metadata=_option(
+            "How agents are reached: pod addresses, or the API server's pod proxy. auto: direct in a cluster."
+        ),
+    )
+    leader_elect: bool = field(default=True, metadata=_option("Lead by a Lease, so that several replicas can run."))
+    lease_namespace: str = field(
+        default="trainmaster-system",
+        metadata=_option(
+            "Namespace of the Lease, and of the Secret with the operator's keys.",
+            more_variables=("POD_NAMESPACE",),
+            default_text="the first --namespace, else trainmaster-system",
+        ),
+    )
+    # None serves none.
+    metrics_port: int | None = field(
+        default=8080, metadata=_option("Port of probes and metrics; 0 takes a free one.", least=0, most=65535)
+    )
+    metrics_host: str = field(default="0.0.0.0", metadata=_option("Address that probes and metrics listen on."))
+    agent_image: str = field(
+        default=f"ghcr.io/trainmaster/trainer:{__version__}",
+        metadata=_option(
+            "Image whose agent is copied into workers of other images.",
+            default_text="the trainer's image of this version",
+        ),
+    )
+    agent_port: int = field(
+        default=8472,
+        metadata=_option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),
+    )
+    # 5 s is longer than a new pod takes. None: it never is.
+    replace_after_seconds: float | None = field(
+        default=5.0,
+        metadata=_option(
+            "Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; 0: never.",
+            name="replace-after",
+            least=0,
+            parse=lambda seconds: seconds or None,
+        ),
+    )
+    # False for clusters whose ConfigMaps are read by people who may not read logs.
+    keep_logs: bool = field(
+        default=True,
+        metadata=_option("Keep what workers printed in ConfigMaps, where the job's runPolicy.keepLogs allows it."),
+    )
+    # The operator's namespace in the policy is that of its lease.
+    job_network_policies: bool = field(
+        default=False,
+        metadata=_option(
+            "Give each job a NetworkPolicy: its pods are reached by each other, and on the agents' port by the "
+            "operator (--operator-label) and by those who read metrics (--metrics-namespace)."
+        ),
+    )
+    # Who has them may connect to agents. Empty where the operator runs outside of the cluster.
+    operator_labels: tuple[tuple[str, str], ...] = field(
+        default=(),
+        metadata=_option(
+            "Label NAME=VALUE of the operator's own pods, in the namespace of its Lease; repeatable.",
+            name="operator-label",
+            variable="OPERATOR_LABELS",
+            parse=parse_labels,
+        ),
+    )
+    metrics_namespaces: tuple[str, ...] = field(
+        default=(),
+        metadata=_option(
+            "Namespace whose pods may read agents' metrics; repeatable.",
+            name="metrics-namespace",
+            variable="METRICS_NAMESPACES",
+            parse=parse_names,
+        ),
+    )
+    log_format: LogFormat = field(default="text", metadata=_option("json for collectors, text for people."))
+    log_level: LogLevel = field(default="INFO", metadata=_option("Least level that is logged."))
+
     lease_name: str = "trainmaster-operator"
-    # client-go's defaults (tools/leaderelection): 15, 10 and 2 s.
+    # Seconds; client-go's defaults (tools/leaderelection): 15, 10 and 2.
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
-    # Port of /healthz, /readyz and /metrics; 0 chooses a free one, None serves none.
-    metrics_port: int | None = 8080
-    metrics_host: str = "0.0.0.0"
-    agent_image: str = f"ghcr.io/trainmaster/trainer:{__version__}"
-    agent_port: int = 8472
-    # Seconds that a worker may wait in the kubelet's crash back-off before its pod is replaced; None: never is.
-    replace_after_seconds: float | None = 5.0
-    log_format: LogFormat = "text"
-    log_level: str = "INFO"
     # Seconds between two status writes that only tell progress; state changes are written at once.
     progress_seconds: float = 5.0
     # Seconds between two comparisons of the store with a list (metadata only): finds what a watch lost.
     resync_seconds: float = 300.0
-    # Whether what workers print is kept in ConfigMaps, where jobs allow it too (runPolicy.keepLogs). False for clusters
-    # whose ConfigMaps are read by people who may not read logs.
-    keep_logs: bool = True
-    # Whether each job gets a NetworkPolicy. The operator's namespace in it is that of its lease.
-    job_network_policies: bool = False
-    # Labels of the operator's own pods: who has them may connect to agents. Empty where it runs outside of the cluster.
-    operator_labels: tuple[tuple[str, str], ...] = ()
-    # Namespaces whose pods may read the agents' /metrics.
-    metrics_namespaces: tuple[str, ...] = ()
     # Bytes of workers' logs kept in the ConfigMap <job>-logs when a job ends; 0 keeps none. A ConfigMap holds 1 MiB.
     kept_log_bytes: int = 512 * 1024
     # Seconds for one API request.

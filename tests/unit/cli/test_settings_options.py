@@ -1,0 +1,95 @@
+"""`cli.settings_options`: a command's options are the fields of its settings, and nothing else says them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trainmaster.cli import operator
+from trainmaster.controller.settings import OperatorSettings
+
+DEFAULTS = OperatorSettings()
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., OperatorSettings | str]:
+    """Runs `trainmaster operator run` up to where the operator would begin; returns the settings, or what is wrong."""
+    seen: list[OperatorSettings] = []
+
+    def begin(settings: OperatorSettings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(operator, "_run", begin)
+
+    def run(*arguments: str, **variables: str) -> OperatorSettings | str:
+        seen.clear()
+        result = CliRunner().invoke(operator.app, ["run", *arguments], env={"POD_NAMESPACE": None, **variables})
+        return seen[0] if seen else result.output
+
+    return run
+
+
+def test_without_options_all_settings_have_their_defaults(given: Callable[..., Any]) -> None:
+    assert given("-A") == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variables", "setting", "value"),
+    [
+        (["-n", "a", "--namespace", "b"], {}, "namespaces", ("a", "b")),
+        ([], {"TRAINMASTER_NAMESPACES": "a, b c"}, "namespaces", ("a", "b", "c")),
+        (["-n", "a", "-n", "b"], {}, "lease_namespace", "a"),
+        (["-n", "a"], {"POD_NAMESPACE": "system"}, "lease_namespace", "system"),
+        (["-A"], {"POD_NAMESPACE": "pod", "TRAINMASTER_LEASE_NAMESPACE": "system"}, "lease_namespace", "system"),
+        (["-A", "--replace-after", "0"], {}, "replace_after_seconds", None),
+        (["-A"], {"TRAINMASTER_REPLACE_AFTER": "2.5"}, "replace_after_seconds", 2.5),
+        (["-A", "--no-leader-elect"], {}, "leader_elect", False),
+        (["-A"], {"TRAINMASTER_KEEP_LOGS": "false"}, "keep_logs", False),
+        (["-A", "--operator-label", "a/b=c"], {}, "operator_labels", (("a/b", "c"),)),
+        (["-A"], {"TRAINMASTER_OPERATOR_LABELS": "a=b,c="}, "operator_labels", (("a", "b"), ("c", ""))),
+        (["-A"], {"TRAINMASTER_METRICS_NAMESPACES": "m"}, "metrics_namespaces", ("m",)),
+        (["-A", "--agent-image", ""], {}, "agent_image", DEFAULTS.agent_image),
+        (["-A", "--log-level", "debug"], {}, "log_level", "DEBUG"),
+        (["-A", "--agent-port", "1234"], {}, "agent_port", 1234),
+        (["-A", "--metrics-port", "0"], {}, "metrics_port", 0),
+    ],
+)
+def test_an_option_or_its_variable_sets_the_field(
+    given: Callable[..., Any], arguments: list[str], variables: dict[str, str], setting: str, value: object
+) -> None:
+    assert getattr(given(*arguments, **variables), setting) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "say which jobs to serve"),
+        (["-A", "-n", "a"], "not both"),
+        (["-A", "--operator-label", "name"], "--operator-label: 'name' has to be NAME=VALUE"),
+        (["-A", "--workers", "0"], "equal to 1"),
+        (["-A", "--reach", "magic"], "'auto', 'direct', 'proxy'"),
+        (["-A", "--lease-seconds", "3"], "No such option"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_a_sentence(
+    given: Callable[..., Any], arguments: list[str], problem: str
+) -> None:
+    output = " ".join(str(given(*arguments)).replace("│", " ").split())
+    assert problem in output
+
+
+def test_help_shows_every_option_with_its_variable_and_default() -> None:
+    text = " ".join(CliRunner().invoke(operator.app, ["run", "--help"], env={"COLUMNS": "400"}).output.split())
+    for part in (
+        "TRAINMASTER_WORKERS",
+        "[default: 8]",
+        "Least level that is logged.",
+        "--no-keep-logs",
+        "POD_NAMESPACE",
+    ):
+        assert part in text, part
+    assert "--agent-port" not in text
