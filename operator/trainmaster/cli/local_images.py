@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainmaster.agent.build import zipapp_bytes
-from trainmaster.rendering.context import BUNDLED_AGENT
+from trainmaster.rendering.paths import BUNDLED_AGENT
 from trainmaster_local.config import ClusterConfig, Image
 
 # By this name `trainmaster_local.cluster.up` calls it in the cluster's own process.

@@ -1,12 +1,12 @@
 """From a job to the manifests of its children. Pure: the same job gives the same bytes.
 
-`layout` says who the workers are, `context` computes what the templates get, `engine` renders and reads back,
-`api.merge` lays the user's podTemplate over it, `rendering` puts them together.
+Start with `render`: which children a job has, in the order in which they are applied. `layout` says who the workers
+are; `stateful_set` (with `environment`, `accelerators`, `grace_periods`, `paths`), `pod_group` and `workload` compute
+what the templates of these names get, `child` what all of them get. `engine` renders a template and reads it back.
+`pod_overlay` is what the operator adds after the user's podTemplate is merged in; `manifest` adds the hash.
 """
 
-from trainmaster.rendering.context import NetworkPeers, Settings, pod_grace_seconds, rank_grace_seconds
-from trainmaster.rendering.gangs import GANG_APIS, GangAPI, has_pod_group, scheduler_of
-from trainmaster.rendering.kueue import Placement
+from trainmaster.rendering.grace_periods import pod_grace_seconds, rank_grace_seconds
 from trainmaster.rendering.layout import (
     GroupLayout,
     JobIdentity,
@@ -17,7 +17,10 @@ from trainmaster.rendering.layout import (
     world_size,
 )
 from trainmaster.rendering.manifest import Manifest, child_kind
-from trainmaster.rendering.rendering import render
+from trainmaster.rendering.pod_group import GANG_APIS, GangAPI, has_pod_group, scheduler_of
+from trainmaster.rendering.pod_overlay import Placement
+from trainmaster.rendering.render import render
+from trainmaster.rendering.settings import NetworkPeers, Settings
 
 __all__ = [
     "GANG_APIS",

@@ -1,4 +1,4 @@
-"""A job for Kueue: its Workload, and what an admission changes in its pods.
+"""What the template of a Workload gets: what a job asks of Kueue.
 
 github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (served since 0.15; the older v1beta1 names the priority class in
 other fields). A pod set is a worker group; of an elastic job Kueue may admit fewer workers (`minCount`).
@@ -6,7 +6,6 @@ other fields). A pod set is a worker group; of an elastic job Kueue may admit fe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +16,6 @@ from trainmaster.api.v1alpha1 import JobSpec
 # the operator, and a Workload that holds quota can't be changed.
 _POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
-
-
-@dataclass(frozen=True)
-class Placement:
-    """What an admission adds to the pods of a group. Tolerations are JSON, so that equal placements hash alike."""
-
-    node_selector: tuple[tuple[str, str], ...] = ()
-    tolerations: tuple[str, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,21 +52,6 @@ def workload_context(
             for name, count, pod in groups
         ),
     )
-
-
-def place(template: dict[str, Any], placement: Placement) -> None:
-    """Put what was admitted into a pod template. Kueue has checked it against the pod's own selectors."""
-    metadata, pod = template["metadata"], template["spec"]
-    if placement.labels:
-        metadata["labels"] = {**metadata.get("labels", {}), **dict(placement.labels)}
-    if placement.annotations:
-        metadata["annotations"] = {**metadata.get("annotations", {}), **dict(placement.annotations)}
-    if placement.node_selector:
-        pod["nodeSelector"] = {**(pod.get("nodeSelector") or {}), **dict(placement.node_selector)}
-    known = pod.get("tolerations") or []
-    added = [toleration for toleration in map(json.loads, placement.tolerations) if toleration not in known]
-    if added:
-        pod["tolerations"] = [*known, *added]
 
 
 def _reduced(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,6 @@ from trainmaster.api.v1alpha1 import JobSpec
 
 GangScheduler = Literal["volcano", "coscheduling", "kubernetes", "kueue"]
 
-VOLCANO_GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
-COSCHEDULING_GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
-VOLCANO_SCHEDULER = "volcano"
-
 
 @dataclass(frozen=True)
 class GangAPI:
@@ -73,21 +69,6 @@ def scheduler_of(spec: JobSpec) -> GangScheduler | None:
 def has_pod_group(spec: JobSpec) -> bool:
     """Whether the job has a PodGroup, of whichever scheduler."""
     return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
-
-
-def join_group(template: dict[str, Any], spec: JobSpec, name: str) -> None:
-    """Say in a pod template which group its pods are in. A schedulerName that is there already stays."""
-    metadata, pod = template["metadata"], template["spec"]
-    match scheduler_of(spec):
-        case "volcano":
-            metadata["annotations"] = {**metadata.get("annotations", {}), VOLCANO_GROUP_ANNOTATION: name}
-            pod.setdefault("schedulerName", VOLCANO_SCHEDULER)
-        case "coscheduling":
-            metadata["labels"] = {**metadata["labels"], COSCHEDULING_GROUP_LABEL: name}
-        case "kubernetes":
-            pod["schedulingGroup"] = {"podGroupName": name}
-        case "kueue" | None:
-            pass
 
 
 def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> PodGroupContext:

@@ -1,4 +1,9 @@
-"""From a job to its children, in the order in which they are applied."""
+"""From a job to its children, in the order in which they are applied.
+
+A template says what a manifest is. Only two things are done to what it gives: the pods' template of a StatefulSet gets
+the user's podTemplate (`api.merge`) and then the operator's overlay (`pod_overlay`), and every manifest gets an
+annotation with its own hash (`manifest.finish`), which no template can know.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,16 @@ from typing import Any
 
 from trainmaster.api.merge import merge
 from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
-from trainmaster.rendering.context import NetworkPeers, Settings, child_context, set_context, training_name
+from trainmaster.rendering.child import child_context, training_name
 from trainmaster.rendering.engine import render_template
-from trainmaster.rendering.gangs import has_pod_group, join_group, pod_group_context, scheduler_of
-from trainmaster.rendering.kueue import Placement, place, workload_context
 from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
 from trainmaster.rendering.manifest import Manifest, finish
+from trainmaster.rendering.pod_group import has_pod_group, pod_group_context, scheduler_of
+from trainmaster.rendering.pod_overlay import OverlayContext, Placement, lay_over, overlay_context
+from trainmaster.rendering.settings import NetworkPeers, Settings
+from trainmaster.rendering.stateful_set import set_context
 from trainmaster.rendering.training_text import training_text
+from trainmaster.rendering.workload import workload_context
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import AGENT_PORT, JOB_UID_LABEL
 
@@ -63,11 +71,9 @@ def render(
             finish(render_template("workload.yaml.j2", child=child_context(job, job.name), workload=workload))
         )
     for group, body in zip(layout, bodies, strict=True):
-        if placements and group.name in placements:
-            place(body["spec"]["template"], placements[group.name])
-        if avoid_nodes:
-            _avoid(body["spec"]["template"]["spec"], avoid_nodes)
-        manifests.append(finish(body))
+        placement = (placements or {}).get(group.name, Placement())
+        overlay = overlay_context(job.name, scheduler_of(spec), placement, avoid_nodes)
+        manifests.append(finish(_with_overlay(body, overlay)))
     return tuple(manifests)
 
 
@@ -98,23 +104,19 @@ def _stateful_set(
     replicas: int,
     settings: Settings,
 ) -> dict[str, Any]:
+    """The set as the job's spec has it: rendered, with the user's podTemplate merged over the pods' template."""
     context = set_context(job, spec, group, assignment, replicas, settings)
     body = render_template("statefulset.yaml.j2", child=context.child, set=context)
     if spec.pod_template is not None:
         body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))
-    join_group(body["spec"]["template"], spec, job.name)
     return body
 
 
-def _avoid(pod: dict[str, Any], nodes: Sequence[str]) -> None:
-    """Add a preference for other nodes to whatever affinity the pods have. A field's list takes one name each."""
-    names = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
-    affinity = pod.get("affinity") or {}
-    of_nodes = affinity.get("nodeAffinity") or {}
-    preferred = of_nodes.get("preferredDuringSchedulingIgnoredDuringExecution") or []
-    preferred = [*preferred, {"weight": 100, "preference": {"matchFields": names}}]
-    of_nodes = {**of_nodes, "preferredDuringSchedulingIgnoredDuringExecution": preferred}
-    pod["affinity"] = {**affinity, "nodeAffinity": of_nodes}
+def _with_overlay(body: dict[str, Any], overlay: OverlayContext) -> dict[str, Any]:
+    if overlay.is_empty:
+        return body
+    template = lay_over(body["spec"]["template"], render_template("pod-overlay.yaml.j2", overlay=overlay))
+    return {**body, "spec": {**body["spec"], "template": template}}
 
 
 def _patch(template: PodTemplate) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""What every child of a job has: a name, the job's labels, and the job as its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainmaster.api.v1alpha1 import API_VERSION, KIND
+from trainmaster.rendering.layout import JobIdentity
+from trainmaster.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LABEL
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The job as owner of its children."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
+class ChildContext:
+    """What every child has."""
+
+    name: str
+    namespace: str
+    labels: Mapping[str, str]
+    owner: Owner
+
+
+def training_name(job: JobIdentity) -> str:
+    """Name of the ConfigMap that holds spec.training."""
+    return f"{job.name}-training"
+
+
+def child_context(job: JobIdentity, name: str, labels: Mapping[str, str] | None = None) -> ChildContext:
+    """Name, labels and owner of a child."""
+    return ChildContext(
+        name=name,
+        namespace=job.namespace,
+        labels={
+            JOB_NAME_LABEL: job.name,
+            JOB_UID_LABEL: job.uid,
+            **(labels or {}),
+            MANAGED_BY_LABEL: "trainmaster",
+        },
+        owner=Owner(API_VERSION, KIND, job.name, job.uid),
+    )

@@ -1,0 +1,38 @@
+"""The operator's own choices that manifests and decisions depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainmaster.api.signing import SigningKeys
+
+
+@dataclass(frozen=True)
+class NetworkPeers:
+    """Who may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
+
+    # The operator's pods: their namespace, and labels that they have. Without labels they aren't let in.
+    operator_namespace: str
+    operator_labels: tuple[tuple[str, str], ...] = ()
+    # Namespaces whose pods may read the agents' /metrics.
+    metrics_namespaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's own choices: for what it renders, and where a cluster's ways matter for what it decides."""
+
+    # Image whose agent is copied into pods of other images. Must be the operator's own version.
+    agent_image: str = "ghcr.io/trainmaster/trainer:0.1.0"
+    # imagePullPolicy of that init container; None leaves it to Kubernetes (IfNotPresent for a tag that isn't latest).
+    agent_image_pull_policy: str | None = None
+    # Seconds that a worker's container may wait in the kubelet's crash back-off before its pod is replaced instead (the
+    # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
+    # scheduler take longer). None: never.
+    replace_after_seconds: float | None = 5.0
+    # Whether what workers print may be kept and told, where the job allows it too (runPolicy.keepLogs).
+    keep_logs: bool = True
+    # Who may connect to a job's pods; None: jobs have no NetworkPolicy.
+    network_peers: NetworkPeers | None = None
+    # The operator's. None for who only looks at what a job becomes: no agent takes an assignment that isn't signed.
+    keys: SigningKeys | None = None

@@ -1,0 +1,67 @@
+"""What the operator adds to pods beside whatever their podTemplate says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from trainmaster.rendering.engine import render_template
+from trainmaster.rendering.pod_overlay import Placement, lay_over, overlay_context
+
+POD: dict[str, Any] = {
+    "metadata": {"labels": {"app": "mine"}},
+    "spec": {"nodeSelector": {"disk": "ssd"}, "tolerations": [{"key": "a", "operator": "Exists"}]},
+}
+PLACEMENT = Placement(
+    node_selector=(("pool", "a100"),),
+    tolerations=tuple(json.dumps({"key": key, "operator": "Exists"}) for key in ("a", "b")),
+    labels=(("kueue.x-k8s.io/podset", "worker"),),
+)
+
+
+def overlay(scheduler: Any = None, placement: Placement | None = None, avoided: tuple[str, ...] = ()) -> Any:
+    context = overlay_context("bert", scheduler, placement or Placement(), avoided)
+    return render_template("pod-overlay.yaml.j2", overlay=context)
+
+
+def test_what_kueue_admitted_is_added_and_nothing_is_lost() -> None:
+    pod = lay_over(POD, overlay("kueue", PLACEMENT))
+    assert pod["metadata"]["labels"] == {"app": "mine", "kueue.x-k8s.io/podset": "worker"}
+    assert pod["spec"]["nodeSelector"] == {"disk": "ssd", "pool": "a100"}
+    assert [one["key"] for one in pod["spec"]["tolerations"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "path", "value"),
+    [
+        ("volcano", ("metadata", "annotations", "scheduling.k8s.io/group-name"), "bert"),
+        ("coscheduling", ("metadata", "labels", "scheduling.x-k8s.io/pod-group"), "bert"),
+        ("kubernetes", ("spec", "schedulingGroup"), {"podGroupName": "bert"}),
+    ],
+)
+def test_a_gangs_pods_name_their_group(scheduler: str, path: tuple[str, ...], value: Any) -> None:
+    found: Any = lay_over(POD, overlay(scheduler))
+    for name in path:
+        found = found[name]
+    assert found == value
+
+
+def test_avoided_nodes_join_the_jobs_own_affinity() -> None:
+    own = {"weight": 1, "preference": {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}}
+    name = "preferredDuringSchedulingIgnoredDuringExecution"
+    pod = {**POD, "spec": {"affinity": {"nodeAffinity": {name: [own]}, "podAffinity": {}}}}
+    affinity = lay_over(pod, overlay(avoided=("n1", "n2")))["spec"]["affinity"]
+    assert affinity["podAffinity"] == {}
+    first, added = affinity["nodeAffinity"][name]
+    assert first == own
+    assert [field["values"] for field in added["preference"]["matchFields"]] == [["n1"], ["n2"]]
+
+
+def test_an_empty_overlay_adds_nothing_and_says_so() -> None:
+    assert lay_over(POD, overlay()) == POD
+    assert overlay_context("bert", None, Placement(), ()).is_empty
+    assert not overlay_context("bert", "volcano", Placement(), ()).is_empty
+    assert not overlay_context("bert", "kueue", PLACEMENT, ()).is_empty
+    assert not overlay_context("bert", None, Placement(), ("n1",)).is_empty
