@@ -18,7 +18,7 @@ def lists(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-@pytest.mark.parametrize("depth", [99, 100, 101, 1_100, 5_000, 9_997])
+@pytest.mark.parametrize("depth", [99, 100, 101, 1_100, 9_997])
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_what_is_deep_comes_back_as_it_went_in(depth: int, opening: str) -> None:
     text = f'{{"spec":{{"free":{opening * depth}"]"{("]" if opening == "[" else "}") * depth},"size":1}}}}'

@@ -116,7 +116,7 @@ async def test_managed_fields_can_be_reset() -> None:
     assert managers(reset) == {}
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(st.lists(st.tuples(st.sampled_from(["alice", "bob", "carol"]), specs), min_size=1, max_size=6))
 def test_applies_keep_what_each_manager_said_last(history: list[tuple[str, dict[str, Any]]]) -> None:
     """Forced applies in any order: the last one's fields are there, twice is once, and nobody owns what isn't there."""

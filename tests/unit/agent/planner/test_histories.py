@@ -190,4 +190,6 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestHistories.settings = settings(
+    max_examples=settings.default.max_examples * 6 // 5, stateful_step_count=40, deadline=None
+)

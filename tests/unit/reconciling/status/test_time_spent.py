@@ -185,7 +185,7 @@ STEP = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(history=st.lists(STEP, min_size=1, max_size=25), elastic=st.booleans())
 def test_in_any_history_the_categories_are_the_time_since_the_start_and_only_grow(
     history: list[dict[str, Any]], elastic: bool
