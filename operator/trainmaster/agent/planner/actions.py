@@ -6,26 +6,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Union
+from typing import Union
 
 from trainmaster.agent.planner.state import Ending
+from trainmaster.agent.planner.value import Value
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Collect, Environment, FollowerMessage, Hung, Patience
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
 
 
-class KillLeftovers(NamedTuple):
+class KillLeftovers(Value):
     """Kill the processes of an agent before this one."""
 
 
-class FollowAssignment(NamedTuple):
+class FollowAssignment(Value):
     """Let the leader's table and the way to the leader follow a newer assignment."""
 
     assignment: Assignment
 
 
-class Begin(NamedTuple):
+class Begin(Value):
     """Save that an attempt begins here, before anything of it does: an attempt is never trained twice."""
 
     report: Report
@@ -33,19 +34,19 @@ class Begin(NamedTuple):
     node_rank: int
 
 
-class Hurry(NamedTuple):
+class Hurry(Value):
     """Try to reach worker 0 now, and more often for a while."""
 
 
-class RunSetup(NamedTuple):
+class RunSetup(Value):
     """Run the setup line."""
 
 
-class CancelSetup(NamedTuple):
+class CancelSetup(Value):
     """Kill what runs of the setup line."""
 
 
-class Launch(NamedTuple):
+class Launch(Value):
     """Start the launcher."""
 
     assignment: Assignment
@@ -53,14 +54,14 @@ class Launch(NamedTuple):
     environ: Mapping[str, str]
 
 
-class DescribeEnvironment(NamedTuple):
+class DescribeEnvironment(Value):
     """Find out, in the background, what the ranks run in."""
 
     attempt: int
     environ: Mapping[str, str]
 
 
-class ExamineRank(NamedTuple):
+class ExamineRank(Value):
     """Gather what a rank that ended has left behind."""
 
     local_rank: int
@@ -68,32 +69,32 @@ class ExamineRank(NamedTuple):
     was_ended: bool
 
 
-class ExamineLauncher(NamedTuple):
+class ExamineLauncher(Value):
     """Gather what a launcher that ended has printed last."""
 
     ending: Ending
 
 
-class Terminate(NamedTuple):
+class Terminate(Value):
     """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none)."""
 
     pids: tuple[int, ...]
     launcher: int = 0
 
 
-class Sweep(NamedTuple):
+class Sweep(Value):
     """Kill every process of the attempt until none is left."""
 
 
-class Conclude(NamedTuple):
+class Conclude(Value):
     """Say why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
 
 
-class FlushProgress(NamedTuple):
+class FlushProgress(Value):
     """Read the ranks' progress once more: who reads of the end decides on what it knows of the way there."""
 
 
-class SaveReport(NamedTuple):
+class SaveReport(Value):
     """Write a report to the state folder."""
 
     report: Report
@@ -101,49 +102,49 @@ class SaveReport(NamedTuple):
     """Whether it is made by exiting."""
 
 
-class PublishReport(NamedTuple):
+class PublishReport(Value):
     """Bring this worker's report to the leader, and onto this worker's own streams."""
 
     report: Report
 
 
-class Publish(NamedTuple):
+class Publish(Value):
     """Bring progress or the environment there."""
 
     message: Union[ProgressLine, Environment]
 
 
-class SendToLeader(NamedTuple):
+class SendToLeader(Value):
     """Send a message to whoever leads, and nowhere else."""
 
     message: FollowerMessage
 
 
-class Introduce(NamedTuple):
+class Introduce(Value):
     """Say who this worker is, and all that it has to say, on a new connection to a leader."""
 
     messages: tuple[FollowerMessage, ...]
 
 
-class KeepReport(NamedTuple):
+class KeepReport(Value):
     """Show another worker's report on this worker's own streams."""
 
     report: Report
 
 
-class Diagnose(NamedTuple):
+class Diagnose(Value):
     """Let the stall diagnosis have a message of the leader."""
 
     message: Union[Collect, Hung, Patience]
 
 
-class WriteTerminationMessage(NamedTuple):
+class WriteTerminationMessage(Value):
     """Leave a report where the kubelet finds it."""
 
     report: Report
 
 
-class Exit(NamedTuple):
+class Exit(Value):
     """End the agent's process."""
 
     code: int

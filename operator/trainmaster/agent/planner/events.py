@@ -8,39 +8,40 @@ come back at once from an action that the executor performed (`Launched`, `RankE
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 from trainmaster.agent.planner.state import Ending, LeaderContact
+from trainmaster.agent.planner.value import Value
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
 from trainmaster.wire.stream import ProgressLine
 
 
-class AssignmentReceived(NamedTuple):
+class AssignmentReceived(Value):
     """A verified assignment came: from the annotation's file, a push to this agent, or the leader."""
 
     assignment: Assignment
 
 
-class TerminationRequested(NamedTuple):
+class TerminationRequested(Value):
     """SIGTERM has arrived."""
 
 
-class DeadlinePassed(NamedTuple):
+class DeadlinePassed(Value):
     """A time that `plan.wake_at` named has come."""
 
 
-class LeaderContactChanged(NamedTuple):
+class LeaderContactChanged(Value):
     """Who leads, whether an operator watches, or how near worker 0 is, has changed."""
 
     contact: LeaderContact
 
 
-class LeaderJoined(NamedTuple):
+class LeaderJoined(Value):
     """A connection to a leader stands, and nothing has been sent on it yet."""
 
 
-class SetupEnded(NamedTuple):
+class SetupEnded(Value):
     """The setup line has ended: its environment is known, or it has failed."""
 
     environ: Optional[Mapping[str, str]]
@@ -49,13 +50,13 @@ class SetupEnded(NamedTuple):
     error: str = ""
 
 
-class SaveFailed(NamedTuple):
+class SaveFailed(Value):
     """A report could not be written to the state folder."""
 
     error: str
 
 
-class Launched(NamedTuple):
+class Launched(Value):
     """The launcher runs."""
 
     pid: int
@@ -64,20 +65,20 @@ class Launched(NamedTuple):
     first_rank: int
 
 
-class LaunchFailed(NamedTuple):
+class LaunchFailed(Value):
     """The launcher couldn't be started."""
 
     error: str
 
 
-class RankStarted(NamedTuple):
+class RankStarted(Value):
     """A rank has announced itself."""
 
     local_rank: int
     pid: int
 
 
-class ProcessEnded(NamedTuple):
+class ProcessEnded(Value):
     """A child of the agent, or a rank that is watched, has ended."""
 
     pid: int
@@ -86,7 +87,7 @@ class ProcessEnded(NamedTuple):
     """Pids of ranks that have ended too, of which no event has come yet."""
 
 
-class RankExamined(NamedTuple):
+class RankExamined(Value):
     """What a rank that ended has left behind."""
 
     local_rank: int
@@ -100,7 +101,7 @@ class RankExamined(NamedTuple):
     """Kills for memory in this container since the attempt began."""
 
 
-class LauncherExamined(NamedTuple):
+class LauncherExamined(Value):
     """What a launcher that ended has printed last."""
 
     ending: Ending
@@ -108,29 +109,29 @@ class LauncherExamined(NamedTuple):
     oom_kills: int
 
 
-class RunEmptied(NamedTuple):
+class RunEmptied(Value):
     """No process of the attempt is left."""
 
 
-class RanksUp(NamedTuple):
+class RanksUp(Value):
     """All ranks of this worker have been started and have shown life."""
 
     attempt: int
 
 
-class Progressed(NamedTuple):
+class Progressed(Value):
     """A line of progress is to be published."""
 
     line: ProgressLine
 
 
-class RankProvoked(NamedTuple):
+class RankProvoked(Value):
     """A hung rank was ended in the way that makes it print its stacks."""
 
     attempt: int
 
 
-class AttemptFailed(NamedTuple):
+class AttemptFailed(Value):
     """The agent itself finds that the attempt has failed here."""
 
     attempt: int

@@ -152,10 +152,11 @@ class RunProcesses:
 
     def examine_rank(self, action: ExamineRank) -> RankExamined:
         """What a rank that ended has left behind."""
-        raised = action.was_ended and self._raised(action.local_rank)
-        if action.was_ended and not raised:
-            return RankExamined(*action, raised, "", 0)
-        return RankExamined(*action, raised, self.evidence(action.local_rank), self._oom_kills())
+        rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
+        raised = was_ended and self._raised(rank)
+        if was_ended and not raised:
+            return RankExamined(rank, ending, was_ended, raised, "", 0)
+        return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
         """What a launcher that ended has printed last."""

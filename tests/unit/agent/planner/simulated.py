@@ -148,7 +148,9 @@ class Agent:
             first = action.assignment.first_rank(action.node_rank, self.settings.processes)
             return events.Launched(self.pid, self.wraps_ranks, first)
         elif isinstance(action, actions.ExamineRank):
-            return events.RankExamined(*action, self.raised, self.evidence, 0)
+            return events.RankExamined(
+                action.local_rank, action.ending, action.was_ended, self.raised, self.evidence, 0
+            )
         elif isinstance(action, actions.ExamineLauncher):
             return events.LauncherExamined(action.ending, self.evidence, 0)
         elif isinstance(action, actions.Conclude):

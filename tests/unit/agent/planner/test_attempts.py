@@ -12,6 +12,7 @@ from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
+from trainmaster.wire.states import WorkerState
 from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine
 
 from .simulated import UID, WATCHED, WORKER, Agent, assignment, idle
@@ -72,7 +73,7 @@ def test_an_attempt_that_ran_here_is_never_begun_again() -> None:
 
 
 @pytest.mark.parametrize("state", ["Starting", "Running"])
-def test_an_attempt_without_an_end_is_reported_as_lost(state: str) -> None:
+def test_an_attempt_without_an_end_is_reported_as_lost(state: WorkerState) -> None:
     agent = Agent(SavedReport(Report(1, WORKER, "old-uid", state), False)).run()
     assert agent.names[:3] == ["KillLeftovers", "SaveReport", "PublishReport"]
     report = agent.all(actions.PublishReport)[0].report
