@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, NoReturn
 
 if TYPE_CHECKING:
-    from typing import dataclass_transform
+    from typing import dataclass_transform  # novm
 else:
 
     def dataclass_transform(**_options: object) -> Callable[[type], type]:
