@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+from trainmaster.wire.reasons import EXIT_CODES
+
 Answer = Literal["Restart", "Fail", "Ignore"]
 
 
@@ -36,36 +38,37 @@ class Reason:
     # attempt would end the same way.
     answer: Answer
     strength: Strength = Strength.ERROR
-    exit_code: int | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code that goes with this reason, where one does."""
+        return EXIT_CODES.get(self.name)
 
 
 _ALL = (
     Reason("Error", "The program ended with an exit code other than 0.", "Restart"),
     Reason("Signal", "A rank was killed by a signal (exit code 128 + signal).", "Restart", Strength.KILLED),
-    Reason("OOMKilled", "The kernel killed a rank, or the container, for memory.", "Restart", Strength.KILLED, 137),
-    Reason("Hung", "No progress within failurePolicy.hang; `hang.action` says what follows.", "Restart", exit_code=68),
-    Reason("PreflightMismatch", "The workers' environments differ; the message has the lines.", "Fail", exit_code=67),
-    Reason("MasterUnreachable", "A worker couldn't reach rank 0 in time.", "Restart", Strength.PEER, 66),
-    Reason("LaunchError", "The program couldn't be started: command or interpreter not found.", "Fail", exit_code=65),
+    Reason("OOMKilled", "The kernel killed a rank, or the container, for memory.", "Restart", Strength.KILLED),
+    Reason("Hung", "No progress within failurePolicy.hang; `hang.action` says what follows.", "Restart"),
+    Reason("PreflightMismatch", "The workers' environments differ; the message has the lines.", "Fail"),
+    Reason("MasterUnreachable", "A worker couldn't reach rank 0 in time.", "Restart", Strength.PEER),
+    Reason("LaunchError", "The program couldn't be started: command or interpreter not found.", "Fail"),
     Reason(
         "Diverged",
         "The loss or the parameters went wrong, and going back to a checkpoint didn't help: an exception of that name, "
         "and its exit code.",
         "Fail",
-        exit_code=70,
     ),
     Reason(
         "Usage",
         "The configuration can't be used: the agent's arguments (64), or the program's, said by an exception "
         "`ConfigError` and exit code 2, as the bundled loop does.",
         "Fail",
-        exit_code=64,
     ),
     Reason(
         "AgentLost",
         "The agent, or the whole container, was killed amid an attempt, or doesn't answer while others wait.",
         "Restart",
-        exit_code=69,
     ),
     Reason(
         "PeerLost",
@@ -78,7 +81,6 @@ _ALL = (
         "The ranks were stopped from outside (exit code 143), and no pod was taken away.",
         "Restart",
         Strength.PEER,
-        143,
     ),
     Reason("PodDeleted", "A worker's pod was deleted.", "Ignore", Strength.DISRUPTION),
     Reason("Evicted", "A worker's pod was evicted (drain, pressure on the node).", "Ignore", Strength.DISRUPTION),

@@ -12,6 +12,10 @@ FAILURE_REASONS = frozenset(
 
 EXIT_FINISHED = 0
 EXIT_USAGE = 64
+EXIT_DIVERGED = 70
+"""A script's own, with an exception of that name as its last words."""
+EXIT_KILLED = 137
+"""128 + SIGKILL."""
 EXIT_TERMINATED = 143
 """128 + SIGTERM, which the agent has obeyed."""
 EXIT_BY_REASON = {
@@ -28,3 +32,9 @@ REASON_BY_EXIT_CODE = {
     **{code: reason for reason, code in EXIT_BY_REASON.items()},
 }
 """For the case that a termination message was lost."""
+EXIT_CODES = {
+    **{reason: code for code, reason in REASON_BY_EXIT_CODE.items()},
+    "Diverged": EXIT_DIVERGED,
+    "OOMKilled": EXIT_KILLED,
+}
+"""Every code that goes with one reason."""

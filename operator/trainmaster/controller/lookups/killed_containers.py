@@ -21,14 +21,13 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
 from trainmaster.controller.lookups.lookup import Lookup, list_events
 from trainmaster.reconciling.observed.snapshot import ContainerEnd, PodView
+from trainmaster.wire.reasons import EXIT_KILLED, EXIT_TERMINATED
 from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
 # Seconds that the decision waits for the reason at most: without it the job recovers too.
 PATIENCE = 5.0
-# 128 + SIGKILL: the agent didn't obey SIGTERM; 128 + SIGTERM: it did.
-KILLED, OBEYED = 137, 143
 # Seconds by which the kubelet's two clocks may differ: an event's time and a container's, both in whole seconds.
 CLOCK_SLACK = 2.0
 
@@ -56,7 +55,7 @@ def _needed(snapshot: Snapshot) -> Collection[Kill]:
 def _end_to_explain(pod: PodView) -> ContainerEnd | None:
     container = pod.worker_container
     end = (container.end or container.last_end) if container is not None else None
-    if end is None or pod.deleting or end.exit_code not in (KILLED, OBEYED) or end.reason == "OOMKilled":
+    if end is None or pod.deleting or end.exit_code not in (EXIT_KILLED, EXIT_TERMINATED) or end.reason == "OOMKilled":
         return None
     return end if end.report is None or end.report.state == "Stopped" else None
 

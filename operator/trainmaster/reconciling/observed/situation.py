@@ -23,7 +23,7 @@ from trainmaster.reconciling.observed.kueue_admission import admitted_spec
 from trainmaster.reconciling.observed.snapshot import ContainerEnd, ContainerView, Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
 from trainmaster.rendering import JobIdentity, Settings, worker_layout
-from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
+from trainmaster.wire.reasons import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE
 from trainmaster.wire.report import Report
 
 # Phases in which the current attempt shall run; in all others its ranks are held.
@@ -393,5 +393,7 @@ def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
 def _reason_of(end: ContainerEnd) -> str:
     if end.reason == "OOMKilled":
         return "OOMKilled"
-    # 137 without a message: the agent itself was killed. With 0 it ended without doing what it is for.
-    return REASON_BY_EXIT_CODE.get(end.exit_code, "AgentLost" if end.exit_code in (0, 137) else "Error")
+    # SIGKILL without a message: the agent itself was killed. With 0 it ended without doing what it is for.
+    return REASON_BY_EXIT_CODE.get(
+        end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
+    )

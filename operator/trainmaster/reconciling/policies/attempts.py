@@ -18,7 +18,7 @@ from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.situation import Situation, count_ends, is_alive, is_silence
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
-from trainmaster.reconciling.policies.attribution import Cause, cause_of
+from trainmaster.reconciling.policies.attribution import cause_of
 from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
 from trainmaster.reconciling.policies.quarantine import with_failure, without_failure
 from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
@@ -80,7 +80,7 @@ def settle(situation: Situation) -> Transition | None:
     if failure.attempt != situation.status.attempt - (0 if held else 1):
         return None
     cause = cause_of(situation, failure.attempt)
-    if cause is None or cause.strength <= known_reason(failure.reason).strength:
+    if cause is None or known_reason(cause.reason).strength <= known_reason(failure.reason).strength:
         return None
     if held and _is_our_doing(failure, cause):
         return None
@@ -100,8 +100,7 @@ def reopen(situation: Situation) -> Transition | None:
         return None
     failure = situation.last_failure
     if failure is not None and failure.provisional:
-        cause = _recorded(failure)
-        return _give_up(_without(situation, failure), cause, _judged(situation, cause), at=failure.failed_at)
+        return _give_up(_without(situation, failure), failure, _judged(situation, failure), at=failure.failed_at)
     if not situation.complete:
         return None
     return open_attempt(situation, situation.everybody, "AttemptOpened")
@@ -169,11 +168,11 @@ def fail(situation: Situation, reason: str, message: str, change: StatusChange |
     return Transition("Failed", reason, message, (change or StatusChange()) | ended)
 
 
-def _answer(situation: Situation, cause: Cause, at: str | None = None) -> Transition:
+def _answer(situation: Situation, cause: Failure, at: str | None = None) -> Transition:
     """A new attempt, a wait for one, or the end of the job."""
     judgement = _judged(situation, cause)
     if judgement.answer == "Fail":
-        if cause.strength is Strength.PEER:
+        if known_reason(cause.reason).strength is Strength.PEER:
             return _wait_for_a_name(situation, cause)
         return _give_up(situation, cause, judgement, at)
     status = situation.status
@@ -223,7 +222,7 @@ def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str
     return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
 
 
-def _wait_for_a_name(situation: Situation, cause: Cause) -> Transition:
+def _wait_for_a_name(situation: Situation, cause: Failure) -> Transition:
     silent = _silent(situation, cause.attempt)
     whom = f"for a word of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
     return Transition(
@@ -250,7 +249,7 @@ def _silent(situation: Situation, attempt: int) -> list[int]:
     return sorted(set(situation.members) - said)
 
 
-def _give_up(situation: Situation, cause: Cause, judgement: Judgement, at: str | None = None) -> Transition:
+def _give_up(situation: Situation, cause: Failure, judgement: Judgement, at: str | None = None) -> Transition:
     change = StatusChange(
         restarts=situation.status.restarts,
         disruptions=situation.status.disruptions,
@@ -261,7 +260,7 @@ def _give_up(situation: Situation, cause: Cause, judgement: Judgement, at: str |
     return fail(situation, reason, message, change)
 
 
-def _correct(situation: Situation, before: Situation, cause: Cause, failure: Failure) -> Transition:
+def _correct(situation: Situation, before: Situation, cause: Failure, failure: Failure) -> Transition:
     """The next attempt runs already; only the record and the accounts of the one before change, or the job ends."""
     judgement = _judged(before, cause)
     if judgement.answer == "Fail":
@@ -275,7 +274,7 @@ def _correct(situation: Situation, before: Situation, cause: Cause, failure: Fai
     return Transition(situation.status.phase or "Starting", "", "", change)
 
 
-def _judged(situation: Situation, cause: Cause) -> Judgement:
+def _judged(situation: Situation, cause: Failure) -> Judgement:
     return judge(situation.spec, cause, situation.status.restarts)
 
 
@@ -291,11 +290,11 @@ def _without(situation: Situation, failure: Failure) -> Situation:
     return situation.with_status(change.apply(status))
 
 
-def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
+def _without_early_signs(situation: Situation, cause: Failure) -> Situation:
     """A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
     attempt before, and this one, for which its worker had no word, never began. All of it is the one disruption."""
     failure = situation.last_failure
-    if cause.strength is not Strength.DISRUPTION or cause.worker in situation.reports:
+    if known_reason(cause.reason).strength is not Strength.DISRUPTION or cause.worker in situation.reports:
         return situation
     if failure is None or failure.attempt != situation.status.attempt - 1:
         return situation
@@ -304,42 +303,22 @@ def _without_early_signs(situation: Situation, cause: Cause) -> Situation:
     return _without(situation, failure) if same else situation
 
 
-def _is_our_doing(failure: Failure, cause: Cause) -> bool:
+def _is_our_doing(failure: Failure, cause: Failure) -> bool:
     """Whether a pod is gone because its worker was silent: no cause of anything."""
     silent = is_silence(failure.reason, failure.exit_code) and cause.worker == failure.worker
     return silent and cause.reason == "PodDeleted"
 
 
-def _recorded(failure: Failure) -> Cause:
-    return Cause(
-        failure.attempt,
-        failure.reason,
-        failure.message,
-        failure.worker,
-        failure.rank,
-        failure.pod,
-        failure.node,
-        failure.exit_code,
-    )
-
-
 def _recording(
-    situation: Situation, cause: Cause, *, counted: bool, provisional: bool = False, at: str | None = None
+    situation: Situation, cause: Failure, *, counted: bool, provisional: bool = False, at: str | None = None
 ) -> list[Failure]:
-    failure = Failure(
-        attempt=cause.attempt,
-        reason=cause.reason,
-        message=cause.message[:MAX_MESSAGE_CHARACTERS],
-        worker=cause.worker,
-        rank=cause.rank,
-        pod=cause.pod,
-        node=cause.node,
-        exit_code=cause.exit_code,
-        counted=counted,
-        provisional=provisional or None,
-        failed_at=at or to_text(situation.now),
-    )
-    return [failure, *situation.status.failures][:MAX_FAILURES]
+    record = {
+        "message": cause.message[:MAX_MESSAGE_CHARACTERS],
+        "counted": counted,
+        "provisional": provisional or None,
+        "failed_at": at or cause.failed_at,
+    }
+    return [cause.model_copy(update=record), *situation.status.failures][:MAX_FAILURES]
 
 
 def _opening(situation: Situation, workers: tuple[int, ...]) -> StatusChange:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
+from trainmaster.reconciling.times import to_text
 from trainmaster.rendering import worker_layout
 from trainmaster.wire.reasons import FAILURE_REASONS
 from trainmaster.wire.report import Report
@@ -51,25 +53,7 @@ MAX_ERROR_LINES = 3
 MAX_LINE_CHARACTERS = 300
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Why an attempt is over. `message` is a sentence without the attempt's number."""
-
-    attempt: int
-    reason: str
-    message: str
-    worker: int | None = None
-    rank: int | None = None
-    pod: str | None = None
-    node: str | None = None
-    exit_code: int | None = None
-
-    @property
-    def strength(self) -> Strength:
-        return known_reason(self.reason).strength
-
-
-def cause_of(situation: Situation, attempt: int) -> Cause | None:
+def cause_of(situation: Situation, attempt: int) -> Failure | None:
     """The cause of an attempt's end by what is known now; None while nothing speaks against the attempt."""
     reports = situation.reports_of(attempt)
     lost = _lost_member(situation, attempt, reports)
@@ -94,7 +78,7 @@ def _weak_reason(report: Report) -> str:
     return "MasterUnreachable" if report.reason == "MasterUnreachable" else "PeerLost"
 
 
-def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Cause | None:
+def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Failure | None:
     """The first member whose pod is gone, replaced, on its way out or ended as a whole, and not by our own doing."""
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
@@ -106,17 +90,29 @@ def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Repor
         if pod is None or pod.uid != uid:
             gone = situation.observed.gone.get(uid)
             if gone is not None:
-                return _lost(attempt, gone, _why_lost(replace(gone, deleting=True)) or "PodDeleted")
+                return _lost(situation, attempt, gone, _why_lost(replace(gone, deleting=True)) or "PodDeleted")
             name = pod.name if pod is not None else _pod_name(situation, worker)
-            return Cause(attempt, "PodDeleted", f"pod {name} of worker {worker} is gone", worker, pod=name)
+            message = f"pod {name} of worker {worker} is gone"
+            failed_at = to_text(situation.now)
+            return Failure(
+                attempt=attempt, reason="PodDeleted", message=message, worker=worker, pod=name, failed_at=failed_at
+            )
         reason = _why_lost(pod)
         if reason is not None:
-            return _lost(attempt, pod, reason)
+            return _lost(situation, attempt, pod, reason)
     return None
 
 
-def _lost(attempt: int, pod: PodView, reason: str) -> Cause:
-    return Cause(attempt, reason, _loss_message(pod, reason), pod.worker, pod=pod.name, node=pod.node)
+def _lost(situation: Situation, attempt: int, pod: PodView, reason: str) -> Failure:
+    return Failure(
+        attempt=attempt,
+        reason=reason,
+        message=_loss_message(pod, reason),
+        worker=pod.worker,
+        pod=pod.name,
+        node=pod.node,
+        failed_at=to_text(situation.now),
+    )
 
 
 def _why_lost(pod: PodView) -> str | None:
@@ -143,7 +139,7 @@ def _loss_message(pod: PodView, reason: str) -> str:
     return f"pod {pod.name} of worker {pod.worker}{where} {words.get(reason, 'was deleted')}{said}"
 
 
-def _from_report(situation: Situation, report: Report, reason: str) -> Cause:
+def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     pod = situation.pods.get(report.worker)
     name = pod.name if pod is not None else _pod_name(situation, report.worker)
     node = (pod.node if pod is not None else None) or report.node or None
@@ -157,7 +153,17 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Cause:
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")
-    return Cause(report.attempt, reason, message, report.worker, report.rank, name, node, report.exit_code)
+    return Failure(
+        attempt=report.attempt,
+        reason=reason,
+        message=message,
+        worker=report.worker,
+        rank=report.rank,
+        pod=name,
+        node=node,
+        exit_code=report.exit_code,
+        failed_at=to_text(situation.now),
+    )
 
 
 def _how(report: Report, reason: str) -> str:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trainmaster.api.v1alpha1 import FailureRule, JobSpec
-from trainmaster.reconciling.policies.attribution import Cause
+from trainmaster.api.v1alpha1 import Failure, FailureRule, JobSpec
 from trainmaster.reconciling.reasons import Answer, Strength, known_reason
 
 # A restart that costs nothing could go on for ever: where an attempt lived less than this, the next one waits.
@@ -27,9 +26,9 @@ class Judgement:
     message: str = ""
 
 
-def judge(spec: JobSpec, cause: Cause, restarts: int) -> Judgement:
+def judge(spec: JobSpec, cause: Failure, restarts: int) -> Judgement:
     """What follows from a cause, when so many restarts have been counted before it."""
-    if cause.strength is Strength.DISRUPTION:
+    if known_reason(cause.reason).strength is Strength.DISRUPTION:
         return Judgement("Ignore")
     policy = spec.failure_policy
     rule = next((rule for rule in policy.rules if _matches(rule, cause)), None)
@@ -43,13 +42,13 @@ def judge(spec: JobSpec, cause: Cause, restarts: int) -> Judgement:
     return Judgement(answer)
 
 
-def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Cause, restarts: int, lived: float) -> float:
+def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
     """Seconds to wait before the next attempt; `restarts` includes the one that is waited for.
 
     Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
     """
     if answer == "Ignore":
-        ignored = cause.strength is not Strength.DISRUPTION
+        ignored = known_reason(cause.reason).strength is not Strength.DISRUPTION
         return PAUSE_AFTER_SHORT_LIFE if ignored and lived < SHORT_LIFE else 0.0
     backoff = spec.failure_policy.backoff
     # 2.0 ** 1024 overflows; nothing waits longer than maxSeconds anyway.
@@ -57,12 +56,12 @@ def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Cause, 
     return min(backoff.initial_seconds * min(backoff.factor, 1e4) ** exponent, backoff.max_seconds)
 
 
-def _matches(rule: FailureRule, cause: Cause) -> bool:
+def _matches(rule: FailureRule, cause: Failure) -> bool:
     by_code = cause.exit_code is not None and cause.exit_code in (rule.exit_codes or ())
     return by_code or cause.reason in (rule.reasons or ())
 
 
-def _answer(spec: JobSpec, cause: Cause, rule: FailureRule | None) -> Answer:
+def _answer(spec: JobSpec, cause: Failure, rule: FailureRule | None) -> Answer:
     if rule is not None:
         return "Ignore" if rule.action == "Ignore" else rule.action
     if cause.reason == "Hung":

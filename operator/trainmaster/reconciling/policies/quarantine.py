@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.decision import DeletePod, PodRef
 from trainmaster.reconciling.observed.situation import Situation
-from trainmaster.reconciling.policies.attribution import HARDWARE, Cause
+from trainmaster.reconciling.policies.attribution import HARDWARE
 from trainmaster.reconciling.transition import StatusChange
 
 # What a machine can do to a rank. Memory and storage limits, programs and environments are the job's own.
@@ -36,7 +36,7 @@ class NodeRecord:
         return StatusChange(node_failures=self.failures, avoided_nodes=self.avoided)
 
 
-def with_failure(situation: Situation, cause: Cause) -> NodeRecord:
+def with_failure(situation: Situation, cause: Failure) -> NodeRecord:
     """Returns the record of the job's nodes after a failure."""
     status, limit = situation.status, situation.spec.failure_policy.nodes.quarantine_after
     if limit == 0 or cause.node is None or not _can_be_the_machine(cause):
@@ -73,7 +73,7 @@ def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
     )
 
 
-def _can_be_the_machine(failure: Cause | Failure) -> bool:
+def _can_be_the_machine(failure: Failure) -> bool:
     """Whether the machine can have caused a failure."""
     if failure.reason == "Error":
         # An exception is the program's, unless it speaks of the machine.

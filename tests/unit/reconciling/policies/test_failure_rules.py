@@ -6,23 +6,24 @@ from typing import Any
 
 import pytest
 
-from tests.unit.reconciling.builders import job
+from tests.unit.reconciling.builders import NOW, job
 from tools.reasons_page import reasons_page
-from trainmaster.reconciling.policies.attribution import Cause
+from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.policies.failure_rules import delay, judge
 from trainmaster.reconciling.reasons import REASONS
+from trainmaster.reconciling.times import to_text
 from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
 
 
-def judged(cause: Cause, restarts: int = 0, **policy: Any) -> tuple[str, str]:
+def judged(cause: Failure, restarts: int = 0, **policy: Any) -> tuple[str, str]:
     spec = job(failurePolicy=policy).spec
     assert spec is not None
     judgement = judge(spec, cause, restarts)
     return judgement.answer, judgement.reason
 
 
-def cause(reason: str = "Error", code: int | None = 1) -> Cause:
-    return Cause(1, reason, "worker 1 ended", worker=1, exit_code=code)
+def cause(reason: str = "Error", code: int | None = 1) -> Failure:
+    return Failure(attempt=1, reason=reason, message="worker 1 ended", worker=1, exit_code=code, failed_at=to_text(NOW))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def cause(reason: str = "Error", code: int | None = 1) -> Cause:
     ],
 )
 def test_the_first_rule_that_matches_wins_then_the_table(
-    of: Cause, policy: dict[str, Any], answer: tuple[str, str]
+    of: Failure, policy: dict[str, Any], answer: tuple[str, str]
 ) -> None:
     assert judged(of, **policy) == answer
 

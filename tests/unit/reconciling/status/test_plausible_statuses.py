@@ -25,10 +25,9 @@ from tests.unit.reconciling.builders import (
     running,
     said,
 )
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import Failure, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.observed.snapshot import Job, Observed
-from trainmaster.reconciling.policies.attribution import Cause
 from trainmaster.reconciling.policies.failure_rules import delay
 from trainmaster.reconciling.times import to_seconds, to_text, to_whole_text
 from trainmaster.wire.progress import RankProgress
@@ -122,7 +121,7 @@ def test_the_back_off_of_a_job_that_restarts_for_a_year_is_its_longest(restarts:
         failurePolicy={"maxRestarts": 1_000_000, "backoff": {"initialSeconds": 1, "factor": 100, "maxSeconds": 60}}
     )
     assert of.spec is not None
-    cause = Cause(attempt=1, reason="Error", message="")
+    cause = Failure(attempt=1, reason="Error", failed_at=to_text(NOW))
     assert delay(of.spec, "Restart", cause=cause, restarts=restarts, lived=1.0) == min(
         100.0 ** min(restarts - 1, 9), 60.0
     )
