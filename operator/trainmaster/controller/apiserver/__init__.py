@@ -1,0 +1,7 @@
+"""The one door to the API server, and to pods' ports.
+
+Read `cluster` first: the `Resource` types and the `Cluster` protocol, which is all that the rest of the controller
+knows; tests put a scripted one in its place. `errors` is the tree of what can go wrong. `client` is the real `Cluster`,
+over `kubernetes.aio`; `connection` finds the API server and the credentials, for kopf too, whose answers `decoding`
+decodes so that one object costs only itself. `pod_http` is HTTP with pods, which aren't trusted.
+"""

@@ -17,8 +17,8 @@ from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
+from trainmaster.controller.apiserver.decoding import Response
 from trainmaster.controller.apiserver.errors import from_response
-from trainmaster.controller.watching.decoding import Response
 
 
 class ConnectionSettingsError(Exception):
@@ -36,7 +36,7 @@ class Connection:
         """The same credentials for kopf, fresh: kopf asks again when the API server answers 401, and closes it.
 
         `requested` is called with the path of every request. The session is as kopf itself would make it, but for how
-        answers are decoded (`watching.decoding`), and that no redirect is followed.
+        answers are decoded (`apiserver.decoding`), and that no redirect is followed.
         """
         config = self.configuration
         header = await config.get_api_key_with_prefix("BearerToken", alias="authorization")

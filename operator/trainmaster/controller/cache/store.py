@@ -37,9 +37,8 @@ from trainmaster.controller.cache.records import (
     is_newer,
     spec_version,
 )
-from trainmaster.controller.cache.unreadable import Unreadable
+from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
-from trainmaster.controller.writing.status_patch import first_problem, readable_part
 from trainmaster.reconciling.observed.snapshot import ChildView, Job, Problem, StreamView
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report

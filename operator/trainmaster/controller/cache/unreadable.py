@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
 
 from trainmaster.api.printable import one_line
+from trainmaster.api.v1alpha1 import Condition, JobStatus
 from trainmaster.controller.apiserver.cluster import Resource
-from trainmaster.wire.values import mapping, text, whole
+from trainmaster.wire.values import mapping, mappings, shown, text, whole
 
 logger = logging.getLogger(__name__)
 
@@ -53,3 +57,23 @@ class Unreadable:
             self._count(resource.kind)
             place = one_line(f"{text(metadata.get('namespace'), 64)}/{text(metadata.get('name'), 253)}")
             logger.error("%s %s is passed over: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
+
+
+def readable_part(raw: Mapping[str, Any]) -> JobStatus:
+    """What can be read of a status that can't be read as a whole: its conditions, to add one."""
+    return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
+
+
+def first_problem(error: ValueError) -> str:
+    """What is wrong, in a few words; where pydantic found it, the field, its value and what it should be."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False)[0]
+    return f"{'.'.join(str(part) for part in found['loc']) or 'status'}: {found['msg']}, not {shown(found['input'])}"
+
+
+def _condition(raw: Mapping[str, Any]) -> Condition | None:
+    try:
+        return Condition.model_validate(raw)
+    except ValidationError:
+        return None

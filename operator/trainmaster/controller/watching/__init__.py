@@ -1,0 +1,6 @@
+"""What makes the cache follow the API server.
+
+Read `watcher` first: it supervises `kopf_thread`, which is all that is used of kopf. `resync` reads everything once at
+the start, and compares with a list now and then, because watches lose deletions. `watched` says which types and labels;
+`gangs` watches those of gang schedulers once a job uses them.
+"""

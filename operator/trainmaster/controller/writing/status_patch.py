@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
-from trainmaster.api.v1alpha1 import Condition, JobStatus
-from trainmaster.wire.values import mappings, shown
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.wire.values import mappings
 
 # What changes with every report of progress, or with every pod that comes and goes: a patch of nothing else needs no
 # haste.
@@ -34,11 +32,6 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
     return patch
 
 
-def readable_part(raw: Mapping[str, Any]) -> JobStatus:
-    """What can be read of a status that can't be read as a whole: its conditions, to add one."""
-    return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
-
-
 def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]:
     """The patch that brings these conditions into such a status, and leaves all else as it stands."""
     wanted = to_wire(JobStatus(conditions=status.conditions)).get("conditions", [])
@@ -46,21 +39,6 @@ def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]
     old = mappings(raw.get("conditions"))
     new = [*(item for item in old if item.get("type") not in types), *wanted]
     return {"conditions": new} if new != list(old) else {}
-
-
-def first_problem(error: ValueError) -> str:
-    """What is wrong, in a few words; where pydantic found it, the field, its value and what it should be."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    found = error.errors(include_url=False)[0]
-    return f"{'.'.join(str(part) for part in found['loc']) or 'status'}: {found['msg']}, not {shown(found['input'])}"
-
-
-def _condition(raw: Mapping[str, Any]) -> Condition | None:
-    try:
-        return Condition.model_validate(raw)
-    except ValidationError:
-        return None
 
 
 def is_only_progress(patch: Mapping[str, Any]) -> bool:

@@ -15,11 +15,11 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.api.decoding import MAX_DEPTH, decode
 from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.apiserver.decoding import decodable
 from trainmaster.controller.apiserver.errors import Unusable
 from trainmaster.controller.cache import store as store_module
 from trainmaster.controller.cache.records import JobKey, Record
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.decoding import decodable
 from trainmaster.controller.watching.resync import Resync
 from trainmaster.controller.watching.watched import WatchedTypes
 from trainmaster.controller.writing.status_patch import with_conditions
