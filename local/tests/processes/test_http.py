@@ -190,18 +190,6 @@ async def test_faults_end_watches_and_expire_them() -> None:
         assert (status, event["type"], event["object"]["reason"]) == (200, "ERROR", "Expired")
 
 
-async def test_only_the_administrator_sets_faults() -> None:
-    async with serving() as client:
-        rule = {"verb": "get", "code": 503, "probability": 1}
-        assert (await client.ask("POST", "/-/faults", rule, token="reader"))[0] == 403
-        status, answer, _ = await client.ask("PUT", "/-/faults", [rule])
-        assert (status, len(answer), answer[0]["code"]) == (200, 1, 503)
-        assert (await client.ask("GET", f"{PATH}/a"))[0] == 503
-        status, answer, _ = await client.ask("POST", "/-/faults", {"verbs": "get"})
-        assert (status, answer["message"][:20]) == (400, "unknown field 'verbs")
-        assert (await client.ask("DELETE", "/-/faults"))[1] == []
-
-
 async def test_a_stopped_server_ends_its_watches() -> None:
     api = await new_api()
     async with aiohttp.ClientSession() as session:

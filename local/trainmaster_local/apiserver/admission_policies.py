@@ -18,7 +18,7 @@ from cel_expr_python import cel
 
 from trainmaster_local.apiserver import deep
 from trainmaster_local.apiserver.cel import RESERVED, RuleError, compiled, evaluation_error
-from trainmaster_local.apiserver.errors import ApiError, FieldError, forbidden
+from trainmaster_local.apiserver.errors import NOT_HERE, ApiError, FieldError, forbidden
 from trainmaster_local.apiserver.resources import Object, ResourceType, User
 
 if TYPE_CHECKING:
@@ -241,9 +241,7 @@ def binding_problems(obj: Object) -> list[FieldError]:
 
 def _unknown(spec: Mapping[str, Any], names: Sequence[str], path: str) -> list[FieldError]:
     """An error for each field that a kube-apiserver would heed and this one doesn't."""
-    return [
-        FieldError.forbidden(f"{path}.{name}", "the local cluster doesn't have it") for name in names if spec.get(name)
-    ]
+    return [FieldError.forbidden(f"{path}.{name}", NOT_HERE) for name in names if spec.get(name)]
 
 
 def _compile(obj: Object) -> _Policy:

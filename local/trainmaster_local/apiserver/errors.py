@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+NOT_HERE = "the local cluster doesn't have it"
+"""Said of what Kubernetes has and this one refuses (docs/local-cluster.md)."""
+
 
 def go_value(value: Any) -> str:
     """A value as Go's field errors print it: strings quoted, objects and lists as compact JSON, null as `null`."""

@@ -1,8 +1,7 @@
 """Faults on purpose: rules that make some requests slow, fail, or lose their watch.
 
 A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Rules are
-set in process (`Faults.add`) or at `/-/faults`, which only `system:masters` may use: GET lists them, PUT replaces them,
-POST adds one, DELETE removes all. Calls in process aren't touched: faults are for clients.
+set in process (`Faults.add`). Calls in process aren't touched: faults are for clients.
 
 A test may also set `Faults.hook`, which sees every request before it is carried out and may answer with a fault.
 """
@@ -10,14 +9,11 @@ A test may also set `Faults.hook`, which sees every request before it is carried
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from trainmaster_local.apiserver import errors
-from trainmaster_local.apiserver.errors import ApiError, bad_request
-
-ANSWERS = (0, 409, 410, 429, 500, 503)
+from trainmaster_local.apiserver.errors import ApiError
 
 
 @dataclass
@@ -40,20 +36,6 @@ class Fault:
     probability: float = 1.0
     after: bool = False
     """The fault comes after the request was carried out: the client can't know that it was."""
-
-    @staticmethod
-    def parse(value: Mapping[str, Any]) -> Fault:
-        """From JSON. Raises ApiError 400 that names the field."""
-        known = {field.name for field in fields(Fault)}
-        for name in value:
-            if name not in known:
-                raise bad_request(f"unknown field {name!r}: use one of {', '.join(sorted(known))}")
-        fault = Fault(**value)
-        if fault.code not in ANSWERS:
-            raise bad_request(f"code {fault.code}: use one of {', '.join(map(str, ANSWERS))}")
-        if not 0 <= fault.probability <= 1:
-            raise bad_request(f"probability {fault.probability}: use a number from 0 to 1")
-        return fault
 
     def matches(self, verb: str, resource: str, name: str) -> bool:
         return (
@@ -118,9 +100,6 @@ class Faults:
                     fault.count -= 1
                 return fault
         return None
-
-    def as_json(self) -> list[dict[str, Any]]:
-        return [asdict(fault) for fault in self.rules]
 
 
 def _nothing() -> None:

@@ -18,11 +18,11 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from trainmaster_local.apiserver import codec, errors, routes
-from trainmaster_local.apiserver.access import MASTERS, Access
-from trainmaster_local.apiserver.answers import error_response, json_response
+from trainmaster_local.apiserver import errors, routes
+from trainmaster_local.apiserver.access import Access
+from trainmaster_local.apiserver.answers import error_response
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.auth import Attributes, Authenticator, Authorizer, refusal
+from trainmaster_local.apiserver.auth import Attributes, Authenticator, Authorizer
 from trainmaster_local.apiserver.descriptions import Descriptions, page_not_found
 from trainmaster_local.apiserver.errors import ApiError
 from trainmaster_local.apiserver.faults import Fault, Faults
@@ -137,28 +137,12 @@ class ApiServer:
         return fault
 
     async def _other(self, request: web.BaseRequest, path: str, user: User) -> web.StreamResponse:
-        """Everything that isn't a resource: discovery, OpenAPI, health, version, faults."""
+        """Everything that isn't a resource: discovery, OpenAPI, health, version."""
         if not path.startswith(_PUBLIC):
             self._access.permit(Attributes(user, request.method.lower(), path=path))
-        if path == "/-/faults":
-            return await self._fault_rules(request, user)
         if request.method != "GET":
             return page_not_found()
         return self._descriptions.answer(path, request.headers.get("Accept", ""), self.address)
-
-    async def _fault_rules(self, request: web.BaseRequest, user: User) -> web.Response:
-        if MASTERS not in user.groups:
-            raise refusal(Attributes(user, request.method.lower(), path="/-/faults"))
-        if request.method in ("PUT", "POST"):
-            body = codec.decode(await request.read(), "application/json", "Fault").value
-            rules = [Fault.parse(rule) for rule in (body if isinstance(body, list) else [body])]
-            if request.method == "PUT":
-                self.faults.clear()
-            for rule in rules:
-                self.faults.add(rule)
-        elif request.method == "DELETE":
-            self.faults.clear()
-        return json_response(self.faults.as_json())
 
 
 def _request(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from trainmaster_local.apiserver.ages import human_duration, seconds_since_epoch
 from trainmaster_local.apiserver.jsonpath import parse
 from trainmaster_local.apiserver.resources import Column, Object, ResourceType
 
@@ -23,50 +23,6 @@ CREATED_DESCRIPTION = (
     "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata"
 )
 NAME = Column("Name", "string", "name", NAME_DESCRIPTION)
-
-
-def seconds_since(time: str | None, now: float) -> float | None:
-    """Seconds from an RFC 3339 time to `now`, None where it is no time."""
-    if not time:
-        return None
-    try:
-        return now - datetime.datetime.fromisoformat(time).timestamp()
-    except ValueError:
-        return None
-
-
-def human_duration(seconds: float) -> str:
-    """`5s`, `2m5s`, `5h`, `2d3h`: k8s.io/apimachinery `pkg/util/duration.HumanDuration`."""
-    if seconds < -1:
-        return "<invalid>"
-    whole = max(0, int(seconds))
-    if whole < 60 * 2:
-        return f"{whole}s"
-    minutes = whole // 60
-    if minutes < 10:
-        return f"{minutes}m" + (f"{whole % 60}s" if whole % 60 else "")
-    if minutes < 60 * 3:
-        return f"{minutes}m"
-    hours = whole // 3600
-    if hours < 8:
-        return f"{hours}h" + (f"{minutes % 60}m" if minutes % 60 else "")
-    if hours < 48:
-        return f"{hours}h"
-    days = hours // 24
-    if hours < 24 * 8:
-        return f"{days}d" + (f"{hours % 24}h" if hours % 24 else "")
-    if hours < 24 * 365 * 2:
-        return f"{days}d"
-    years = hours // 24 // 365
-    if hours < 24 * 365 * 8:
-        return f"{years}y" + (f"{days % 365}d" if days % 365 else "")
-    return f"{years}y"
-
-
-def age(time: str | None, now: float) -> str:
-    """The Age column."""
-    seconds = seconds_since(time, now)
-    return "<unknown>" if seconds is None else human_duration(seconds)
 
 
 def columns_of(type_: ResourceType) -> tuple[Column, ...]:
@@ -172,6 +128,8 @@ def _cell(kind: str, value: Any, now: float) -> Any:
     if kind == "boolean":
         return value if isinstance(value, bool) else None
     if kind == "date":
-        seconds = seconds_since(value, now) if isinstance(value, str) else None
-        return "<invalid>" if seconds is None else human_duration(seconds)
+        try:
+            return human_duration(now - seconds_since_epoch(value))
+        except (TypeError, ValueError):
+            return "<invalid>"
     return None

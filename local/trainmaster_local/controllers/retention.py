@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from trainmaster_local.apiserver.ages import seconds_since_epoch
 from trainmaster_local.apiserver.api import Api, ApiError
-from trainmaster_local.kinds.ages import seconds_since_epoch
 
 EVENT_SECONDS = 3600.0
 _LOOK_SECONDS = 60.0

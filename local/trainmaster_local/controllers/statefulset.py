@@ -180,13 +180,6 @@ def build_pod(statefulset: Object, template: Object, revision_name: str, number:
     made = copy.deepcopy(dict(template))
     metadata = made.get("metadata") or {}
     spec = made.get("spec") or {}
-    claims = [claim["metadata"]["name"] for claim in statefulset["spec"].get("volumeClaimTemplates") or []]
-    if claims:
-        own = [volume for volume in spec.get("volumes") or [] if volume["name"] not in claims]
-        bound = [
-            {"name": claim, "persistentVolumeClaim": {"claimName": claim_name(claim, name, number)}} for claim in claims
-        ]
-        spec["volumes"] = bound + own
     pod_metadata: dict[str, Any] = {
         "name": pod_name,
         "generateName": f"{name}-",
@@ -206,30 +199,3 @@ def build_pod(statefulset: Object, template: Object, revision_name: str, number:
     if statefulset["spec"].get("serviceName"):
         spec["subdomain"] = statefulset["spec"]["serviceName"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": pod_metadata, "spec": spec}
-
-
-def claim_name(template: str, set_name: str, number: int) -> str:
-    """The name of the PersistentVolumeClaim that a claim template gives an ordinal."""
-    return f"{template}-{set_name}-{number}"
-
-
-def build_claims(statefulset: Object, number: int) -> list[dict[str, Any]]:
-    """The PersistentVolumeClaims of an ordinal; owned by the set where its retention policy says Delete."""
-    metadata = statefulset["metadata"]
-    policy = statefulset["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
-    made: list[dict[str, Any]] = []
-    for template in statefulset["spec"].get("volumeClaimTemplates") or []:
-        claim = copy.deepcopy(dict(template))
-        claim.pop("status", None)
-        wanted = claim["metadata"]
-        claim["apiVersion"], claim["kind"] = "v1", "PersistentVolumeClaim"
-        claim["metadata"] = {
-            **wanted,
-            "name": claim_name(wanted["name"], metadata["name"], number),
-            "namespace": metadata["namespace"],
-            "labels": {**(wanted.get("labels") or {}), **(statefulset["spec"]["selector"].get("matchLabels") or {})},
-        }
-        if policy.get("whenDeleted") == "Delete":
-            claim["metadata"]["ownerReferences"] = [owner_reference(statefulset, "apps/v1", "StatefulSet")]
-        made.append(claim)
-    return made

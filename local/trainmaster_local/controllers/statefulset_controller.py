@@ -111,13 +111,6 @@ class StatefulSetController(Controller):
         pod = statefulset.build_pod(found, self._template(found, name), name, index)
         pod_name = pod["metadata"]["name"]
         try:
-            for claim in statefulset.build_claims(found, index):
-                if self.api.peek("persistentvolumeclaims", claim["metadata"]["name"], namespace) is None:
-                    await self.api.create("persistentvolumeclaims", claim, namespace, options=self.options)
-                    message = (
-                        f"Create Claim {claim['metadata']['name']} Pod {pod_name} in StatefulSet {set_name} success"
-                    )
-                    self._events.record(found, "Normal", "SuccessfulCreate", message)
             await self.api.create("pods", pod, namespace, options=self.options)
         except ApiError as error:
             if error.reason != "AlreadyExists":
@@ -132,24 +125,9 @@ class StatefulSetController(Controller):
         pod = self.api.peek("pods", pod_name, namespace)
         if pod is None:
             return
-        await self._release_claims(found, pod)
         await self.api.delete("pods", pod_name, namespace, options=DeleteOptions(uid=pod["metadata"]["uid"]))
         message = f"Delete Pod {pod_name} in StatefulSet {set_name} successful"
         self._events.record(found, "Normal", "SuccessfulDelete", message)
-
-    async def _release_claims(self, found: Object, pod: Object) -> None:
-        """Where claims go with scaled-down pods, they go with their pod: it becomes their owner (KEP-1847)."""
-        policy = found["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
-        number = statefulset.ordinal(pod["metadata"]["name"], found["metadata"]["name"])
-        if policy.get("whenScaled") != "Delete" or number is None or number in self._wanted(found):
-            return
-        for template in found["spec"].get("volumeClaimTemplates") or []:
-            name = statefulset.claim_name(template["metadata"]["name"], found["metadata"]["name"], number)
-            namespace = found["metadata"]["namespace"]
-            if self.api.peek("persistentvolumeclaims", name, namespace):
-                owner = {**owner_reference(pod, "v1", "Pod"), "controller": False}
-                patch = {"metadata": {"ownerReferences": [owner]}}
-                await self.api.patch("persistentvolumeclaims", name, patch, namespace, options=self.options)
 
     async def _write_status(self, key: Key, current: str, update: str) -> None:
         found = self.api.peek(SETS, key[1], key[0])

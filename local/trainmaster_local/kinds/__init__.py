@@ -19,7 +19,7 @@ from trainmaster_local.kinds.pods import POD
 from trainmaster_local.kinds.policies import POLICY_TYPES
 from trainmaster_local.kinds.rbac import RBAC_TYPES
 from trainmaster_local.kinds.reviews import REVIEW_TYPES
-from trainmaster_local.kinds.services import SERVICE_TYPES
+from trainmaster_local.kinds.services import SERVICE
 from trainmaster_local.kinds.stateful_sets import CONTROLLER_REVISION, STATEFUL_SET
 
 __all__ = ["BUILTIN_TYPES"]
@@ -28,7 +28,7 @@ BUILTIN_TYPES: tuple[ResourceType, ...] = (
     *NAMESPACE_TYPES,
     *NODE_TYPES,
     POD,
-    *SERVICE_TYPES,
+    SERVICE,
     *CONFIGURATION_TYPES,
     *EVENT_TYPES,
     *STORAGE_TYPES,

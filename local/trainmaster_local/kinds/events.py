@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster_local.apiserver.ages import age
 from trainmaster_local.apiserver.errors import FieldError
 from trainmaster_local.apiserver.resources import Column, ResourceType
-from trainmaster_local.kinds.ages import age
 from trainmaster_local.kinds.columns import NAME
 from trainmaster_local.kinds.schemas import definition, description
 

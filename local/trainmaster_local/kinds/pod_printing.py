@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainmaster_local.apiserver.ages import age, human_duration, seconds_since_epoch
 from trainmaster_local.apiserver.resources import Column
-from trainmaster_local.kinds.ages import age, human_duration, seconds_since_epoch
 from trainmaster_local.kinds.columns import AGE, NAME
 from trainmaster_local.kinds.schemas import description
 

@@ -68,17 +68,6 @@ async def _answer_subject(call: SubresourceCall) -> Object:
     return _decided(call, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", "")))
 
 
-async def _answer_rules(call: SubresourceCall) -> Object:
-    assert call.body is not None
-    rules = Authorizer(call.api).rules(call.user, (call.body.get("spec") or {}).get("namespace", ""))
-    status = {
-        "resourceRules": [rule for rule in rules if not rule.get("nonResourceURLs")],
-        "nonResourceRules": [rule for rule in rules if rule.get("nonResourceURLs")],
-        "incomplete": False,
-    }
-    return {**call.body, "status": status}
-
-
 def _user_info(user: User) -> Json:
     info: Json = {"username": user.name}
     if user.uid:
@@ -100,7 +89,6 @@ def _review(
     kind: str,
     answer: Callable[[SubresourceCall], Awaitable[Object]],
     *,
-    namespaced: bool = False,
     validated: bool = True,
 ) -> ResourceType:
     return ResourceType(
@@ -109,7 +97,7 @@ def _review(
         kind=kind,
         plural=f"{kind.lower()}s",
         singular=kind.lower(),
-        namespaced=namespaced,
+        namespaced=False,
         verbs=("create",),
         zero={"metadata": {}, "spec": {}, "status": {}},
         schema=definition(f"{package}.{kind}"),
@@ -121,8 +109,6 @@ def _review(
 REVIEW_TYPES = (
     _review("authorization.k8s.io", _AUTHORIZATION, "SelfSubjectAccessReview", _answer_self),
     _review("authorization.k8s.io", _AUTHORIZATION, "SubjectAccessReview", _answer_subject),
-    _review("authorization.k8s.io", _AUTHORIZATION, "LocalSubjectAccessReview", _answer_subject, namespaced=True),
-    _review("authorization.k8s.io", _AUTHORIZATION, "SelfSubjectRulesReview", _answer_rules, validated=False),
     _review("authentication.k8s.io", _AUTHENTICATION, "SelfSubjectReview", _answer_whoami, validated=False),
 )
 

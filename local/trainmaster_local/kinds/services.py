@@ -1,4 +1,4 @@
-"""v1 Service and Endpoints.
+"""v1 Service of type ClusterIP; the other types lead to what the local cluster doesn't have, and are refused.
 
 A Service gets an address of its own, as from kube-apiserver's allocator, but the local cluster routes nothing to it:
 what runs here finds pods by their stable names.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError, invalid
-from trainmaster_local.apiserver.names import dns_label_problems, dns_subdomain_problems
+from trainmaster_local.apiserver.errors import NOT_HERE, FieldError, invalid
+from trainmaster_local.apiserver.names import dns_label_problems
 from trainmaster_local.apiserver.objectmeta import label_errors
 from trainmaster_local.apiserver.resources import Admission, Column, ResourceType
 from trainmaster_local.kinds.columns import AGE, NAME, created, labels_text
@@ -20,7 +20,6 @@ from trainmaster_local.kinds.schemas import definition, description
 Json = dict[str, Any]
 
 CLUSTER_NETWORK = ipaddress.ip_network("10.96.0.0/16")
-_NODE_PORTS = range(30000, 32768)
 _TYPES = ("ClusterIP", "ExternalName", "LoadBalancer", "NodePort")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 
@@ -29,23 +28,13 @@ def _default_service(obj: Json) -> None:
     spec = obj.setdefault("spec", {})
     spec["type"] = spec.get("type") or "ClusterIP"
     spec["sessionAffinity"] = spec.get("sessionAffinity") or "None"
-    if spec["sessionAffinity"] == "ClientIP":
-        spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {}).setdefault("timeoutSeconds", 10800)
     for port in spec.get("ports") or []:
         port["protocol"] = port.get("protocol") or "TCP"
-        if port.get("nodePort") == 0:
-            del port["nodePort"]
         if port.get("targetPort") in (None, 0, "") and "port" in port:
             port["targetPort"] = port["port"]
     if spec.get("publishNotReadyAddresses") is False:
         del spec["publishNotReadyAddresses"]
-    external = spec["type"] in ("NodePort", "LoadBalancer")
-    if external:
-        spec.setdefault("externalTrafficPolicy", "Cluster")
-    if spec["type"] == "LoadBalancer":
-        spec.setdefault("allocateLoadBalancerNodePorts", True)
-    if spec["type"] != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
+    spec.setdefault("internalTrafficPolicy", "Cluster")
     obj.setdefault("status", {}).setdefault("loadBalancer", {})
 
 
@@ -59,10 +48,10 @@ def _families(spec: Json) -> None:
 
 
 def _admit_service(obj: Json, old: Json | None, admission: Admission) -> None:
-    """Gives the service its address and node ports. Raises ApiError 422 for those that are taken or out of range."""
+    """Gives the service its address. Raises ApiError 422 for one that is taken or out of range."""
     spec = obj["spec"]
     before = (old or {}).get("spec") or {}
-    if spec["type"] == "ExternalName" or admission.subresource:
+    if admission.subresource:
         return
     for name in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):
         if name not in spec and name in before:
@@ -79,8 +68,6 @@ def _admit_service(obj: Json, old: Json | None, admission: Admission) -> None:
             raise invalid("", "Service", obj["metadata"].get("name", ""), [error])
     spec.setdefault("clusterIPs", [spec["clusterIP"]])
     _families(spec)
-    if spec["type"] == "NodePort" or (spec["type"] == "LoadBalancer" and spec["allocateLoadBalancerNodePorts"]):
-        _assign_node_ports(obj, before, others)
 
 
 def _free_address(taken: set[Any]) -> str:
@@ -98,42 +85,17 @@ def _address_problem(address: str, taken: set[Any]) -> str:
     return f"failed to allocate IP {address}: provided IP is already allocated" if address in taken else ""
 
 
-def _assign_node_ports(obj: Json, before: Json, others: list[Json]) -> None:
-    taken = {port.get("nodePort") for service in others for port in service["spec"].get("ports") or []}
-    kept = {(port.get("name"), port.get("port")): port.get("nodePort") for port in before.get("ports") or []}
-    for index, port in enumerate(obj["spec"].get("ports") or []):
-        wanted = port.get("nodePort") or kept.get((port.get("name"), port.get("port")))
-        if wanted and (wanted in taken or wanted not in _NODE_PORTS):
-            valid = f"The range of valid ports is {_NODE_PORTS[0]}-{_NODE_PORTS[-1]}"
-            problem = f"provided port is not in the valid range. {valid}"
-            if wanted in taken:
-                problem = "provided port is already allocated"
-            error = FieldError.invalid(f"spec.ports[{index}].nodePort", wanted, problem)
-            raise invalid("", "Service", obj["metadata"].get("name", ""), [error])
-        port["nodePort"] = wanted or next(number for number in _NODE_PORTS if number not in taken)
-        taken.add(port["nodePort"])
-
-
 def _service_errors(obj: Json) -> list[FieldError]:
     spec = obj["spec"]
     errors: list[FieldError] = []
     ports = spec.get("ports") or []
     headless = spec.get("clusterIP") == "None"
-    if not ports and not headless and spec["type"] != "ExternalName":
+    if not ports and not headless:
         errors.append(FieldError.required("spec.ports"))
     if spec["type"] not in _TYPES:
         errors.append(FieldError.not_supported("spec.type", spec["type"], _TYPES))
-    if headless and spec["type"] in ("NodePort", "LoadBalancer"):
-        detail = f"may not be set to 'None' for {spec['type']} services"
-        errors.append(FieldError.invalid("spec.clusterIPs[0]", "None", detail))
-    if spec["type"] == "ExternalName":
-        target = spec.get("externalName", "")
-        problems = dns_subdomain_problems(target.rstrip("."))
-        errors += (
-            invalid_all("spec.externalName", target, problems)
-            if target
-            else [FieldError.required("spec.externalName", "externalName must be specified for ExternalName")]
-        )
+    elif spec["type"] != "ClusterIP":
+        errors.append(FieldError.forbidden("spec.type", NOT_HERE))
     names: set[str] = set()
     pairs: set[tuple[Any, Any]] = set()
     for index, port in enumerate(ports):
@@ -144,8 +106,8 @@ def _service_errors(obj: Json) -> list[FieldError]:
             errors.append(FieldError.duplicate(f"spec.ports[{index}]", duplicate))
         pairs.add(pair)
     errors += label_errors(spec.get("selector") or {}, "spec.selector")
-    if spec["sessionAffinity"] not in ("ClientIP", "None"):
-        errors.append(FieldError.not_supported("spec.sessionAffinity", spec["sessionAffinity"], ("ClientIP", "None")))
+    if spec["sessionAffinity"] != "None":
+        errors.append(FieldError.forbidden("spec.sessionAffinity", NOT_HERE))
     return errors
 
 
@@ -170,7 +132,7 @@ def _port_errors(port: Json, field: str, must_be_named: bool, names: set[str]) -
 def _service_update_errors(new: Json, old: Json) -> list[FieldError]:
     errors: list[FieldError] = []
     before, after = old["spec"].get("clusterIP"), new["spec"].get("clusterIP")
-    if before and "ExternalName" not in (old["spec"]["type"], new["spec"]["type"]) and before != after:
+    if before and before != after:
         detail = "may not change once set"
         errors.append(FieldError.invalid("spec.clusterIPs[0]", [after] if after else [], detail))
     return errors + _service_errors(new)
@@ -181,21 +143,7 @@ def _prepare_service(obj: Json) -> None:
 
 
 def _ports_text(spec: Json) -> str:
-    parts = []
-    for port in spec.get("ports") or []:
-        node = f":{port['nodePort']}" if port.get("nodePort") else ""
-        parts.append(f"{port['port']}{node}/{port['protocol']}")
-    return ",".join(parts) or "<none>"
-
-
-def _external_text(obj: Json) -> str:
-    spec = obj["spec"]
-    addresses = ",".join(spec.get("externalIPs") or [])
-    if spec["type"] == "ExternalName":
-        return str(spec.get("externalName", ""))
-    if spec["type"] == "LoadBalancer" and not addresses:
-        return "<pending>"
-    return addresses or "<none>"
+    return ",".join(f"{port['port']}/{port['protocol']}" for port in spec.get("ports") or []) or "<none>"
 
 
 def _service_row(obj: Json, now: float) -> list[Any]:
@@ -204,7 +152,7 @@ def _service_row(obj: Json, now: float) -> list[Any]:
         obj["metadata"]["name"],
         spec["type"],
         spec.get("clusterIP") or "<none>",
-        _external_text(obj),
+        ",".join(spec.get("externalIPs") or []) or "<none>",
         _ports_text(spec),
         created(obj, now),
         labels_text(spec.get("selector")),
@@ -245,32 +193,3 @@ SERVICE = ResourceType(
     selectable=("spec.clusterIP", "spec.type"),
     answers_deleted_object=True,
 )
-
-
-def _endpoints_text(obj: Json) -> str:
-    found = [
-        f"{address['ip']}:{port['port']}"
-        for subset in obj.get("subsets") or []
-        for address in subset.get("addresses") or []
-        for port in subset.get("ports") or []
-    ]
-    more = f" + {len(found) - 3} more..." if len(found) > 3 else ""
-    return ",".join(found[:3]) + more if found else "<none>"
-
-
-ENDPOINTS = ResourceType(
-    group="",
-    version="v1",
-    kind="Endpoints",
-    plural="endpoints",
-    singular="endpoints",
-    namespaced=True,
-    short_names=("ep",),
-    schema=definition("io.k8s.api.core.v1.Endpoints"),
-    zero={"metadata": {}},
-    columns=(NAME, Column("Endpoints", description=description("io.k8s.api.core.v1.Endpoints", "subsets")), AGE),
-    row=lambda obj, now: [obj["metadata"]["name"], _endpoints_text(obj), created(obj, now)],
-    list_kind="EndpointsList",
-)
-
-SERVICE_TYPES = (SERVICE, ENDPOINTS)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError
+from trainmaster_local.apiserver.errors import NOT_HERE, FieldError
 from trainmaster_local.apiserver.resources import Column, ResourceType, ScalePaths
-from trainmaster_local.kinds.claims import default_claim
 from trainmaster_local.kinds.columns import AGE, NAME, created
 from trainmaster_local.kinds.meta_validation import IMMUTABLE, not_negative
 from trainmaster_local.kinds.pod_defaults import default_pod_template
@@ -54,10 +53,6 @@ def _default_set(obj: Json) -> None:
         retention[name] = retention.get(name) or "Retain"
     spec.setdefault("replicas", 1)
     spec.setdefault("revisionHistoryLimit", 10)
-    for claim in spec.get("volumeClaimTemplates") or []:
-        claim.setdefault("apiVersion", "v1")
-        claim.setdefault("kind", "PersistentVolumeClaim")
-        default_claim(claim, kind="StatefulSet", version="v1")
     drop_zero_seconds(spec)
     default_pod_template(spec.setdefault("template", {}), kind="StatefulSet", version="v1")
     settle_counts(obj, ("replicas", "availableReplicas"))
@@ -66,6 +61,8 @@ def _default_set(obj: Json) -> None:
 def _set_errors(obj: Json) -> list[FieldError]:
     spec = obj["spec"]
     errors: list[FieldError] = []
+    if spec.get("volumeClaimTemplates"):
+        errors.append(FieldError.forbidden("spec.volumeClaimTemplates", NOT_HERE))
     if spec["podManagementPolicy"] not in ("OrderedReady", "Parallel"):
         detail = "must be 'OrderedReady' or 'Parallel'"
         errors.append(FieldError.invalid("spec.podManagementPolicy", spec["podManagementPolicy"], detail))

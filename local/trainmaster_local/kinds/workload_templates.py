@@ -70,7 +70,7 @@ def workload_errors(obj: Json, kind: str) -> list[FieldError]:
     if selector is not None and not errors and not selects(selector, labels):
         detail = "`selector` does not match template `labels`"
         errors.append(FieldError.invalid("spec.template.metadata.labels", labels, detail))
-    errors += template_errors(_with_claims(template, spec), "spec.template")
+    errors += template_errors(template, "spec.template")
     policy = template["spec"]["restartPolicy"]
     if policy != "Always":
         errors = [error for error in errors if error.field != "spec.template.spec.restartPolicy"]
@@ -80,16 +80,6 @@ def workload_errors(obj: Json, kind: str) -> list[FieldError]:
         detail = f"activeDeadlineSeconds in {named} is not Supported"
         errors.append(FieldError.forbidden("spec.template.spec.activeDeadlineSeconds", detail))
     return errors
-
-
-def _with_claims(template: Json, spec: Json) -> Json:
-    """The template as its pods will be: with a volume for each of the set's claim templates."""
-    claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or []]
-    if not claims:
-        return template
-    own = [volume for volume in template["spec"].get("volumes") or [] if volume.get("name") not in claims]
-    made = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-    return {**template, "spec": {**template["spec"], "volumes": [*own, *made]}}
 
 
 def fixed_selector(new: Json, old: Json) -> list[FieldError]:

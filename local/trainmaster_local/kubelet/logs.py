@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainmaster_local.kinds.ages import seconds_since_epoch
+from trainmaster_local.apiserver.ages import seconds_since_epoch
 
 _CHUNK = 256 * 1024
 _POLL_SECONDS = 0.05

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster_local.kinds.ages import seconds_since_epoch
+from trainmaster_local.apiserver.ages import seconds_since_epoch
 from trainmaster_local.kubelet.container import ContainerRun
 from trainmaster_local.kubelet.host import PodHost, container_ports
 from trainmaster_local.kubelet.launch import rewriter_of

@@ -62,6 +62,13 @@ def test_every_type_has_its_official_schema(type_: ResourceType) -> None:
         ("services", service(ports=[{"port": 0}]), "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535"),
         ("services", service(ports=[{"port": 1}, {"port": 2}]), "spec.ports[0].name: Required value"),
         ("services", service(type="Odd"), 'spec.type: Unsupported value: "Odd"'),
+        ("services", service(type="NodePort"), "spec.type: Forbidden: the local cluster doesn't have it"),
+        ("services", service(sessionAffinity="ClientIP"), "spec.sessionAffinity: Forbidden: the local cluster doesn't"),
+        (
+            "statefulsets.apps",
+            workload(volumeClaimTemplates=[{"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]),
+            "spec.volumeClaimTemplates: Forbidden: the local cluster doesn't have it",
+        ),
         ("services", service(clusterIP="10.0.0.1"), "the provided network does not match the current range"),
         (
             "configmaps",
@@ -131,15 +138,6 @@ async def test_services_get_addresses_of_their_own_and_keep_them() -> None:
     assert patched["spec"]["clusterIP"] == addresses[0]
     with pytest.raises(ApiError, match="may not change once set"):
         await api.modify("services", "a", "default", lambda s: s["spec"].update(clusterIP="None", clusterIPs=["None"]))
-
-
-async def test_node_ports_are_given_and_kept_apart() -> None:
-    api = await started()
-    made = await api.create("services", service(type="NodePort"), "default")
-    port = made["spec"]["ports"][0]["nodePort"]
-    assert 30000 <= port < 32768
-    again = {**service(type="NodePort", ports=[{"port": 80, "nodePort": port}]), "metadata": {"name": "t"}}
-    assert "provided port is already allocated" in await refusal(api, "services", again)
 
 
 async def test_secret_takes_plain_strings() -> None:
