@@ -1,0 +1,51 @@
+"""A small tree of tests, whose cluster tests fail as often as a case says, for the programs that run tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+# Fails as often as its parameter says, and counts in a file because each try is a process of its own.
+FAILS = """
+import pathlib
+import pytest
+
+@pytest.mark.parametrize(("name", "failures"), {cases})
+def test_fails(name, failures):
+    tries = pathlib.Path(f"{{name}}.tries")
+    tried = int(tries.read_text()) if tries.exists() else 0
+    tries.write_text(str(tried + 1))
+    assert tried >= failures
+"""
+
+
+def run(folder: Path, cases: list[tuple[str, int]], script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs one of the programs in tests/ on a tree with cluster tests for the cases; other tests run nothing."""
+    (folder / "pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\nmarkers = ['slow: a soak']\npythonpath = ['.']\n"
+    )
+    (folder / "Makefile").write_text("lint types generated:\n\t@true\n")
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *tests/cluster/test_*|*/tests/cluster) exec {sys.executable} "$@"; esac\n'
+    )
+    python.chmod(0o755)
+    (folder / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
+    (folder / "local" / "tests" / "cluster").mkdir(parents=True)
+    for name in ("conftest.py", "tests/__init__.py", "tests/fast_set.py", f"tests/{script}"):
+        shutil.copy(ROOT / name, folder / name)
+    (folder / "tests" / "cluster" / "test_flaky.py").write_text(FAILS.format(cases=cases))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TRAINMASTER"))}
+    return subprocess.run(
+        ["bash", str(folder / "tests" / script), *arguments],
+        env={**environment, "VENV": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
