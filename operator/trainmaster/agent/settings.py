@@ -1,4 +1,4 @@
-"""What the manifest tells the agent through the environment (docs/protocol.md, "Files and environment")."""
+"""The manifest configures the agent through the environment (docs/protocol.md, "Files and environment")."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KE
 
 
 class Settings(NamedTuple):
-    """One worker's settings; times are in seconds."""
+    """The settings of one worker; times are in seconds."""
 
     worker: int
     """The worker's global index."""

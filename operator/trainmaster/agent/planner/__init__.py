@@ -1,4 +1,4 @@
-"""What the agent decides: pure, tested by tables and random histories without a process or a socket.
+"""The planner decides what the agent does. It is pure: tables and random histories test it without any process.
 
 The executor does nothing else than `state = update(state, event, now)`, then `plan(state, now)`, and after each action
 `state = done(state, action, now)`, until the plan is empty. In this order:

@@ -1,4 +1,4 @@
-"""What is to be done: the values that `plan.plan` returns and the executor performs, one after the other.
+"""Actions are what `plan.plan` asks for and the executor performs, one after the other.
 
 `plan.done` says what each has changed, so that the next plan no longer asks for it.
 """
@@ -87,11 +87,11 @@ class Sweep(Value):
 
 
 class Conclude(Value):
-    """Say why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
+    """Find out why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
 
 
 class FlushProgress(Value):
-    """Read the ranks' progress once more: who reads of the end decides on what it knows of the way there."""
+    """Read the ranks' progress once more: who reads of the end decides by what it knows of the way there."""
 
 
 class SaveReport(Value):
@@ -121,7 +121,7 @@ class SendToLeader(Value):
 
 
 class Introduce(Value):
-    """Say who this worker is, and all that it has to say, on a new connection to a leader."""
+    """Introduce this worker on a new connection to a leader, with everything that it has reported."""
 
     messages: tuple[FollowerMessage, ...]
 

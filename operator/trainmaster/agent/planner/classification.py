@@ -1,4 +1,4 @@
-"""Why a rank ended, and whether it was the cause or only suffered from another's end.
+"""A rank's end is classified: why it ended, and whether it was the cause or only suffered from another's end.
 
 The operator chooses the culprit among all workers' reports (an out-of-memory kill or a signal, then an error that
 isn't a broken connection, then a broken connection); this module delivers each worker's fact.
@@ -28,7 +28,7 @@ _MASTER_UNREACHABLE = re.compile(
     r"Name or service not known|failed to connect to .*:\d+ after",
     re.IGNORECASE | re.DOTALL,
 )
-# What a script says by an exception of this name *and* this exit code: either alone may mean something else (70 is
+# What a script reports by an exception of this name *and* this exit code: either alone may mean something else (70 is
 # EX_SOFTWARE of sysexits.h).
 _NAMED_BY_EXCEPTION = {
     2: ("ConfigError", "Usage"),
@@ -49,18 +49,18 @@ _OWN_SIGNALS = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.S
 
 
 def finished(report: Report) -> Report:
-    """All ranks have left with 0."""
+    """Returns the report of ranks that have all left with 0."""
     return report._replace(state="Finished", exit_code=0)
 
 
 def stopped(report: Report, ending: Ending | None = None) -> Report:
-    """The agent was told to stop; `ending`: how the ranks then left, where known."""
+    """Returns the report of ranks that the agent stopped; `ending`: how they then left, where known."""
     code, number = (None, None) if ending is None else ending
     return report._replace(state="Stopped", exit_code=code, signal=number, reason="Stopped", culprit=False)
 
 
 def failed(report: Report, reason: str, error: str, rank: int | None = None) -> Report:
-    """The agent's own reason for a failure, with its own exit code."""
+    """Returns the report of a failure for a reason of the agent's own, with its exit code."""
     return report._replace(
         state="Failed",
         rank=rank,
@@ -95,7 +95,7 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
 
 
 def broken_connection(error: str) -> bool:
-    """Whether a text's conclusion is that a peer went away.
+    """Returns whether a text's conclusion is that a peer went away.
 
     Only its last lines count: a rank may log a warning about a connection and fail of something else much later.
     """
@@ -109,7 +109,7 @@ def conclusion(text: str) -> str:
 
 
 def more_telling(one: Report, other: Report) -> bool:
-    """Whether `other` says more about the cause than `one`, of two ranks of the same worker."""
+    """Returns whether `other` says more about the cause than `one`, of two ranks of the same worker."""
     return _weight(other) > _weight(one)
 
 

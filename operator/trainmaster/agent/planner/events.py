@@ -1,4 +1,4 @@
-"""What happened: the values that sockets, processes, files, timers and signals put into the executor's queue.
+"""Events are what sockets, processes, files, timers and signals put into the executor's queue.
 
 The executor takes one after the other (`update.update`, then `plan.plan`), so nothing re-enters. What the leader sends
 is an event as it stands (`wire.joining`), and so is this worker's own `Environment`, once it is known. A few events
@@ -88,7 +88,7 @@ class ProcessEnded(Value):
 
 
 class RankExamined(Value):
-    """What a rank that ended has left behind."""
+    """A rank that ended was examined for what it has left behind."""
 
     local_rank: int
     ending: Ending
@@ -102,7 +102,7 @@ class RankExamined(Value):
 
 
 class LauncherExamined(Value):
-    """What a launcher that ended has printed last."""
+    """A launcher that ended was examined for what it has printed last."""
 
     ending: Ending
     evidence: str

@@ -1,8 +1,8 @@
-"""When a report is made by exiting.
+"""A report that nobody has acknowledged is made the sure way, by exiting.
 
-A report that nobody has acknowledged is made the sure way, by exiting: the kubelet brings the code and the termination
+Then the kubelet brings the code and the termination
 message to the API server. Exits cost a restart of the container and, repeated, a back-off, so they are put off as long
-as somebody may still be about to take the report in (docs/protocol.md, "The sure way").
+as somebody may still be about to record the report (docs/protocol.md, "The sure way").
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def contact_changed(state: State, contact: LeaderContact, now: float) -> State:
 
 
 def exit_at(state: State) -> float | None:
-    """When the last report has to be made by exiting, on the monotonic clock; None: not at all."""
+    """Returns when the last report has to be made by exiting, on the monotonic clock; None: not at all."""
     report, assignment = state.report, state.assignment
     if report is None or report.state not in ("Failed", "Finished"):
         return None

@@ -1,4 +1,4 @@
-"""What has to be done: `plan(state, now)` compares what should be with what is, and returns the next actions. Pure.
+"""The plan compares what should be with what is: `plan(state, now)` returns the next actions. Pure.
 
 It is level-triggered: it doesn't matter which event came last, and a plan that was carried out asks for nothing more
 until something changes. The steps are asked in the order of `_STEPS`, and the first that has something to do is all of
@@ -23,7 +23,7 @@ Actions = tuple[actions.Action, ...]
 
 
 def plan(state: State, now: Now) -> Actions:
-    """The next actions, in order; none: there is nothing to do until an event or `wake_at`."""
+    """Returns the next actions, in order; none: there is nothing to do until an event or `wake_at`."""
     if state.exit_code is not None:
         return ()
     for step in _STEPS:
@@ -34,7 +34,7 @@ def plan(state: State, now: Now) -> Actions:
 
 
 def wake_at(state: State, now: Now) -> float | None:
-    """The next moment at which time alone changes the plan, on the monotonic clock."""
+    """Returns the next moment at which time alone changes the plan, on the monotonic clock."""
     times = [exit_at(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]
@@ -46,7 +46,7 @@ def wake_at(state: State, now: Now) -> float | None:
 
 
 def done(state: State, action: actions.Action, now: Now) -> State:
-    """The state after an action was performed."""
+    """Returns the state after an action was performed."""
     change = _DONE.get(type(action))
     if change is not None:
         state = change(state, action, now)
@@ -180,7 +180,7 @@ _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
 
 
 def introduction(state: State) -> tuple[FollowerMessage, ...]:
-    """What this worker says first to a leader that it has joined."""
+    """Returns the first messages to a leader that was joined."""
     settings = state.settings
     seen = 0 if state.assignment is None else state.assignment.attempt
     reports = (Reported(report) for report in (state.previous, state.published) if report is not None)

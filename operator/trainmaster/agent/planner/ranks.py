@@ -1,4 +1,4 @@
-"""How ranks' ends become this worker's, and when ranks are sent SIGTERM and SIGKILL.
+"""Ranks' ends become this worker's end here, and here is decided when ranks are sent SIGTERM and SIGKILL.
 
 A failure is reported the moment it is seen, long before the last process is gone. After that ranks of the same worker
 may still show a better cause: a bystander's broken connection is often seen before the exit of the rank that caused it
@@ -78,7 +78,7 @@ def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending,
 
 
 def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset[int]) -> bool:
-    """Whether we have ended the rank, or torchrun: it sends SIGTERM to the others as soon as one has failed."""
+    """Returns whether we have ended the rank, or torchrun: it sends SIGTERM to the others as soon as one has failed."""
     if run.terminated:
         return True
     if not run.wraps_ranks or ending.signal != signal.SIGTERM:
@@ -88,7 +88,7 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
 
 
 def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
-    """This worker's end as the rank's end shows it; None where the rank was only ended."""
+    """Returns this worker's end as the rank's end shows it; None where the rank was only ended."""
     ending = event.ending
     if event.was_ended:
         if not event.raised:
@@ -98,7 +98,7 @@ def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | Non
 
 
 def grace_before_stop(run: Run, report: Report) -> float:
-    """Seconds until SIGTERM once a rank has failed: the others get time to show a better cause."""
+    """Returns the seconds until SIGTERM once a rank has failed: the others get time to show a better cause."""
     return FAILURE_GRACE if run.living and not report.culprit else 0.0
 
 
@@ -117,12 +117,12 @@ def launcher_examined(run: Run, report: Report, event: LauncherExamined) -> Run 
 
 
 def first_bad_ending(run: Run) -> Ending | None:
-    """How the ranks left: the first that didn't leave with 0, else the launcher."""
+    """Returns how the ranks left: the first that didn't leave with 0, else the launcher."""
     return next((ending for ending in run.endings.values() if ending.exit_code != 0), run.launcher_ending)
 
 
 def sweep_due(run: Run, now: float) -> bool:
-    """Whether whatever is left is to be killed: the grace is over, or the launcher and all ranks have ended."""
+    """Returns whether whatever is left is to be killed: the grace is over, or the launcher and all ranks have ended."""
     if run.sweeping:
         return False
     if now >= run.kill_at:

@@ -1,4 +1,4 @@
-"""What the agent knows: frozen values, changed only by `update.update` and `plan.done`."""
+"""The agent's state consists of frozen values, which only `update.update` and `plan.done` replace."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Now(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How a process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
+    """A process ended: with an exit code, or by a signal (then `exit_code` is 128 + its number)."""
 
     exit_code: int
     signal: Optional[int] = None
 
 
 class MasterContact(NamedTuple):
-    """How far this worker has come on the way to worker 0's agent."""
+    """The way to worker 0's agent, as far as this worker has come."""
 
     reached: bool
     resolved: bool
@@ -43,7 +43,7 @@ class MasterContact(NamedTuple):
 
 
 class LeaderContact(NamedTuple):
-    """How this worker stands with the leader."""
+    """The leader, as this worker knows it."""
 
     leader: Optional[int] = None
     """Which worker leads; None while that isn't known."""
@@ -61,7 +61,7 @@ class SavedReport(NamedTuple):
 
 
 class Preparation(NamedTuple):
-    """What comes before an attempt's ranks: the setup line's environment, and worker 0 within reach."""
+    """An attempt that waits for the setup line's environment, and for worker 0 to be within reach."""
 
     assignment: Assignment
     node_rank: int
@@ -79,7 +79,7 @@ class Examination(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What runs of an attempt. Moments are of the monotonic clock."""
+    """The processes of an attempt. Moments are of the monotonic clock."""
 
     launcher: int
     wraps_ranks: bool
@@ -110,12 +110,12 @@ class Run(NamedTuple):
 
     @property
     def stopping(self) -> bool:
-        """Whether the ranks were sent SIGTERM, or are about to be."""
+        """Returns whether the ranks were sent SIGTERM, or are about to be."""
         return self.terminated or self.terminate_at is not None
 
     @property
     def living(self) -> list[int]:
-        """Pids of the ranks whose end hasn't been seen."""
+        """Returns the pids of the ranks whose end hasn't been seen."""
         return [pid for local_rank, pid in self.ranks.items() if local_rank not in self.endings]
 
 
@@ -171,11 +171,11 @@ class State(NamedTuple):
 
     @property
     def ended(self) -> Optional[Report]:
-        """The report of how the newest attempt that was started here has ended; None while it hasn't."""
+        """Returns the report of the end of the newest attempt that was started here; None while it hasn't ended."""
         report = self.report
         return report if report is not None and report.attempt == self.started and report.ended else None
 
     @property
     def can_hang(self) -> bool:
-        """Whether ranks run that nobody is ending."""
+        """Returns whether ranks run that nobody is ending."""
         return self.run is not None and not self.run.stopping and self.ended is None

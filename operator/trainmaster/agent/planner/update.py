@@ -1,4 +1,4 @@
-"""What is known after an event: `update(state, event, now)` is the only place where events change the state. Pure."""
+"""Events change the state here and nowhere else: `update(state, event, now)` returns what is known then. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ all the same: their own rendezvous waits for the master too, only less patiently
 
 
 def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport | None, now: Now) -> State:
-    """The state of an agent that starts. `saved`: what an agent before it has left in the state folder."""
+    """Returns the state of an agent that starts. `saved`: what an agent before it has left in the state folder."""
     state = State(settings, environ=None if settings.setup else environ)
     if saved is None:
         return state
@@ -42,7 +42,7 @@ def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport |
 
 
 def update(state: State, event: events.Event, now: Now) -> State:
-    """The state after an event."""
+    """Returns the state after an event."""
     return _UPDATES[type(event)](state, event, now)
 
 
@@ -61,7 +61,7 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
 
 
 def wanted_attempt(state: State) -> int | None:
-    """The attempt whose ranks should run here."""
+    """Returns the attempt whose ranks should run here."""
     assignment = state.assignment
     if assignment is None or assignment.state != "Run":
         return None
@@ -138,7 +138,7 @@ def _deadline_passed(state: State, _event: events.DeadlinePassed, now: Now) -> S
 
 
 def may_launch(state: State, now: Now) -> bool:
-    """Whether nothing but the setup line stands between the attempt and its ranks."""
+    """Returns whether nothing but the setup line stands between the attempt and its ranks."""
     resolved_at = None if state.preparation is None else state.preparation.resolved_at
     patient = resolved_at is None or now.steady < resolved_at + RESOLVED_SECONDS
     return state.contact.master.reached or not patient
@@ -247,7 +247,7 @@ def _post(state: State, action: Any) -> State:
 
 
 def _report(state: State, now: Now) -> Report:
-    """A report of the newest attempt that was started here, from which its next one is made."""
+    """Returns a report of the newest attempt that was started here, from which its next one is made."""
     settings = state.settings
     return Report(state.started, settings.worker, settings.pod_uid, "Starting", settings.node, at=now.wall)
 

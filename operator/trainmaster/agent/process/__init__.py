@@ -1,4 +1,4 @@
-"""What runs of an attempt on this worker. It puts what it sees into the executor's queue, and decides nothing.
+"""An attempt's processes on this worker: what is observed goes into the executor's queue, nothing is decided here.
 
 - `setup_line` runs the line of shell that comes before the first attempt, and keeps the environment that it leaves.
 - `launcher` says what to execute, and with which environment; pure.

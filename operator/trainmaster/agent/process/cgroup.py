@@ -1,4 +1,4 @@
-"""What the kernel counts of this container."""
+"""The kernel's counters of this container are read here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def oom_kill_count(cgroup_root: str) -> int:
-    """How often the kernel has killed for memory in this container's cgroup; 0 where it can't be read.
+    """Returns how often the kernel has killed for memory in this container's cgroup; 0 where it can't be read.
 
     cgroup v2: `memory.events` (Documentation/admin-guide/cgroup-v2.rst); v1: `memory.oom_control`.
     """

@@ -162,24 +162,24 @@ def rank_processes(root: int) -> dict[int, int]:
     A rank's environment says which one it is, and differs in that from the launcher's, which may have inherited a rank
     from the manifest. Of a rank and its own children (loaders) the rank comes first. Empty where there are none.
     """
-    outside = _launchers_words(root)
+    outside = _launchers_variables(root)
     found: dict[int, int] = {}
     for pid in descendants(root):
-        words = _launchers_words(pid)
+        words = _launchers_variables(pid)
         local_rank = words.get("LOCAL_RANK", "")
         if words != outside and "RANK" in words and local_rank.isascii() and local_rank.isdigit():
             found.setdefault(int(local_rank), pid)
     return found
 
 
-def _launchers_words(pid: int) -> dict[str, str]:
-    """What a launcher has said in a process's environment, as it was when its program began (proc(5))."""
+def _launchers_variables(pid: int) -> dict[str, str]:
+    """Returns what a launcher has set in a process's environment, as it was when its program began (proc(5))."""
     pairs = (variable.partition("=") for variable in _read(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
 
 
 def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
-    """Whom a signal (SIGTERM) should reach where `pid` is a rank's process.
+    """Returns the process that a signal (SIGTERM) should reach where `pid` is a rank's.
 
     A shell that waits for one program keeps the signal to itself until the program has ended, and the program would
     never save its checkpoint: then the program is meant. A shell with a trap for it is meant itself.
@@ -200,17 +200,17 @@ def status_of(pid: int) -> dict[str, str]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits to be reaped."""
+    """Returns whether a process is gone, or only waits to be reaped."""
     return status_of(pid).get("State", "X")[:1] in "XZ"
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Returns whether a process has a handler for a signal."""
     return bool(int(status_of(pid).get("SigCgt", "0"), 16) >> (number - 1) & 1)
 
 
 def zombie_ending(pid: int) -> Ending | None:
-    """How a process that isn't our child ended, while its parent hasn't reaped it; None where that can't be seen."""
+    """Returns how a process that isn't our child ended, until its parent reaps it; None where that can't be seen."""
     _, _, tail = _read(f"/proc/{pid}/stat").rpartition(")")
     fields = tail.split()
     # Field 52 of proc(5), counted from the third one here.

@@ -1,4 +1,4 @@
-"""What has to be equal on all workers before they compute together, and where it differs.
+"""Workers' environments are described and compared: what must be equal before they compute together.
 
 Read from files only: importing torch to ask for its version would cost a second of every start.
 """
@@ -72,8 +72,10 @@ def _interpreter(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _site_packages(interpreter: str, environ: Mapping[str, str]) -> list[str]:
-    """Where this interpreter's packages are, in the order of its search, without starting it (a virtual environment's
-    interpreter is a link into another prefix, whose packages it doesn't see)."""
+    """Returns where this interpreter's packages are, in the order of its search, without starting it.
+
+    A virtual environment's interpreter is a link into another prefix, whose packages it doesn't see.
+    """
     folders = [folder for folder in environ.get("PYTHONPATH", "").split(":") if folder]
     if interpreter:
         prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter)))

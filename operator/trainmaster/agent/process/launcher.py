@@ -1,9 +1,9 @@
-"""What to execute for an attempt, and with which environment. Pure: nothing here starts anything.
+"""An attempt's command line and environment are made here. Pure: nothing here starts anything.
 
 torchrun is used with a static rendezvous and no restarts of its own: its in-place restart fails with "connectFullMesh"
-(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that tells the
-agent its pid and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's output and
-end at once, in any version of torch, instead of when torchrun's own polling does.
+(torch 2.13 on gloo), and attempts are the operator's. Each rank is started through a one-line shell that reports
+its pid to the agent and gives it pipes of its own, then becomes the rank by `exec`: so the agent sees every rank's
+output and end at once, in any version of torch, instead of when torchrun's own polling does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Launch(NamedTuple):
 
 
 def attempt_dir(settings: Settings, attempt: int) -> str:
-    """Where an attempt's logs, pipes, progress and error files are."""
+    """Returns the folder of an attempt's logs, pipes, progress and error files."""
     return os.path.join(settings.state_dir, f"attempt-{attempt}")
 
 
@@ -76,7 +76,7 @@ def plan_launch(settings: Settings, assignment: Assignment, node_rank: int, comm
 
 
 def starts_torchrun(command: Sequence[str]) -> bool:
-    """Whether the user's command is a launcher already."""
+    """Returns whether the user's command is a launcher already."""
     if os.path.basename(command[0]) == "torchrun":
         return True
     return _python_of(command) is not None and any(

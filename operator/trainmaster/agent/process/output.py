@@ -1,6 +1,6 @@
-"""What the ranks print: passed on line by line with a prefix, its newest part kept in the state folder.
+"""Output of the ranks is passed on line by line with a prefix, and its newest part kept in the state folder.
 
-A pump reads one pipe. The agent's own stdout is written only when it takes more, so that a slow container runtime
+A pump reads one pipe. The agent's own stdout is written only when it accepts more, so that a slow container runtime
 slows the ranks (their pipes fill) and never the agent.
 """
 
@@ -24,7 +24,7 @@ TAIL_LINES = 60
 
 
 class Printer:
-    """One of the agent's own output streams (descriptor 1 or 2)."""
+    """A printer writes to one of the agent's own output streams (descriptor 1 or 2)."""
 
     def __init__(self, loop: Loop, fd: int) -> None:
         self._loop = loop
@@ -32,12 +32,12 @@ class Printer:
         self._pending = bytearray()
         self._on_room: list[Callable[[], None]] = []
         mode = os.fstat(fd).st_mode
-        # epoll refuses regular files; a file takes everything at once.
+        # epoll refuses regular files; a file accepts everything at once.
         self._waits = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode)
 
     @property
     def full(self) -> bool:
-        """Whether nothing more should be read for this stream now."""
+        """Returns whether nothing more should be read for this stream now."""
         return len(self._pending) >= MAX_PENDING_BYTES
 
     def when_room(self, call: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class Printer:
         self._on_room.append(call)
 
     def write(self, data: bytes) -> None:
-        """Pass on, now or when the stream takes it; keeps the order."""
+        """Pass on, now or when the stream accepts it; keeps the order."""
         self._pending += data
         self._flush(0)
 
@@ -80,7 +80,7 @@ class Printer:
         return bool(poller.poll(seconds * 1_000))
 
     def _write_some(self) -> None:
-        # A pipe that is ready takes PIPE_BUF bytes without blocking (pipe(7)), whatever its mode.
+        # A pipe that is ready accepts PIPE_BUF bytes without blocking (pipe(7)), whatever its mode.
         size = select.PIPE_BUF if self._waits else len(self._pending)
         try:
             written = os.write(self._fd, self._pending[:size])
@@ -138,16 +138,16 @@ class Pump:
         return b"\n".join(lines).decode("utf-8", "replace")[-characters:].strip("\n")
 
     def drain(self) -> None:
-        """Take what is in the pipe now, without waiting."""
+        """Read what is in the pipe now, without waiting."""
         for _ in range(MAX_PENDING_BYTES // CHUNK_BYTES):
             if not self._open or not self._read():
                 return
 
     def close(self) -> None:
-        """Take what is left and close."""
+        """Read what is left and close."""
         self.drain()
         if self._partial:
-            self._take(b"\n")
+            self._pass_on(b"\n")
         if self._open:
             self._finish()
 
@@ -156,7 +156,7 @@ class Pump:
             self._loop.unwatch(self.fd)
             self._printer.when_room(self._resume)
         elif not self._read() and not self._more:
-            # All writers have closed it; else epoll would say so for ever.
+            # All writers have closed it; else epoll would report that for ever.
             self._loop.unwatch(self.fd)
 
     def _resume(self) -> None:
@@ -164,7 +164,7 @@ class Pump:
             self._loop.watch(self.fd, READ, self._readable)
 
     def _read(self) -> bool:
-        """Take one chunk; False where there is none: `_more` then tells an empty pipe from one without writers."""
+        """Read one chunk; False where there is none: `_more` then distinguishes an empty pipe from a closed one."""
         try:
             data = os.read(self.fd, CHUNK_BYTES)
         except BlockingIOError:
@@ -172,10 +172,10 @@ class Pump:
             return False
         self._more = bool(data)
         if data:
-            self._take(data)
+            self._pass_on(data)
         return bool(data)
 
-    def _take(self, data: bytes) -> None:
+    def _pass_on(self, data: bytes) -> None:
         # A carriage return ends a line too: progress bars would else be one endless line.
         *lines, self._partial = (self._partial + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         while len(self._partial) > MAX_LINE_BYTES:

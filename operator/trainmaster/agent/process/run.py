@@ -1,7 +1,7 @@
 """The processes of one attempt on this worker: its launcher, its ranks, what they print and what they leave behind.
 
 This is the executor's part: it starts, watches, signals and reads, and puts what it sees into the queue. What an end
-means, and when whom to signal, is decided in `planner/ranks.py`.
+means, and when ranks are signalled, is decided in `planner/ranks.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class RunProcesses:
-    """See the module. Everything is called in the loop's thread."""
+    """The processes of one attempt. Everything is called in the loop's thread."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RunProcesses:
 
     @property
     def up(self) -> bool:
-        """Whether all ranks of this worker have been started."""
+        """Returns whether all ranks of this worker have been started."""
         return len(self.pids) == (self._settings.processes if self._wraps_ranks else 1)
 
     def first_rank(self) -> int:
@@ -151,7 +151,7 @@ class RunProcesses:
         self._sweeps += 1
 
     def examine_rank(self, action: ExamineRank) -> RankExamined:
-        """What a rank that ended has left behind."""
+        """Returns what a rank that ended has left behind."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
         raised = was_ended and self._raised(rank)
         if was_ended and not raised:
@@ -159,7 +159,7 @@ class RunProcesses:
         return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
-        """What a launcher that ended has printed last."""
+        """Returns what a launcher that ended has printed last."""
         return LauncherExamined(action.ending, self._last_lines("launcher.err", "launcher.out"), self._oom_kills())
 
     def questionable(self) -> list[Rank]:
@@ -200,12 +200,12 @@ class RunProcesses:
         return self._last_lines(f"rank-{local_rank}.err", f"rank-{local_rank}.out")
 
     def _raised(self, local_rank: int) -> bool:
-        """Whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
-        said = [text for text in map(read_error_file, self._error_files(local_rank)) if text]
-        return bool(said) and not broken_connection(said[0])
+        """Returns whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
+        errors = [text for text in map(read_error_file, self._error_files(local_rank)) if text]
+        return bool(errors) and not broken_connection(errors[0])
 
     def _rank_pids(self) -> dict[int, int]:
-        """Pids by local rank; the launcher's, where it is all that there is."""
+        """Returns pids by local rank; the launcher's, where it is all that there is."""
         if self._wraps_ranks or self._launcher_ended:
             return self.pids
         below = children.rank_processes(self._launcher_pid).items()

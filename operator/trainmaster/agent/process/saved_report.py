@@ -16,7 +16,7 @@ MAX_BYTES = 65_536
 
 
 def report_path(state_dir: str) -> str:
-    """Where the saved report is."""
+    """Returns the saved report's path."""
     return os.path.join(state_dir, "mark.json")
 
 

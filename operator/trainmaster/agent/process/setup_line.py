@@ -125,7 +125,7 @@ class SetupLine:
 
 
 def _unquoted(text: str, line: str) -> str:
-    """What the setup line printed, without the lines in which the shell quotes it (as it does a syntax error).
+    """Returns what the setup line printed, without the lines in which the shell quotes it (as it does a syntax error).
 
     Reports go on into statuses, events and evidence, and the line may hold what isn't meant for their readers.
     """
