@@ -3,7 +3,8 @@
 | module | what is in it |
 |---|---|
 | `main` | `trainmaster`: its commands; read it first |
-| `operator`, `keys` | `trainmaster operator run` and `… keys`; the operator itself is in `controller/` |
+| `operator`, `settings_options` | `trainmaster operator run`, its options made from the settings of `controller` |
+| `keys` | `trainmaster operator keys` |
 | `local`, `demo`, `local_images` | `trainmaster local` and `… demo`; what the embedded cluster is told of our images |
 | `manifests`, `documents` | `trainmaster validate` and `… render`: jobs in files; YAML with the place of every field |
 | `dtj`, `show`, `evidence` | `kubectl dtj status`, `logs`, `evidence`, `wait` …; how a job and its evidence are shown |
