@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule, Transition
+from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule, TransitionRule
 from trainmaster.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -233,7 +233,7 @@ def _validation(rule: Rule) -> dict[str, Any]:
     return validation
 
 
-def _transition(transition: Transition) -> dict[str, Any]:
+def _transition(transition: TransitionRule) -> dict[str, Any]:
     return {
         "rule": transition.cel,
         "message": transition.message,

@@ -101,7 +101,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Transition:
+class TransitionRule:
     """A field of the spec that can't change once the job exists; only the API server sees both."""
 
     field: str
@@ -140,16 +140,16 @@ _MAY_BE_ABSENT = (
     "securityContext",
     "podTemplate",
 )
-TRANSITIONS: tuple[Transition, ...] = (
-    *(Transition(name, _FIXED, optional=False) for name in _ALWAYS_SET),
-    *(Transition(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
-    Transition(
+TRANSITIONS: tuple[TransitionRule, ...] = (
+    *(TransitionRule(name, _FIXED, optional=False) for name in _ALWAYS_SET),
+    *(TransitionRule(name, _FIXED, optional=True) for name in _MAY_BE_ABSENT),
+    TransitionRule(
         "workers",
         "can't be changed, because the job isn't elastic; delete the job and apply it again with the new number",
         optional=True,
         unless="has(self.elastic)",
     ),
-    Transition(
+    TransitionRule(
         "failurePolicy.hang",
         "can't be changed once the job exists, because agents keep the limits they were started with; delete the job "
         "and apply it again",

@@ -8,14 +8,14 @@ import pytest
 
 from tests.unit.reconciling.builders import NOW, container, decided, ended, job, observed, pod, pods, running, said
 from trainmaster.api.v1alpha1 import FailureReason, JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, Problem
+from trainmaster.reconciling.observed.snapshot import Observed, RefusedWrite
 from trainmaster.reconciling.reasons import REASONS
 
 STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": [], "ago": 900.0}
-QUOTA = Problem("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
-REFUSED = Problem("apply Service bert", "Forbidden", "webhook says no", NOW)
-UNSERVED = Problem("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)
-STRANGER = Problem("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
+QUOTA = RefusedWrite("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
+REFUSED = RefusedWrite("apply Service bert", "Forbidden", "webhook says no", NOW)
+UNSERVED = RefusedWrite("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)
+STRANGER = RefusedWrite("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
 
 
 def failing(reason: str, **fields: Any) -> Observed:
@@ -66,10 +66,10 @@ CASES: dict[str, tuple[Observed, dict[str, Any], dict[str, Any]]] = {
         STARTING,
         {},
     ),
-    "QuotaExceeded": (Observed(problems=(QUOTA,)), STARTING, {}),
-    "Refused": (Observed(problems=(REFUSED,)), STARTING, {}),
-    "NotInstalled": (Observed(problems=(UNSERVED,)), STARTING, {}),
-    "NameTaken": (Observed(problems=(STRANGER,)), STARTING, {}),
+    "QuotaExceeded": (Observed(refused_writes=(QUOTA,)), STARTING, {}),
+    "Refused": (Observed(refused_writes=(REFUSED,)), STARTING, {}),
+    "NotInstalled": (Observed(refused_writes=(UNSERVED,)), STARTING, {}),
+    "NameTaken": (Observed(refused_writes=(STRANGER,)), STARTING, {}),
     "StartupDeadlineExceeded": (observed(given=[pod(0)]), STARTING, {}),
     "DeadlineExceeded": (observed(), {}, {"runPolicy": {"activeDeadlineSeconds": 10}}),
     "MaxRestartsExceeded": (failing("Error"), {}, {"failurePolicy": {"maxRestarts": 0}}),

@@ -1,15 +1,14 @@
 """The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
 
-These models are the one source. The CRD is generated from them (`api.crd`), the controller and the command line parse
-with them (`api.parsing` turns what pydantic finds into one sentence), the reference page is made from their
-descriptions. Attribute names are Python's, names on the wire are camelCase; `model_dump(by_alias=True)` gives the wire.
-
-Spec models refuse unknown fields. Status models ignore them: an older operator must be able to read the status that a
-newer one wrote.
+Read `spec` (what the user asks for), then `status` (what the operator observed and decided); `names` has the group, the
+phases and the reasons, `base_models` what all models share. These models are the one source: the CRD is generated from
+them (`api.crd`), the controller and the command line parse with them (`api.parsing`), and the reference page is made of
+their descriptions. Attribute names are Python's, names on the wire are camelCase (`model_dump(by_alias=True)`).
 """
 
 from __future__ import annotations
 
+from trainmaster.api.v1alpha1.base_models import SpecModel, StatusModel
 from trainmaster.api.v1alpha1.names import (
     API_VERSION,
     BUNDLED_IMAGE,
@@ -23,8 +22,6 @@ from trainmaster.api.v1alpha1.names import (
     VERSION,
     FailureReason,
     Phase,
-    SpecModel,
-    StatusModel,
     is_bundled,
 )
 from trainmaster.api.v1alpha1.spec import (

@@ -1,15 +1,8 @@
-"""Names of the custom resource, its phases and reasons, and what its parts have in common."""
+"""Names of the custom resource, its phases and its reasons."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    model_validator,
-)
-from pydantic.alias_generators import to_camel
+from typing import Literal
 
 GROUP = "trainmaster.dev"
 VERSION = "v1alpha1"
@@ -66,21 +59,3 @@ FailureReason = Literal[
 
 Phase = Literal["Pending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]
 TERMINAL_PHASES: frozenset[str] = frozenset({"Succeeded", "Failed"})
-
-
-class SpecModel(BaseModel):
-    """A part of the spec: frozen, camelCase on the wire, unknown fields refused."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        """A field that is null is one that isn't given: so the API server reads it too (KEP-1523, defaulting)."""
-        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
-
-
-class StatusModel(BaseModel):
-    """A part of the status: frozen, camelCase on the wire, unknown fields ignored."""
-
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)

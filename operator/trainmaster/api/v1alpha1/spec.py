@@ -18,7 +18,8 @@ from pydantic import (
 
 from trainmaster.api.compact import CompactMapping
 from trainmaster.api.limits import KIB, MAX_BYTES, MAX_ITEMS
-from trainmaster.api.v1alpha1.names import BUNDLED_IMAGE, FailureReason, SpecModel
+from trainmaster.api.v1alpha1.base_models import SpecModel
+from trainmaster.api.v1alpha1.names import BUNDLED_IMAGE, FailureReason
 from trainmaster.api.values import (
     MAX_GROUPS,
     MAX_QUANTITY_LENGTH,

@@ -1,4 +1,4 @@
-"""What the operator tells: the status of a DistributedTrainingJob."""
+"""The status of a DistributedTrainingJob: what the operator observed and decided."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pydantic import (
     Field,
 )
 
-from trainmaster.api.v1alpha1.names import Phase, StatusModel
+from trainmaster.api.v1alpha1.base_models import StatusModel
+from trainmaster.api.v1alpha1.names import Phase
 
 
 class Condition(StatusModel):

@@ -19,7 +19,7 @@ from trainmaster.reconciling.observed.snapshot import (
     Job,
     Observed,
     PodView,
-    Problem,
+    RefusedWrite,
     StreamView,
     termination_reports,
 )
@@ -85,7 +85,7 @@ class Pod:
 class Refusal:
     """A write that is refused again and again, and when to try it next (event loop's clock)."""
 
-    problem: Problem
+    problem: RefusedWrite
     retry_at: float
     failures: int = 1
 
@@ -261,7 +261,7 @@ class Record:
             priorities=dict(self.lookups.priorities),
             kills=dict(self.lookups.kills),
             listed=listed,
-            problems=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
+            refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
         return Snapshot(job, observed, self.job_version, self.raw_status)

@@ -39,7 +39,7 @@ from trainmaster.controller.cache.records import (
 )
 from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
-from trainmaster.reconciling.observed.snapshot import ChildView, Job, Problem, StreamView
+from trainmaster.reconciling.observed.snapshot import ChildView, Job, RefusedWrite, StreamView
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.values import mapping, text, whole
@@ -210,7 +210,7 @@ class Store:
         record = self._records.get(key)
         return record.refusals.get(action) if record else None
 
-    def record_refusal(self, key: JobKey, problem: Problem, retry_at: float) -> None:
+    def record_refusal(self, key: JobKey, problem: RefusedWrite, retry_at: float) -> None:
         """A write was refused; `decide` is asked again when this is news."""
         record = self._records.get(key)
         if record is None:

@@ -2,7 +2,7 @@
 
 A StatefulSet's status doesn't say so; only an Event of its controller does (reason FailedCreate,
 pkg/controller/statefulset/stateful_pod_control.go). So when pods stay missing, the set's events are read, and the
-newest refusal becomes a `Problem` in the job's snapshot, in the API server's own words.
+newest refusal becomes a `RefusedWrite` in the job's snapshot, in the API server's own words.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
 from trainmaster.controller.lookups.lookup import Lookup, list_events
-from trainmaster.reconciling.observed.snapshot import Problem
+from trainmaster.reconciling.observed.snapshot import RefusedWrite
 from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ def _needed(snapshot: Snapshot) -> Collection[LackingSet]:
     return [LackingSet(child.name, child.uid) for child in sets if present[child.name] < (child.replicas or 0)]
 
 
-async def _read(cluster: Cluster, key: JobKey, sets: Collection[LackingSet]) -> Mapping[LackingSet, Problem]:
-    problems: dict[LackingSet, Problem] = {}
+async def _read(cluster: Cluster, key: JobKey, sets: Collection[LackingSet]) -> Mapping[LackingSet, RefusedWrite]:
+    problems: dict[LackingSet, RefusedWrite] = {}
     for lacking in sets:
         about = f"involvedObject.kind={STATEFUL_SETS.kind},involvedObject.name={lacking.name}"
         try:
@@ -56,11 +56,11 @@ async def _read(cluster: Cluster, key: JobKey, sets: Collection[LackingSet]) -> 
         if its:
             newest = max(its, key=event_time)
             message = text(newest.get("message"))
-            problems[lacking] = Problem(_action(lacking), "FailedCreate", message, event_time(newest))
+            problems[lacking] = RefusedWrite(_action(lacking), "FailedCreate", message, event_time(newest))
     return problems
 
 
-def _record(store: Store, key: JobKey, answers: Mapping[LackingSet, Problem | None]) -> None:
+def _record(store: Store, key: JobKey, answers: Mapping[LackingSet, RefusedWrite | None]) -> None:
     for lacking, problem in answers.items():
         if problem is None:
             store.clear_refusal(key, _action(lacking))

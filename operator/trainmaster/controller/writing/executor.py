@@ -9,7 +9,7 @@ write finds in it what was meant. Each pass makes at most one status write and s
 - Children are created, then applied, with preconditions (`child_writing`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
   can tell of a failure is saved first.
-- What the API server refuses for good (quota, webhook, permission) becomes a `Problem` in the next snapshot and is
+- What the API server refuses for good (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
   tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
 """
 
@@ -45,7 +45,7 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.observed.snapshot import Problem
+from trainmaster.reconciling.observed.snapshot import RefusedWrite
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
@@ -210,7 +210,7 @@ class Executor:
             # 2.0 ** 1024 overflows, after 17 hours of refusals.
             wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
-            problem = Problem(name, error.reason or type(error).__name__, error.message[:1_000], self._now())
+            problem = RefusedWrite(name, error.reason or type(error).__name__, error.message[:1_000], self._now())
             self._store.record_refusal(key, problem, clock() + wait)
             return wait
         self._store.clear_refusal(key, name)

@@ -53,7 +53,7 @@ def delete_pod_group(situation: Situation) -> DeleteChild | None:
 
 def waits_for_nodes(situation: Situation) -> bool:
     """Whether the gang as a whole has no node yet, and nothing but the scheduler stands in the way."""
-    if situation.spec.scheduling.gang is None or situation.observed.problems:
+    if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
         return False
     return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())
 

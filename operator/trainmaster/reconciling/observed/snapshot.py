@@ -191,7 +191,7 @@ class StreamView:
 
 
 @dataclass(frozen=True)
-class Problem:
+class RefusedWrite:
     """A write that the API server refused and that stands in the way (quota, webhook, a stranger's object)."""
 
     action: str
@@ -212,7 +212,7 @@ class Observed:
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = StreamView()
-    problems: tuple[Problem, ...] = ()
+    refused_writes: tuple[RefusedWrite, ...] = ()
     # By uid, pods that are gone as they were last seen; of each worker the last one.
     gone: Mapping[str, PodView] = field(default_factory=dict)
     # By a pod's uid and the time of its container's end: why the kubelet killed it; None where it says nothing.

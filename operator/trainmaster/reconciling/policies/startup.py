@@ -114,7 +114,7 @@ def _is_starting(situation: Situation) -> bool:
 
 
 def _children(situation: Situation) -> Iterator[Trouble]:
-    for problem in situation.observed.problems:
+    for problem in situation.observed.refused_writes:
         reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
         if "exceeded quota" in problem.message:
             reason = "QuotaExceeded"

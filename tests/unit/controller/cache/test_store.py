@@ -11,7 +11,7 @@ from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, ST
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.reconciling import decide
-from trainmaster.reconciling.observed.snapshot import Problem, StreamView
+from trainmaster.reconciling.observed.snapshot import RefusedWrite, StreamView
 from trainmaster.rendering import Settings
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
@@ -216,8 +216,8 @@ def test_the_same_refusal_again_is_no_news() -> None:
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.changes.clear()
     for at in (1.0, 2.0):
-        world.store.record_refusal(KEY, Problem("apply x", "Forbidden", "exceeded quota", at), at + 5)
+        world.store.record_refusal(KEY, RefusedWrite("apply x", "Forbidden", "exceeded quota", at), at + 5)
     assert len(world.changes) == 1
-    assert world.snapshot().observed.problems[0].message == "exceeded quota"
+    assert world.snapshot().observed.refused_writes[0].message == "exceeded quota"
     world.store.clear_refusal(KEY, "apply x")
-    assert world.snapshot().observed.problems == ()
+    assert world.snapshot().observed.refused_writes == ()

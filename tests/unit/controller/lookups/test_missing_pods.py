@@ -49,7 +49,7 @@ class World:
         return await self.lookups.after_decision(KEY, self.snapshot())
 
     def problems(self) -> list[str]:
-        return [problem.message for problem in self.snapshot().observed.problems]
+        return [problem.message for problem in self.snapshot().observed.refused_writes]
 
 
 async def test_the_newest_refusal_becomes_a_problem_after_some_patience_and_goes_with_the_last_pod() -> None:

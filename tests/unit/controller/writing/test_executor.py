@@ -30,7 +30,7 @@ from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
-from trainmaster.reconciling.observed.snapshot import Problem
+from trainmaster.reconciling.observed.snapshot import RefusedWrite
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
@@ -87,7 +87,7 @@ def running(**fields: Any) -> JobStatus:
 async def test_a_write_that_is_refused_for_a_year_is_still_tried_once_a_minute() -> None:
     world = World()
     for _ in range(525_600):
-        world.store.record_refusal(KEY, Problem("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
+        world.store.record_refusal(KEY, RefusedWrite("apply Service bert", "Forbidden", "quota", 0.0), 0.0)
     world.cluster.fail("create", "services", Forbidden("create", "quota", status=403, reason="Forbidden"))
     outcome = await world.execute(b.decided(running(), Apply(b.child("Service"))))
     assert outcome.retry_after == 60.0
@@ -205,7 +205,7 @@ async def test_a_patch_that_is_refused_for_another_reason_is_a_problem() -> None
     world.add_pods(1)
     world.cluster.fail("patch", "pods", Invalid("patch", "denied the request: no annotations here", status=422))
     await world.execute(b.decided(running(), Assign(b.assignment(2), (b.ref(0),))))
-    assert "no annotations here" in world.snapshot().observed.problems[0].message
+    assert "no annotations here" in world.snapshot().observed.refused_writes[0].message
 
 
 async def test_a_strangers_object_of_the_same_name_is_never_adopted() -> None:
@@ -214,7 +214,7 @@ async def test_a_strangers_object_of_the_same_name_is_never_adopted() -> None:
     before = dict(world.stored("services"))
     outcome = await world.execute(b.decided(running(), Apply(b.child("Service"))))
     assert world.stored("services") == before
-    problem = world.snapshot().observed.problems[0]
+    problem = world.snapshot().observed.refused_writes[0]
     assert problem.reason == "NotOurs"
     assert "Service 'bert' exists and belongs to nobody; delete it or rename the job" in problem.message
     assert outcome.retry_after is not None
@@ -227,7 +227,7 @@ async def test_a_refused_write_becomes_a_problem_and_is_tried_again_with_a_backo
     decision = b.decided(running(), Apply(b.child("Service")), Apply(b.child("StatefulSet")))
     outcome = await world.execute(decision)
     assert 0 < (outcome.retry_after or 0) <= 1.0
-    assert world.snapshot().observed.problems[0].message == "exceeded quota: team-a"
+    assert world.snapshot().observed.refused_writes[0].message == "exceeded quota: team-a"
     assert ("services", b.NAMESPACE, "bert") in world.cluster.objects, "what isn't refused is done"
     await world.execute(decision)
     assert world.cluster.calls["create", "StatefulSet"] == 1, "not before its time"
@@ -241,7 +241,7 @@ async def test_a_refusal_that_ends_leaves_no_problem() -> None:
     assert blocked is not None
     blocked.retry_at = 0.0
     await world.execute(b.decided(running(), Apply(b.child("Service"))))
-    assert world.snapshot().observed.problems == ()
+    assert world.snapshot().observed.refused_writes == ()
 
 
 @pytest.mark.parametrize("error", [TooManyRequests("x", "busy", status=429, retry_after=3.0), Unavailable("x", "etcd")])

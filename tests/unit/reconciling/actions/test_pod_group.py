@@ -19,7 +19,7 @@ from tests.unit.reconciling.builders import (
     stream,
 )
 from trainmaster.reconciling.decision import DeleteChild
-from trainmaster.reconciling.observed.snapshot import ChildView, Observed, PodView, Problem
+from trainmaster.reconciling.observed.snapshot import ChildView, Observed, PodView, RefusedWrite
 
 GANG: dict[str, Any] = {"scheduling": {"gang": {"scheduler": "volcano", "timeoutSeconds": 3600}}}
 FRESH: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_counts": []}
@@ -94,9 +94,9 @@ def test_a_start_begins_when_the_gang_has_its_nodes() -> None:
 
 
 def test_a_scheduler_that_isnt_there_is_told_and_not_waited_for_longer_than_a_start() -> None:
-    problem = Problem("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW - 5)
-    told = decided(job(running(**FRESH, ago=10), **GANG), nobody(problems=(problem,)))
+    problem = RefusedWrite("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW - 5)
+    told = decided(job(running(**FRESH, ago=10), **GANG), nobody(refused_writes=(problem,)))
     condition = next(item for item in told.status.conditions if item.type == "Running")
     assert condition.reason == "NotInstalled"
-    late = decided(job(running(**FRESH, ago=1000), **GANG), nobody(problems=(problem,)))
+    late = decided(job(running(**FRESH, ago=1000), **GANG), nobody(refused_writes=(problem,)))
     assert late.status.phase == "Failed"

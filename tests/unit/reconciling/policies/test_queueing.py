@@ -28,7 +28,7 @@ from trainmaster.reconciling.observed.snapshot import (
     Flavor,
     Observed,
     PodSetAdmission,
-    Problem,
+    RefusedWrite,
     WorkloadView,
 )
 
@@ -89,8 +89,8 @@ def test_it_waits_in_kueues_words() -> None:
 
 
 def test_where_kueue_isnt_installed_the_job_says_so_and_waits() -> None:
-    problem = Problem("apply Workload bert", "NotInstalled", "the cluster doesn't serve workloads", NOW - 5)
-    decision = decided(job(queued(), **KUEUE), around(problems=(problem,)))
+    problem = RefusedWrite("apply Workload bert", "NotInstalled", "the cluster doesn't serve workloads", NOW - 5)
+    decision = decided(job(queued(), **KUEUE), around(refused_writes=(problem,)))
     condition = next(item for item in decision.status.conditions if item.type == "Running")
     assert (decision.status.phase, condition.reason) == ("Suspended", "NotInstalled")
 

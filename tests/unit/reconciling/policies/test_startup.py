@@ -26,7 +26,7 @@ from tests.unit.reconciling.builders import (
     stream,
 )
 from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.observed.snapshot import Observed, PodView, Problem
+from trainmaster.reconciling.observed.snapshot import Observed, PodView, RefusedWrite
 from trainmaster.wire.report import Report
 
 NO_ROOM = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate"
@@ -166,14 +166,20 @@ def test_the_deadline_names_who_isnt_up_where_nobody_says_why(
 @pytest.mark.parametrize(
     ("problem", "reason"),
     [
-        (Problem("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW), "NameTaken"),
-        (Problem("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW), "QuotaExceeded"),
+        (
+            RefusedWrite("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW),
+            "NameTaken",
+        ),
+        (
+            RefusedWrite("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW),
+            "QuotaExceeded",
+        ),
     ],
 )
-def test_a_refused_write_is_told_and_ends_the_job_at_its_deadline(problem: Problem, reason: str) -> None:
+def test_a_refused_write_is_told_and_ends_the_job_at_its_deadline(problem: RefusedWrite, reason: str) -> None:
     of = job(running(ago=900.0, **FRESH))
-    assert failed(decided(of, Observed(problems=(problem,))).status)[0] == reason
-    early = decided(of, Observed(problems=(problem,)), NOW - 100)
+    assert failed(decided(of, Observed(refused_writes=(problem,))).status)[0] == reason
+    early = decided(of, Observed(refused_writes=(problem,)), NOW - 100)
     assert next(item for item in early.status.conditions if item.type == "Running").reason == reason
 
 
