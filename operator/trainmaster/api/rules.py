@@ -33,7 +33,8 @@ from trainmaster.api.v1alpha1 import (
     WorkerGroup,
     is_bundled,
 )
-from trainmaster.api.values import JOB_NAME_PATTERN, MAX_GROUPS, MAX_WORKERS, show
+from trainmaster.api.values import JOB_NAME_PATTERN, MAX_GROUPS, show
+from trainmaster.wire.limits import MAX_WORKERS
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
 # value has at most 63 (k8s.io/kubernetes issue 64023). A pod's name and a Service's then fit too.

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from trainmaster.wire.limits import MAX_PROCESSES, MAX_WORKERS
+
 # Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without signs: no resource may be negative.
 QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][0-9]+)?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -42,11 +44,9 @@ HINTS = {
 
 # Quantities beyond 32 characters are refused, so that the cost of rules over them is bounded.
 MAX_QUANTITY_LENGTH = 32
-# The assignment names every worker's uid and host, up to 234 bytes each, and an object's annotations hold 256 KiB
-# together (apimachinery pkg/api/validation/objectmeta.go, TotalAnnotationSizeLimitB).
-MAX_WORKERS = 1024
 MAX_GROUPS = 8
-MAX_DEVICES = 1024
+# One process uses at least one device, where it uses any.
+MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
 # A year: longer limits are a mistake of the unit.
 MAX_SECONDS = 31_536_000
@@ -73,12 +73,12 @@ def _quantity(value: Any) -> int | str:
 def _processes(value: Any) -> int | str:
     if value == "auto":
         return "auto"
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_DEVICES:
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PROCESSES:
         return value
     raise PydanticCustomError(
         "processes",
         "{shown} is neither auto nor a whole number of ranks; use auto or 1 to {most}",
-        {"shown": show(value), "most": MAX_DEVICES},
+        {"shown": show(value), "most": MAX_PROCESSES},
     )
 
 
@@ -111,7 +111,7 @@ _PROCESSES_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "anyOf": [{"type": "integer"}, {"type": "string"}],
     "minimum": 1,
-    "maximum": MAX_DEVICES,
+    "maximum": MAX_PROCESSES,
     "pattern": "^auto$",
     "maxLength": 4,
 }

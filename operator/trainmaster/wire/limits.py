@@ -5,15 +5,16 @@ from __future__ import annotations
 MAX_LINE_BYTES = 65_536
 """One line of a stream, in both directions."""
 MAX_ASSIGNMENT_BYTES = 262_144
-"""Kubernetes allows 256 KiB for all annotations of an object. A line that brings an assignment may be as long."""
+"""Kubernetes allows 256 KiB for all annotations of an object (apimachinery pkg/api/validation/objectmeta.go,
+TotalAnnotationSizeLimitB). A line that brings an assignment may be as long."""
 MAX_ATTEMPT = 1_000_000
 """An attempt every second for eleven days. One that is higher wasn't counted by anybody."""
-MAX_WORKERS = 4_096
-"""Workers that one assignment lists."""
+MAX_WORKERS = 1_024
+"""Workers of a job. An assignment names every worker's uid and host, up to 234 bytes each."""
 MAX_INDEX = 2**31
 """Beyond any worker's index and any rank."""
 MAX_PROCESSES = 1_024
-"""Ranks of one worker: as many as `processesPerWorker` may ask for, so that none of them is ever left out."""
+"""Ranks of one worker, as many as `processesPerWorker` may ask for: none of them is ever left out."""
 MAX_RANKS_IN_LINE = 128
 """Ranks in one line of progress or evidence, so that it is below MAX_LINE_BYTES; a worker with more sends several."""
 MAX_UID, MAX_HOST, MAX_NODE, MAX_REASON = 64, 253, 253, 64

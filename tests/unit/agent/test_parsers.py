@@ -58,7 +58,7 @@ def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
     [
         ({"attempt": -1}, "assignment.attempt: -1 is not a whole number from 0 to 1000000"),
         ({"attempt": True}, "assignment.attempt: True is not a whole number from 0 to 1000000"),
-        ({"workers": []}, "assignment.workers: a list of 0 items is not a list of 1 to 4096 items"),
+        ({"workers": []}, "assignment.workers: a list of 0 items is not a list of 1 to 1024 items"),
         ({"workers": [1, 1]}, "assignment.workers: an index stands there twice"),
         ({"hosts": ["x"]}, "assignment.hosts: 1 items for 2 workers"),
         ({"uids": ["x"]}, "assignment.uids: 1 items for 2 workers"),

@@ -10,7 +10,6 @@ from trainmaster.api.parsing import parse_spec
 from trainmaster.api.rules import MAX_SET_NAME
 from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobSpec
-from trainmaster.api.values import MAX_WORKERS
 from trainmaster.controller.keys.signing_keys import MAX_KEYS
 from trainmaster.rendering import (
     JobIdentity,
@@ -25,6 +24,7 @@ from trainmaster.rendering import (
     world_size,
 )
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.limits import MAX_WORKERS
 from trainmaster.wire.ports import master_port
 
 JOB = JobIdentity("team", "bert", "uid-1")

@@ -370,11 +370,11 @@ def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
     huge = Assignment(
         job=b.JOB_UID,
         attempt=1,
-        workers=tuple(range(4_000)),
+        workers=tuple(range(1_000)),
         uids=None,
-        hosts=("h",) * 4_000,
+        hosts=("h",) * 1_000,
         port=20_001,
-        processes=(1_000,) * 4_000,
+        processes=(1_000,) * 1_000,
     )
     store = Store(lambda _: None, KEYS)
     store.upsert(JOBS, {**b.job(), "metadata": {**b.job()["metadata"], "resourceVersion": "1"}})

@@ -445,7 +445,7 @@ def test_lines_are_cut_where_they_end_however_the_bytes_come() -> None:
         (b'{"type":"hello","leader":0,"uid":"u","attempt":1,"workers":7}', "hello.workers: 7 is not a list"),
         (
             b'{"type":"hello","leader":0,"uid":"u","attempt":1,"workers":[%s0]}' % (b"0," * 10_000),
-            "hello.workers: a list of 10001 items is not a list of at most 4096 workers",
+            "hello.workers: a list of 10001 items is not a list of at most 1024 workers",
         ),
         (b'{"type":"progress","attempt":1,"worker":0,"ranks":{"-1":{}}}', "progress.ranks: '-1' is not a rank"),
         (
