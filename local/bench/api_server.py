@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trainmaster_local.apiserver.api import Api, Options
-from trainmaster_local.apiserver.http import ApiServer
+from trainmaster_local.apiserver.http.server import ApiServer
 from trainmaster_local.apiserver.resources import Registry
 from trainmaster_local.kinds import BUILTIN_TYPES
 from trainmaster_local.kinds.bootstrap import bootstrap

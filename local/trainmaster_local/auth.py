@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from trainmaster_local.apiserver.auth import Attributes, Decision
+from trainmaster_local.apiserver.http.auth import Attributes, Decision
 from trainmaster_local.apiserver.resources import User
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainmaster_local.apiserver import auth
 from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.http import auth
 from trainmaster_local.auth import Authorizer
 from trainmaster_local.images import Image
 from trainmaster_local.kubelet.host import KubeletTimings
@@ -38,7 +38,7 @@ class NodeConfig:
     """A node. `resources` are countable ones beside cpu, memory and pods: `{"nvidia.com/gpu": 8}`.
 
     `cpu` and `memory` are quantities, by default the machine's; nothing stops several nodes from offering the same
-    machine. With `fake` all of its pods are faked (see `kubelet.fake`).
+    machine. With `fake` all of its pods are faked (see `kubelet.containers.fake`).
     """
 
     name: str = "local"

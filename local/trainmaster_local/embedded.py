@@ -26,10 +26,10 @@ import trustme
 import yaml
 
 from trainmaster_local.access import ClusterAuthenticator
-from trainmaster_local.apiserver import crd
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.faults import Faults
-from trainmaster_local.apiserver.http import ApiServer
+from trainmaster_local.apiserver.definitions import crd
+from trainmaster_local.apiserver.http.faults import Faults
+from trainmaster_local.apiserver.http.server import ApiServer
 from trainmaster_local.apiserver.resources import Registry
 from trainmaster_local.auth import Tokens
 from trainmaster_local.config import ClusterConfig, NodeConfig
@@ -40,7 +40,6 @@ from trainmaster_local.controllers.loop import Controller
 from trainmaster_local.controllers.namespaces import NamespaceController
 from trainmaster_local.controllers.nodes import NodeController
 from trainmaster_local.controllers.retention import EventRetention
-from trainmaster_local.controllers.scheduling import SchedulerController
 from trainmaster_local.controllers.statefulset_controller import StatefulSetController
 from trainmaster_local.controllers.workloads import DeploymentController, ReplicaSetController
 from trainmaster_local.events import EventRecorder
@@ -48,10 +47,11 @@ from trainmaster_local.images import BUILTIN_IMAGES, ImageTable
 from trainmaster_local.kinds import BUILTIN_TYPES
 from trainmaster_local.kinds.bootstrap import bootstrap
 from trainmaster_local.kinds.reviews import serve_tokens
+from trainmaster_local.kubelet.containers.runtime import ProcessRuntime
 from trainmaster_local.kubelet.node import Kubelet
-from trainmaster_local.kubelet.runtime import ProcessRuntime
 from trainmaster_local.kubelet.server import NodeServer
 from trainmaster_local.network import AddressPool, HostsFiles
+from trainmaster_local.scheduling.controller import SchedulerController
 
 logger = logging.getLogger(__name__)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster_local.apiserver import crd
 from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions, Options
-from trainmaster_local.apiserver.auth import Attributes, Decision
-from trainmaster_local.apiserver.cel import Rules
-from trainmaster_local.apiserver.cel_costs import RULE_LIMIT, estimate
-from trainmaster_local.apiserver.faults import Fault
+from trainmaster_local.apiserver.definitions import crd
+from trainmaster_local.apiserver.http.auth import Attributes, Decision
+from trainmaster_local.apiserver.http.faults import Fault
+from trainmaster_local.apiserver.http.tables import custom_columns
 from trainmaster_local.apiserver.resources import Registry
+from trainmaster_local.apiserver.rules.cel import Rules
+from trainmaster_local.apiserver.rules.cel_costs import RULE_LIMIT, estimate
 from trainmaster_local.apiserver.storage import Change
-from trainmaster_local.apiserver.tables import custom_columns
 from trainmaster_local.auth import Authorizer
 from trainmaster_local.kinds import BUILTIN_TYPES
-from trainmaster_local.kubelet.fake import FakeRuntime
-from trainmaster_local.kubelet.runtime import Container, ContainerConfig, Exit
+from trainmaster_local.kubelet.containers.fake import FakeRuntime
+from trainmaster_local.kubelet.containers.runtime import Container, ContainerConfig, Exit
 
 __all__ = [
     "RULE_LIMIT",

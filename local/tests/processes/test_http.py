@@ -15,9 +15,9 @@ import pytest
 
 from local.tests.unit.apiserver.widgets import WIDGETS, definition, new_api, widget
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.auth import Attributes, Decision
-from trainmaster_local.apiserver.faults import Fault, Faults
-from trainmaster_local.apiserver.http import ApiServer
+from trainmaster_local.apiserver.http.auth import Attributes, Decision
+from trainmaster_local.apiserver.http.faults import Fault, Faults
+from trainmaster_local.apiserver.http.server import ApiServer
 from trainmaster_local.apiserver.resources import User
 
 PATH = "/apis/example.dev/v1/namespaces/default/widgets"

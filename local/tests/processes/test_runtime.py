@@ -13,8 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from trainmaster_local.kubelet.logs import LogOptions, last_lines, read_logs
-from trainmaster_local.kubelet.runtime import SIGKILL, SIGTERM, ContainerConfig, Exit, ProcessRuntime, StartError
+from trainmaster_local.kubelet.containers.logs import LogOptions, last_lines, read_logs
+from trainmaster_local.kubelet.containers.runtime import (
+    SIGKILL,
+    SIGTERM,
+    ContainerConfig,
+    Exit,
+    ProcessRuntime,
+    StartError,
+)
 
 PYTHON = sys.executable
 
@@ -136,7 +143,7 @@ async def test_nothing_outlives_a_killed_kubelet(tmp_path: Path) -> None:
     """The whole tree ends when the process that runs the kubelet gets SIGKILL."""
     program = f"""
 import asyncio, os, sys
-from trainmaster_local.kubelet.runtime import ContainerConfig, ProcessRuntime
+from trainmaster_local.kubelet.containers.runtime import ContainerConfig, ProcessRuntime
 async def main():
     runtime = ProcessRuntime()
     argv = [sys.executable, "-c", {DAEMON!r}, {str(tmp_path / "pids")!r}, "600"]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster_local.apiserver import objectmeta
-from trainmaster_local.apiserver.admission_policies import Write
 from trainmaster_local.apiserver.errors import ApiError, FieldError, bad_request, conflict, success
 from trainmaster_local.apiserver.plans import Plan
 from trainmaster_local.apiserver.resources import SYSTEM, Object, User
+from trainmaster_local.apiserver.rules.admission_policies import Write
 from trainmaster_local.apiserver.storage import Revision, Storage
 from trainmaster_local.apiserver.writing import Writer, copied
 

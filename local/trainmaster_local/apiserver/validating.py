@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainmaster_local.apiserver.definitions.validation import type_name, validate
 from trainmaster_local.apiserver.errors import FieldError
 from trainmaster_local.apiserver.plans import Plan
 from trainmaster_local.apiserver.resources import Object
 from trainmaster_local.apiserver.scaling import at_path
-from trainmaster_local.apiserver.schema.validation import type_name, validate
 
 _UNCHECKED = (
     "some validation rules were not checked because the object was invalid; "

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainmaster_local.apiserver import deep, managed, objectmeta
-from trainmaster_local.apiserver.admission_policies import Policies, Write
+from trainmaster_local.apiserver import deep, objectmeta
+from trainmaster_local.apiserver.definitions import pruning
+from trainmaster_local.apiserver.definitions.defaulting import prune_nulls, set_defaults
 from trainmaster_local.apiserver.errors import (
     ApiError,
     FieldError,
@@ -23,11 +24,11 @@ from trainmaster_local.apiserver.errors import (
     invalid,
     not_found,
 )
-from trainmaster_local.apiserver.managed import Entries, Manager
+from trainmaster_local.apiserver.patches import managed
+from trainmaster_local.apiserver.patches.managed import Entries, Manager
 from trainmaster_local.apiserver.plans import Plan
 from trainmaster_local.apiserver.resources import SYSTEM, Admission, Object, User
-from trainmaster_local.apiserver.schema import pruning
-from trainmaster_local.apiserver.schema.defaulting import prune_nulls, set_defaults
+from trainmaster_local.apiserver.rules.admission_policies import Policies, Write
 from trainmaster_local.apiserver.storage import Revision, Storage
 from trainmaster_local.apiserver.validating import custom_errors
 

@@ -12,14 +12,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.ages import seconds_since_epoch
+from trainmaster_local.ages import seconds_since_epoch
 from trainmaster_local.apiserver.api import Api, DeleteOptions
 from trainmaster_local.config import NodeTimings
 from trainmaster_local.controllers.loop import Controller, Index, Key
 from trainmaster_local.controllers.pods import condition, is_finished, is_terminating
 from trainmaster_local.events import EventRecorder
 from trainmaster_local.kubelet.status import timestamp
-from trainmaster_local.scheduler import tolerates
+from trainmaster_local.scheduling.scheduler import tolerates
 
 Object = Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.ages import seconds_since_epoch
+from trainmaster_local.ages import seconds_since_epoch
 
 Object = Mapping[str, Any]
 

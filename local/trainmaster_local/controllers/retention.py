@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from trainmaster_local.apiserver.ages import seconds_since_epoch
+from trainmaster_local.ages import seconds_since_epoch
 from trainmaster_local.apiserver.api import Api, ApiError
 
 EVENT_SECONDS = 3600.0

@@ -11,16 +11,16 @@ from trainmaster_local.apiserver.resources import ResourceType
 from trainmaster_local.kinds.admission_policies import ADMISSION_TYPES
 from trainmaster_local.kinds.claims import STORAGE_TYPES
 from trainmaster_local.kinds.configuration import CONFIGURATION_TYPES
-from trainmaster_local.kinds.deployments import DEPLOYMENT, REPLICA_SET
 from trainmaster_local.kinds.events import EVENT_TYPES
 from trainmaster_local.kinds.namespaces import NAMESPACE_TYPES
 from trainmaster_local.kinds.nodes import NODE_TYPES
-from trainmaster_local.kinds.pods import POD
+from trainmaster_local.kinds.pods.pod import POD
 from trainmaster_local.kinds.policies import POLICY_TYPES
 from trainmaster_local.kinds.rbac import RBAC_TYPES
 from trainmaster_local.kinds.reviews import REVIEW_TYPES
 from trainmaster_local.kinds.services import SERVICE
-from trainmaster_local.kinds.stateful_sets import CONTROLLER_REVISION, STATEFUL_SET
+from trainmaster_local.kinds.workloads.deployments import DEPLOYMENT, REPLICA_SET
+from trainmaster_local.kinds.workloads.stateful_sets import CONTROLLER_REVISION, STATEFUL_SET
 
 __all__ = ["BUILTIN_TYPES"]
 

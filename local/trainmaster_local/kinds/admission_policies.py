@@ -1,14 +1,14 @@
 """admissionregistration.k8s.io/v1: ValidatingAdmissionPolicy and its binding.
 
-They are stored here and enforced by `trainmaster_local.apiserver.admission_policies`, which says what they may hold.
+They are stored here and enforced by `apiserver.rules.admission_policies`, which says what they may hold.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.apiserver.admission_policies import GROUP, binding_problems, problems
 from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.apiserver.rules.admission_policies import GROUP, binding_problems, problems
 from trainmaster_local.kinds.columns import AGE, NAME, rows
 from trainmaster_local.kinds.schemas import definition, description
 

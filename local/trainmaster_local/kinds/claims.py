@@ -8,7 +8,7 @@ from trainmaster_local.apiserver.errors import FieldError
 from trainmaster_local.apiserver.resources import Admission, Column, ResourceType
 from trainmaster_local.kinds.columns import AGE, NAME, created
 from trainmaster_local.kinds.meta_validation import IMMUTABLE
-from trainmaster_local.kinds.pod_defaults import canonical_quantities, canonical_resources
+from trainmaster_local.kinds.pods.defaults import canonical_quantities, canonical_resources
 from trainmaster_local.kinds.schemas import definition, description
 from trainmaster_local.quantities import parse_quantity
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster_local.apiserver.ages import age
+from trainmaster_local.ages import age
 from trainmaster_local.apiserver.resources import Column
 from trainmaster_local.kinds.schemas import description
 

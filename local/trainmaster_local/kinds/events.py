@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.ages import age
+from trainmaster_local.ages import age
 from trainmaster_local.apiserver.errors import FieldError
 from trainmaster_local.apiserver.resources import Column, ResourceType
 from trainmaster_local.kinds.columns import NAME

@@ -8,7 +8,7 @@ from trainmaster_local.apiserver.errors import FieldError, forbidden, not_found
 from trainmaster_local.apiserver.names import dns_label_problems
 from trainmaster_local.apiserver.resources import Column, Object, ResourceType, Subresource, SubresourceCall
 from trainmaster_local.kinds.columns import AGE, NAME, created
-from trainmaster_local.kinds.pod_defaults import canonical_quantities
+from trainmaster_local.kinds.pods.defaults import canonical_quantities
 from trainmaster_local.kinds.schemas import definition
 
 Json = dict[str, Any]

@@ -9,7 +9,7 @@ from trainmaster_local.apiserver.names import qualified_name_problems
 from trainmaster_local.apiserver.resources import Column, ResourceType
 from trainmaster_local.kinds.columns import AGE, NAME, created
 from trainmaster_local.kinds.meta_validation import invalid_all
-from trainmaster_local.kinds.pod_defaults import canonical_quantities
+from trainmaster_local.kinds.pods.defaults import canonical_quantities
 from trainmaster_local.kinds.schemas import definition, description
 
 Json = dict[str, Any]

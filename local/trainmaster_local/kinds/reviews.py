@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from trainmaster_local.apiserver.auth import Attributes
 from trainmaster_local.apiserver.errors import FieldError, invalid, not_found
+from trainmaster_local.apiserver.http.auth import Attributes
 from trainmaster_local.apiserver.objectmeta import rfc3339
 from trainmaster_local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall, User
 from trainmaster_local.auth import ISSUER, Authorizer, Tokens, groups_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainmaster_local.images import ImageTable
-from trainmaster_local.kubelet.environment import PodFacts
+from trainmaster_local.kubelet.containers.environment import PodFacts
 
 Object = Mapping[str, Any]
 

@@ -25,11 +25,11 @@ from trainmaster_local.apiserver.writing import Options
 from trainmaster_local.config import NodeConfig, NodeTimings
 from trainmaster_local.events import EventRecorder
 from trainmaster_local.images import ImageTable
-from trainmaster_local.kubelet.environment import PodFacts
-from trainmaster_local.kubelet.fake import ANNOTATION, FakeRuntime
+from trainmaster_local.kubelet.containers.environment import PodFacts
+from trainmaster_local.kubelet.containers.fake import ANNOTATION, FakeRuntime
+from trainmaster_local.kubelet.containers.runtime import Runtime
 from trainmaster_local.kubelet.host import KubeletTimings
 from trainmaster_local.kubelet.pod import PodWorker
-from trainmaster_local.kubelet.runtime import Runtime
 from trainmaster_local.kubelet.status import timestamp
 from trainmaster_local.network import AddressPool, HostsFiles
 

@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.ages import seconds_since_epoch
-from trainmaster_local.kubelet.container import ContainerRun
+from trainmaster_local.ages import seconds_since_epoch
+from trainmaster_local.kubelet.containers.container import ContainerRun
+from trainmaster_local.kubelet.containers.launch import rewriter_of
+from trainmaster_local.kubelet.containers.probes import Prober, Target, Verdicts
+from trainmaster_local.kubelet.containers.runtime import SIGKILL, SIGTERM, ContainerConfig, Runtime
+from trainmaster_local.kubelet.containers.stopping import stop_containers
 from trainmaster_local.kubelet.host import PodHost, container_ports
-from trainmaster_local.kubelet.launch import rewriter_of
-from trainmaster_local.kubelet.probes import Prober, Target, Verdicts
-from trainmaster_local.kubelet.runtime import SIGKILL, SIGTERM, ContainerConfig, Runtime
 from trainmaster_local.kubelet.status import PodView, ended_for_good, pod_status, restarts
-from trainmaster_local.kubelet.stopping import stop_containers
 from trainmaster_local.kubelet.volumes import ClaimNotBoundError, MountError, PodVolumes, Sources
 
 logger = logging.getLogger(__name__)

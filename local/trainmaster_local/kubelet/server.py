@@ -16,7 +16,7 @@ from aiohttp import web
 
 from trainmaster_local.apiserver.errors import ApiError, bad_request, not_found
 from trainmaster_local.apiserver.resources import Registry, Subresource, SubresourceCall
-from trainmaster_local.kubelet.logs import LogOptions, read_logs
+from trainmaster_local.kubelet.containers.logs import LogOptions, read_logs
 from trainmaster_local.kubelet.node import Kubelet
 
 Object = Mapping[str, Any]

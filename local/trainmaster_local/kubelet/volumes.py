@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_local.kubelet.atomic import Content, write_atomically
-from trainmaster_local.kubelet.environment import ConfigError, PodFacts, decode, expand, field_value, resource_value
+from trainmaster_local.kubelet.containers.environment import (
+    ConfigError,
+    PodFacts,
+    decode,
+    expand,
+    field_value,
+    resource_value,
+)
 
 Object = Mapping[str, Any]
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster_local.apiserver import deep
-from trainmaster_local.apiserver.codec import decode
 from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.http.codec import decode
 
 
 def lists(depth: int) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from local.tests.unit.apiserver.widgets import WIDGET_SCHEMA, WIDGETS, definition, new_api, widget
-from trainmaster_local.apiserver import crd, discovery
 from trainmaster_local.apiserver.api import Api, ApiError
-from trainmaster_local.apiserver.openapi import OpenApi
+from trainmaster_local.apiserver.definitions import crd
+from trainmaster_local.apiserver.http import discovery
+from trainmaster_local.apiserver.http.openapi import OpenApi
+from trainmaster_local.apiserver.http.tables import table
 from trainmaster_local.apiserver.resources import Registry
-from trainmaster_local.apiserver.tables import table
 
 
 async def refused(body: dict[str, Any]) -> str:

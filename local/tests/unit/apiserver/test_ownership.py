@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from local.tests.unit.apiserver.widgets import WIDGET_SCHEMA, WIDGETS, managers, new_api, widget
-from trainmaster_local.apiserver import managed
 from trainmaster_local.apiserver.api import Api, ApiError, Options
-from trainmaster_local.apiserver.fieldsets import difference, fields_of, intersection, paths, union
-from trainmaster_local.apiserver.managed import Manager
-from trainmaster_local.apiserver.schema.structure import with_object_meta
+from trainmaster_local.apiserver.definitions.structure import with_object_meta
+from trainmaster_local.apiserver.patches import managed
+from trainmaster_local.apiserver.patches.fieldsets import difference, fields_of, intersection, paths, union
+from trainmaster_local.apiserver.patches.managed import Manager
 
 SCHEMA = with_object_meta(WIDGET_SCHEMA)
 names = st.sampled_from(["a", "b", "c", "d"])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainmaster_local.apiserver.errors import ApiError
-from trainmaster_local.apiserver.patching import json_patch, merge_patch
-from trainmaster_local.apiserver.strategic import strategic_merge_patch
+from trainmaster_local.apiserver.patches.patching import json_patch, merge_patch
+from trainmaster_local.apiserver.patches.strategic import strategic_merge_patch
 
 _KEYED = {"x-kubernetes-patch-strategy": "merge", "x-kubernetes-patch-merge-key": "name"}
 SCHEMA: dict[str, Any] = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainmaster_local.apiserver.cel import Rules
-from trainmaster_local.apiserver.cel_costs import estimate
+from trainmaster_local.apiserver.rules.cel import Rules
+from trainmaster_local.apiserver.rules.cel_costs import estimate
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "cel-costs.json").read_text())
 TEXT = {"type": "string"}

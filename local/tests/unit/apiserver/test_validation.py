@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from trainmaster_local.apiserver.cel import RuleError, Rules
+from trainmaster_local.apiserver.definitions.defaulting import prune_nulls, set_defaults
+from trainmaster_local.apiserver.definitions.pruning import Decoder
+from trainmaster_local.apiserver.definitions.structural import structural_errors
+from trainmaster_local.apiserver.definitions.structure import with_object_meta
+from trainmaster_local.apiserver.definitions.validation import validate
 from trainmaster_local.apiserver.errors import ApiError
-from trainmaster_local.apiserver.schema.defaulting import prune_nulls, set_defaults
-from trainmaster_local.apiserver.schema.pruning import Decoder
-from trainmaster_local.apiserver.schema.structural import structural_errors
-from trainmaster_local.apiserver.schema.structure import with_object_meta
-from trainmaster_local.apiserver.schema.validation import validate
+from trainmaster_local.apiserver.rules.cel import RuleError, Rules
 
 
 def object_of(**properties: Any) -> dict[str, Any]:

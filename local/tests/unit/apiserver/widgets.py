@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from trainmaster_local.apiserver import crd
 from trainmaster_local.apiserver.api import Api
+from trainmaster_local.apiserver.definitions import crd
 from trainmaster_local.apiserver.resources import Registry, ResourceType
 from trainmaster_local.apiserver.storage import Storage
 

@@ -6,7 +6,7 @@ import asyncio
 
 from local.tests.unit.apiserver.widgets import WIDGETS, definition, new_api, widget
 from local.tests.unit.polling import until
-from trainmaster_local.apiserver import crd
+from trainmaster_local.apiserver.definitions import crd
 from trainmaster_local.controllers.garbage import GarbageCollector
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.scheduler import NodeState, schedule
+from trainmaster_local.scheduling.scheduler import NodeState, schedule
 
 Object = dict[str, Any]
 SELECTOR = {"matchLabels": {"job": "bert"}}

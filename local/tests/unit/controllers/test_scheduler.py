@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster_local.scheduler import NodeState, matches_expression, pod_requests, schedule, tolerates
+from trainmaster_local.scheduling.scheduler import NodeState, matches_expression, pod_requests, schedule, tolerates
 
 Object = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainmaster_local.kinds.pod_printing import pod_row
+from trainmaster_local.kinds.pods.printing import pod_row
 
 NOW = 1000.0
 EARLIER = "1970-01-01T00:16:37Z"  # 3 s before

@@ -8,7 +8,7 @@ import pytest
 
 from local.tests.unit.kinds.api import pod, refusal, started
 from trainmaster_local.apiserver.api import ApiError
-from trainmaster_local.kinds.qos import qos_class
+from trainmaster_local.kinds.pods.qos import qos_class
 
 
 def container(**fields: Any) -> dict[str, Any]:

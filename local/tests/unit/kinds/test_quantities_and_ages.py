@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainmaster_local.apiserver.ages import age, human_duration
+from trainmaster_local.ages import age, human_duration
 from trainmaster_local.quantities import Quantity, QuantityError, canonical, parse
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from local.tests.unit.kinds.api import NOW, pod, started
 from trainmaster_local.apiserver.api import Api, ApiError
-from trainmaster_local.apiserver.auth import Attributes
+from trainmaster_local.apiserver.http.auth import Attributes
 from trainmaster_local.apiserver.resources import User
 from trainmaster_local.auth import MASTERS, Authorizer, Tokens, service_account_user
 

@@ -9,9 +9,9 @@ import pytest
 
 from trainmaster_local.images import BUILTIN_IMAGES, Image, ImageNotFound, ImageTable, InvalidImageName, normalize
 from trainmaster_local.kubelet.atomic import Content, write_atomically
-from trainmaster_local.kubelet.backoff import Backoff, go_duration
-from trainmaster_local.kubelet.environment import ConfigError, PodFacts, environment, expand
-from trainmaster_local.kubelet.paths import PathMap
+from trainmaster_local.kubelet.containers.backoff import Backoff, go_duration
+from trainmaster_local.kubelet.containers.environment import ConfigError, PodFacts, environment, expand
+from trainmaster_local.kubelet.containers.paths import PathMap
 from trainmaster_local.kubelet.server import collected
 from trainmaster_local.network import hosts_text
 
