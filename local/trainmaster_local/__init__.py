@@ -10,5 +10,7 @@ Public is what these modules define; all else may change, and nothing outside of
 | `inside` | what tests reach in it: the API without HTTP, faults, rights, faked containers |
 | `testing.clusters` | the same tests on the embedded cluster and on real ones, with kubectl |
 
-To read the inside, begin with `embedded` (what runs), then `apiserver`, `kinds`, `controllers`, `scheduler`, `kubelet`.
+To read the inside, begin with `embedded`, which starts all of it. Then `apiserver` (every request), `kinds` (what each
+type adds to it), `controllers` and `scheduling` (what reacts to changes), `kubelet` (pods become processes). `network`
+gives addresses and names, `images` says what runs, `auth` and `access` say who may do what.
 """

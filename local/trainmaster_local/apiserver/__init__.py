@@ -1,6 +1,13 @@
-"""The API server of the local cluster.
+"""The API server: every request, in process or over HTTP, takes the one path of `api`.
 
-`resources` says what a type is, `api` is the one path that every request takes (in process or over HTTP), `storage`
-keeps objects and their history in memory, `http` speaks Kubernetes' REST protocol. What a type does beyond what all
-types do (defaults, validation, columns, graceful deletion) it brings along as hooks: see `trainmaster_local.kinds`.
+| to read | what it does |
+|---|---|
+| `resources`, `storage` | what a type is, with hooks that `kinds` fills; objects and their history in memory |
+| `api`, `writing`, `deleting` | the verbs; a body becomes a stored revision; finalizers and grace periods |
+| `listing`, `watching`, `selectors` | pages of one moment, events, which objects |
+| `objectmeta`, `names`, `validating`, `plans`, `scaling` | what all types have in common |
+| `errors`, `deep` | every refusal in Kubernetes' words; JSON of any depth |
+| `patches/` | merge, JSON and strategic patches; server-side apply |
+| `definitions/`, `rules/` | custom resources and their schemas; CEL in them and in admission policies |
+| `http/` | Kubernetes' REST protocol around all of it |
 """

@@ -1,0 +1,12 @@
+"""The kubelet: pods that are bound to a node become processes of this machine.
+
+| to read | what it does |
+|---|---|
+| `host` | what a pod's worker needs of its node: one protocol |
+| `node` | a node: registered, its lease renewed, a worker for each of its pods |
+| `pod` | the worker: brings a pod up, keeps its containers running, ends it |
+| `status` | a pod's status from its containers' states, in the kubelet's words |
+| `volumes`, `atomic` | volumes as folders; files that change all at once |
+| `server` | `pods/log` and `pods/proxy` |
+| `containers/` | one container, from its manifest to its process and its log |
+"""

@@ -1,0 +1,5 @@
+"""Which node a pod goes to.
+
+`scheduler` decides, purely: kube-scheduler's filters in its words, preemption, and a score, to which `placement` adds
+affinity and spreading. `controller` watches pods and nodes, asks it, and binds.
+"""

@@ -1,1 +1,0 @@
-"""Structural schemas: `structure` reads them; `pruning`, `defaulting` and `validation` apply them to objects."""
