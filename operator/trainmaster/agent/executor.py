@@ -7,43 +7,47 @@ empty. So nothing re-enters, and what is decided can be read, and tested, in `pl
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.observation import Observation
-from trainmaster.agent.hang.stall import StallWatch
+from trainmaster.agent.hang.stall import Contact, LeaveLeader, ToLeader
+from trainmaster.agent.hang.watch import Found, RankWatch
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.network.follower import Link
-from trainmaster.agent.network.leader import Lead
+from trainmaster.agent.network.actions import Introduce
+from trainmaster.agent.network.events import MetricsRequested, Pushed, StateRequested
+from trainmaster.agent.network.http import response
 from trainmaster.agent.network.metrics import render_metrics
+from trainmaster.agent.network.network import CONNECTION_EVENTS, ConnectionEvent, Network
 from trainmaster.agent.network.resolve import lookup_hosts
-from trainmaster.agent.network.server import Handlers, Server
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import done, plan, wake_at
-from trainmaster.agent.planner.state import LeaderContact, Now
+from trainmaster.agent.planner.state import Now
 from trainmaster.agent.planner.update import initial, update
 from trainmaster.agent.process import children, environment, saved_report
 from trainmaster.agent.process.output import Printer
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
 from trainmaster.agent.settings import Settings
-from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.joining import Ack, Assigned, Environment, Mismatch, Reported, Stop, Watched, parse_from_leader
-from trainmaster.wire.signing import job_token
-from trainmaster.wire.stream import Ping, ProgressLine
+from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.stream import Ping
 
 FILE_SECONDS = 0.05
 KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """Between the decision to leave and the end, so that the report gets onto the wire first."""
+
+QueuedEvent = Union[events.Event, ConnectionEvent, Pushed, StateRequested, MetricsRequested]
 
 
 class Executor:
@@ -53,48 +57,18 @@ class Executor:
         self._settings = settings
         self._command = command
         self._loop = Loop()
-        self._events: deque[events.Event] = deque()
+        self._events: deque[QueuedEvent] = deque()
         self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
         self._authority = Authority(settings)
-        self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events)
+        self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
         self._processes: RunProcesses | None = None
-        self._observation: Observation | None = None
-        """It outlives its run, as the stall's diagnosis does."""
-        self._stall: StallWatch | None = None
+        self._watch: RankWatch | None = None
+        """It outlives its run, because what was seen last of the ranks is shown until the next one."""
         self._complaint = ""
         os.makedirs(settings.state_dir, exist_ok=True)
         self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), _now())
-        self._leader = Lead(
-            self._loop,
-            settings,
-            lambda attempt, grace, delay: self._events.append(Stop(attempt, grace, delay)),
-            lambda attempt: self._events.append(Ack(attempt)),
-            self._contact_changed,
-            lambda attempt, lines: self._events.append(Mismatch(attempt, tuple(lines))),
-            self._line_received,
-        )
-        self._follower = Link(
-            self._loop,
-            settings,
-            lambda: self._events.append(events.LeaderJoined()),
-            self._line_received,
-            self._contact_changed,
-        )
-        self._server = Server(
-            self._loop,
-            settings,
-            Handlers(
-                token=lambda: job_token(settings.agents_secret, settings.job_uid),
-                read=self._authority.read,
-                offer=self._offer,
-                acknowledge=self._leader.acknowledge,
-                stream=self._leader.open_stream,
-                join=self._leader.join,
-                state=self._show_state,
-                metrics=lambda: render_metrics(settings.job, settings.worker, self._state.report, self._ranks()),
-            ),
-        )
+        self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
         """Run until it is told to stop or reports by exiting; returns the process's exit code.
@@ -105,8 +79,7 @@ class Executor:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(number, self._terminate)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
-        if self._settings.port:
-            self._server.open()
+        self._network.open()
         self._poll_file()
         if terminated_already:
             self._terminate()
@@ -121,34 +94,58 @@ class Executor:
 
     def _settle(self) -> None:
         """Take the events in, one after the other, and do what each of them asks for."""
-        self._carry_out(_now())
+        now = _now()
+        self._network.tick(now)
+        if self._watch is not None and now.steady >= self._watch.deadline:
+            self._events.extend(self._send_found(self._watch.tick(self._leader_contact(now), now), now))
+        self._carry_out(now)
         while self._events:
-            now = _now()
-            self._state = update(self._state, self._events.popleft(), now)
+            self._take_in(self._events.popleft(), _now())
+
+    def _take_in(self, event: QueuedEvent, now: Now) -> None:
+        if isinstance(event, CONNECTION_EVENTS):
+            self._network.handle(event, now)
+            self._receive()
+            if self._network.contact(now) != self._state.contact:
+                self._carry_out(now)
+        elif isinstance(event, Pushed):
+            self._answer_push(event, now)
+        elif isinstance(event, StateRequested):
+            body = json.dumps(self._show_state(), indent=1) + "\n"
+            self._network.answer(event.peer, response(200, body, "application/json"))
+        elif isinstance(event, MetricsRequested):
+            report, settings = self._state.report, self._settings
+            self._network.show_metrics(render_metrics(settings.job, settings.worker, report, self._ranks()))
+        else:
+            self._state = update(self._state, event, now)
             self._carry_out(now)
 
     def _carry_out(self, now: Now) -> None:
-        planned = plan(self._state, now)
-        while planned:
+        while True:
+            contact = self._network.contact(now)
+            if contact != self._state.contact:
+                self._state = update(self._state, events.LeaderContactChanged(contact), now)
+            planned = plan(self._state, now)
+            if not planned:
+                break
             for action in planned:
                 result = self._perform(action)
                 self._state = done(self._state, action, now)
                 if result is not None:
                     self._state = update(self._state, result, now)
-            planned = plan(self._state, now)
         run = self._state.run
         if self._processes is not None:
             self._processes.stopping = run is None or run.stopping
             self._processes.ended = run is None or self._state.ended is not None
+        self._receive()
 
     def _wait(self) -> None:
-        """One round of the loop, at most until the plan's next deadline."""
-        deadline = wake_at(self._state, _now())
-        if deadline is None:
-            self._loop.run_once()
-            return
+        """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
+        planned = wake_at(self._state, _now())
+        watched = math.inf if self._watch is None else self._watch.deadline
+        deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
         self._loop.run_once(max(0.0, deadline - time.monotonic()))
-        if time.monotonic() >= deadline:
+        if planned is not None and time.monotonic() >= planned:
             self._events.append(events.DeadlinePassed())
 
     # Actions
@@ -160,10 +157,8 @@ class Executor:
     def _kill_leftovers(self, _action: actions.KillLeftovers) -> None:
         children.send(children.leftovers(self._settings.state_dir), signal.SIGKILL)
 
-    def _follow(self, action: actions.FollowAssignment) -> events.Event:
-        self._leader.assignment_changed(action.assignment)
-        self._follower.assignment_changed(action.assignment)
-        return events.LeaderContactChanged(self._contact())
+    def _follow(self, action: actions.FollowAssignment) -> None:
+        self._network.assign(action.assignment, _now())
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
         try:
@@ -174,7 +169,7 @@ class Executor:
         return None
 
     def _hurry(self, _action: actions.Hurry) -> None:
-        self._follower.hurry()
+        self._network.hurry(_now())
 
     def _run_setup(self, _action: actions.RunSetup) -> None:
         self._setup.start()
@@ -191,7 +186,7 @@ class Executor:
             address = settings.pod_ip or address
         if address:
             assignment = assignment._replace(hosts=(address, *assignment.hosts[1:]))
-        run = RunProcesses(self._loop, settings, assignment, action.node_rank, self._printers, self._events)
+        run = RunProcesses(self._loop, settings, assignment, action.node_rank, self._printers, self._events.append)
         try:
             launched = run.start(self._command, action.environ)
         except LaunchError as error:
@@ -199,18 +194,7 @@ class Executor:
         except OSError as error:
             return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
         self._processes = run
-        observation = Observation(
-            self._loop,
-            settings,
-            run,
-            lambda: self._events.append(events.RanksUp(run.attempt)),
-            lambda line: self._events.append(events.Progressed(ProgressLine.parse(line))),
-            lambda: stall.begin(),
-        )
-        stall = StallWatch(
-            self._loop, settings, run, observation, self._send_diagnosis, self._follower.leave_lead, self._events
-        )
-        self._observation, self._stall = observation, stall
+        self._watch = RankWatch(settings, run)
         return launched
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
@@ -239,11 +223,12 @@ class Executor:
             self._processes.sweep()
 
     def _conclude(self, _action: actions.Conclude) -> Optional[events.Event]:
-        return None if self._stall is None else self._stall.conclude()
+        now = _now()
+        found = [] if self._watch is None else self._send_found(self._watch.conclude(now), now)
+        return found[0] if found else None
 
     def _flush_progress(self, _action: actions.FlushProgress) -> Optional[events.Event]:
-        line = None if self._observation is None else self._observation.finish()
-        return None if line is None else events.Progressed(ProgressLine.parse(line))
+        return None if self._watch is None else self._watch.finish(_now())
 
     def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
         try:
@@ -253,29 +238,24 @@ class Executor:
         return None
 
     def _publish_report(self, action: actions.PublishReport) -> None:
-        self._leader.take_report(action.report)
-        self._follower.send(Reported(action.report).to_wire())
+        self._network.publish(Reported(action.report), _now())
 
     def _publish(self, action: actions.Publish) -> None:
-        line = action.message.to_wire()
-        if isinstance(action.message, Environment):
-            self._leader.take_environment(action.message.attempt, line["environment"])
-        else:
-            self._leader.take_progress(self._settings.worker, line)
-        self._follower.send(line)
+        self._network.publish(action.message, _now())
 
     def _send_to_leader(self, action: actions.SendToLeader) -> None:
-        self._send_diagnosis(action.message.to_wire())
+        self._network.send_to_leader(action.message, _now())
 
     def _introduce(self, action: actions.Introduce) -> None:
-        self._follower.introduce([message.to_wire() for message in action.messages])
+        self._network.introduce(action.messages)
 
     def _keep_report(self, action: actions.KeepReport) -> None:
-        self._leader.take_report(action.report)
+        self._network.record(action.report, _now())
 
     def _diagnose(self, action: actions.Diagnose) -> None:
-        if self._stall is not None:
-            self._stall.told(action.message.to_wire())
+        if self._watch is not None:
+            now = _now()
+            self._events.extend(self._send_found(self._watch.receive(action.message, now), now))
 
     def _write_termination_message(self, action: actions.WriteTerminationMessage) -> None:
         try:
@@ -306,64 +286,70 @@ class Executor:
         except ProtocolError as error:
             self._complain(f"{self._settings.assignment_file}: {error}")
 
-    def _line_received(self, line: dict[str, Any]) -> None:
-        """A line of whoever leads, this worker's own leader included."""
-        try:
-            message = parse_from_leader(line)
-            if isinstance(message, Assigned):
-                self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
+    def _receive(self) -> None:
+        """Put into the queue what the network has for the planner."""
+        for message in self._network.deliveries():
+            if isinstance(message, Introduce):
+                self._events.append(events.LeaderJoined())
+            elif isinstance(message, Assigned):
+                try:
+                    self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
+                except ProtocolError as error:
+                    self._complain(str(error))
             elif not isinstance(message, (Watched, Ping)):
                 self._events.append(message)
-        except ProtocolError as error:
-            self._complain(str(error))
 
-    def _contact_changed(self) -> None:
-        self._events.append(events.LeaderContactChanged(self._contact()))
+    def _answer_push(self, event: Pushed, now: Now) -> None:
+        """An assignment was pushed to this agent: say which one holds now."""
+        try:
+            pushed = self._authority.read(event.data)
+        except ProtocolError as error:
+            self._network.answer(event.peer, response(400, f"{error}\n"))
+            return
+        self._state = update(self._state, events.AssignmentReceived(pushed), now)
+        self._carry_out(now)
+        holds = self._state.assignment or pushed
+        if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
+            answer = response(204)
+        elif holds.attempt < pushed.attempt:
+            answer = response(503, "this agent is on its way out\n")
+        else:
+            answer = response(409, json.dumps(holds.signed) + "\n", "application/json")
+        self._network.answer(event.peer, answer)
+
+    def _send_found(self, found: Sequence[Found], now: Now) -> list[events.Event]:
+        """Send what the watch over the ranks has for the leader; returns what it has for the planner."""
+        known: list[events.Event] = []
+        for each in found:
+            if isinstance(each, ToLeader):
+                self._network.send_to_leader(each.message, now)
+            elif isinstance(each, LeaveLeader):
+                self._network.leave_leader(now)
+            else:
+                known.append(each)
+        return known
 
     # Views
 
-    def _contact(self) -> LeaderContact:
-        leader = self._follower.lead
-        if leader == self._settings.worker:
-            watched = self._leader.followed
-        else:
-            # While it isn't known who leads, somebody may watch.
-            watched = self._follower.followed or leader is None
-        return LeaderContact(leader, watched, self._follower.contact)
+    def _leader_contact(self, now: Now) -> Contact:
+        return Contact(self._network.contact(now).leader is not None, self._network.has_joined)
 
-    def _ranks(self) -> dict[str, dict[str, Any]]:
+    def _ranks(self) -> dict[int, RankProgress]:
         """What is known of each rank of the newest attempt that was launched."""
-        return {} if self._observation is None else self._observation.ranks
+        return {} if self._watch is None else self._watch.ranks
 
     def _show_state(self) -> dict[str, Any]:
         state = self._state
         return {
             "worker": self._settings.worker,
             "uid": self._settings.pod_uid,
-            "leader": self._follower.lead,
+            "leader": state.contact.leader,
             "assignment": None if state.assignment is None else state.assignment.to_wire(),
             "report": state.report.to_wire() if state.report else None,
-            "progress": self._ranks(),
+            "progress": {str(rank): progress.to_wire() for rank, progress in self._ranks().items()},
             "environment": {} if state.environment is None else state.environment.environment,
-            "workers": self._leader.state(),
+            "workers": [line._asdict() for line in self._network.workers()],
         }
-
-    def _offer(self, assignment: Assignment) -> Assignment:
-        """A pushed assignment; returns the one that then holds."""
-        self._events.append(events.AssignmentReceived(assignment))
-        self._settle()
-        return self._state.assignment or assignment
-
-    def _send_diagnosis(self, line: dict[str, Any]) -> bool:
-        """What is only for whoever leads now; False where nobody does."""
-        if self._follower.lead == self._settings.worker:
-            if line["type"] == "evidence":
-                self._leader.take_evidence(self._settings.worker, line)
-            elif line["type"] == "stalled":
-                self._leader.take_stall(line["attempt"])
-            return True
-        self._follower.send(line)
-        return self._follower.lead is not None
 
     def _complain(self, sentence: str) -> None:
         if sentence != self._complaint:

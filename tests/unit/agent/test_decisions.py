@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
-import signal
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import pytest
 
 from tests.signer import environment as trusted
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang import diagnosis, rank_states, recorder, stacks
-from trainmaster.agent.hang.kernel_view import describe_process
-from trainmaster.agent.network import connection, metrics
-from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.planner import classification
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import cgroup, environment, launcher
-from trainmaster.agent.progress import Heartbeats
 from trainmaster.agent.settings import Settings, read_settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.report import Report
@@ -205,161 +196,3 @@ def test_differences_are_told_by_name_value_and_worker() -> None:
         "torch differs: 2.13.0 on workers 0, 1; 2.12.0 on worker 2",
     ]
     assert environment.mismatches({0: {"numpy": "1"}, 1: {"numpy": "2"}}) == []
-
-
-@pytest.mark.parametrize(
-    ("written", "silent", "hung"),
-    [
-        ({"step": 3}, 11, True),
-        ({"step": 3}, 9, False),
-        ({"section": "setup"}, 99, False),
-        ({"section": "setup"}, 101, True),
-        ({"step": 3, "section": "checkpoint", "sectionSeconds": 50}, 49, False),
-        ({"step": 3, "section": "checkpoint", "sectionSeconds": 50}, 51, True),
-    ],
-)
-def test_a_stall_has_the_limit_of_what_the_rank_is_at(written: dict[str, Any], silent: float, hung: bool) -> None:
-    limits = settings(TRAINMASTER_PROGRESS_TIMEOUT="10", TRAINMASTER_FIRST_STEP_TIMEOUT="100")
-    beats = Heartbeats("/nowhere", range(0, 2))
-    beats.ranks = {"0": {"step": 3}, "1": written}
-    beats.progressed_at = {"0": 1_000.0 + silent, "1": 1_000.0}
-    stall = rank_states.judge(rank_states.standings(limits, beats, range(2), 0.0, 1_000.0 + silent))
-    assert (stall is not None) is hung
-    if stall is not None:
-        assert stall.rank == 1
-
-
-def test_ranks_that_never_write_are_not_watched() -> None:
-    beats = Heartbeats("/nowhere", range(0, 1))
-    limits = settings(TRAINMASTER_FIRST_STEP_TIMEOUT="1")
-    assert rank_states.judge(rank_states.standings(limits, beats, range(1), 0.0, 1e6)) is None
-
-
-def at(rank: int, silent: float = 20.0, **fields: Any) -> rank_states.Standing:
-    """A rank that has done step 7 and may be silent for 10 s."""
-    values = {"step": 7, "silent": silent, "limit": 10.0, "setting": "progressSeconds", **fields}
-    return rank_states.Standing(rank, **values)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "named", "why"),
-    [
-        pytest.param([at(0), at(1, 19.0, state="T")], 1, "stopped by a signal (state T)", id="a stopped process"),
-        pytest.param([at(0, step=6), at(1, state="T")], 1, "(state T)", id="stopped goes before fewer steps"),
-        pytest.param([at(0), at(1, 19.0, step=6)], 1, "all other ranks have done step 7", id="fewest steps"),
-        pytest.param(
-            [at(0, collective=9), at(1, 19.0, collective=8)], 1, "never entered collective 9", id="fewest collectives"
-        ),
-        pytest.param([at(0, collective=9), at(1, 19.0)], 0, "", id="collectives that aren't known of all say nothing"),
-        pytest.param([at(0, waits=True), at(1, 19.0)], 1, "wait in a collective", id="who isn't in a collective"),
-        pytest.param([at(0), at(1, 19.0, state="D")], 1, "", id="who waits for a device"),
-        pytest.param([at(0, 20.0), at(1, 21.0)], 1, "for 21 s at step 7", id="the longest silence"),
-        pytest.param([at(0), at(1, 9.0, step=6)], 1, "step 6", id="who isn't over the limit itself"),
-        pytest.param([at(0), rank_states.Standing(1)], 0, "", id="who never wrote is not known"),
-    ],
-)
-def test_of_all_ranks_the_one_that_stopped_first_is_named(
-    ranks: list[rank_states.Standing], named: int, why: str
-) -> None:
-    for order in (ranks, ranks[::-1]):
-        verdict = rank_states.judge(order)
-        assert verdict is not None
-        assert (verdict.rank, verdict.patience) == (named, 0.0)
-        assert why in verdict.sentence
-
-
-def test_nobody_hangs_while_a_rank_is_at_something_long() -> None:
-    saving = at(1, 15.0, limit=60.0, patient=True, section="checkpoint")
-    verdict = rank_states.judge([at(0), saving, at(2)])
-    assert verdict is not None
-    assert verdict.patience == 45.0
-    compiling = rank_states.Standing(1, silent=100.0, limit=1_800.0, patient=True)
-    assert (rank_states.judge([at(0, step=1), compiling]) or at(0)).patience == 1_700.0
-    for ranks in ([at(0), saving._replace(silent=61.0)], [at(0), saving._replace(step=8)], [at(0, state="T"), saving]):
-        named = rank_states.judge(ranks)
-        assert named is not None
-        assert not named.patience, ranks
-
-
-def test_a_rank_that_waits_for_others_is_told_by_its_main_thread() -> None:
-    waits = rank_states.waits_in_collective
-    head = 'Thread 0x00007f01 (most recent call first):\n  File "/x/threading.py", line 320 in wait\n\n'
-    torch = '  File "/site-packages/torch/distributed/distributed_c10d.py", line 3245 in all_reduce\n'
-    own = '  File "train.py", line 7 in load\n'
-    main = "Current thread 0x00007f02 (most recent call first):\n"
-    assert waits(head + main + torch + own)
-    assert not waits(head + main + own * 7 + torch)
-    assert not waits(main + torch + head.replace("7f01", "7f03")), "the oldest thread comes last"
-    assert waits('Thread 7 (idle): "MainThread"\n' + torch + 'Thread 9 (idle): "other"\n' + own)
-    assert not waits("")
-
-
-def test_a_flight_recorders_dump_is_read_without_building_anything_from_it() -> None:
-    frames = [
-        {"name": "all_reduce", "filename": "/lib/torch/distributed/distributed_c10d.py", "line": 3245},
-        {"name": "step", "filename": "/app/train.py", "line": 8},
-    ]
-    done = {"pg_id": 0, "collective_seq_id": 16, "state": "completed", "profiling_name": "nccl:broadcast"}
-    waits = {**done, "collective_seq_id": 17, "state": "started", "frames": frames, "input_sizes": [[3]]}
-    other = {**waits, "pg_id": 1, "collective_seq_id": 99}
-    recorded = recorder.summarize(pickle.dumps({"entries": [done, waits, other]}))
-    assert recorded is not None
-    assert recorded.collective == 17
-    assert recorded.sentence == (
-        "waits in collective 17: nccl:broadcast of [[3]] (started), called at /app/train.py:8 in step"
-    )
-    assert recorder.summarize(pickle.dumps({"entries": [done]})) == (16, "last collective 16, completed")
-    assert recorder.summarize(pickle.dumps({"entries": [Path("/x")]})) is None, "not a plain value"
-    assert recorder.summarize(pickle.dumps({"entries": [done]})[:-9]) is None, "half written"
-
-
-def test_stacks_that_were_asked_for_do_not_hide_a_later_error() -> None:
-    asked = 'Thread 0x0001 (most recent call first):\n  File "x.py", line 1 in wait\nValueError: later\n'
-    assert stacks.shorten_stacks(asked) == ""
-    fatal = f"{asked}Fatal Python error: Aborted\n\nCurrent thread 0x0002 (most recent call first):\n  File y\n"
-    assert stacks.shorten_stacks(fatal).splitlines()[-4:] == [
-        "ValueError: later",
-        "Fatal Python error: Aborted",
-        "Current thread 0x0002 (most recent call first):",
-        "  File y",
-    ]
-
-
-def test_texts_are_bounded_as_they_travel() -> None:
-    assert stacks.shortened("abc", 100) == "abc"
-    for text in ("é" * 1_000, '"' * 1_000, "\n\x00" * 500):
-        short = stacks.shortened(text, 300)
-        assert 0 < len(json.dumps(short)) <= 300
-    line = diagnosis.evidence_line(1, 0, {str(rank): {"text": "é\n" * 100_000, "step": "x"} for rank in range(16)})
-    assert len(connection.json_line(line)) < 65_536
-    many = {str(rank): {"text": "é" * 9_000, **at(rank).to_wire(), "state": "S"} for rank in range(1_000)}
-    assert len(connection.json_line(diagnosis.evidence_line(2**52, 4_000, many))) < 65_536
-    assert line["ranks"]["3"].keys() == {"text"}
-    assert diagnosis.clean_evidence({"x": {}, "1": 2, "-1": {}}) == diagnosis.clean_evidence([]) == {}
-
-
-def test_a_signal_for_stacks_is_not_sent_to_who_does_not_catch_it() -> None:
-    assert not stacks.ask_for_stacks(os.getpid())
-    assert "State" not in describe_process(os.getpid())
-    received = []
-    before = signal.signal(stacks.STACKS_SIGNAL, lambda number, _frame: received.append(number))
-    try:
-        assert stacks.ask_for_stacks(os.getpid())
-    finally:
-        signal.signal(stacks.STACKS_SIGNAL, before)
-    assert received == [stacks.STACKS_SIGNAL]
-
-
-def test_metrics_escape_their_labels() -> None:
-    text = metrics.render_metrics('a"b\\c', 3, Report(2, 3, "u", "Running"), {"7": {"step": 4, "loss": 0.5}})
-    assert 'trainmaster_attempt{job="a\\"b\\\\c",worker="3"} 2\n' in text
-    assert 'trainmaster_loss{job="a\\"b\\\\c",worker="3",rank="7"} 0.5\n' in text
-
-
-def test_the_hosts_file_is_read_like_etc_hosts(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_text("# comment\n127.1.2.3 a.svc alias # more\nnonsense b.svc\n::1 six.svc\n\n")
-    assert lookup_hosts(str(path), "alias") == "127.1.2.3"
-    assert lookup_hosts(str(path), "six.svc") == "::1"
-    assert lookup_hosts(str(path), "b.svc") == ""
-    assert lookup_hosts(str(tmp_path / "none"), "a.svc") == ""

@@ -1,4 +1,4 @@
-"""Whatever members, leads, ranks and files say is bounded or refused: nothing else is raised in an agent."""
+"""Whatever followers, leaders, ranks and files say is bounded or refused: nothing else is raised in an agent."""
 
 from __future__ import annotations
 
@@ -10,24 +10,45 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.agent.network.test_follower import Way, assignment
+from tests.unit.agent.network.test_leader import Table, stream_of
 from tests.unit.agent.test_parsers import GOOD
 from tests.unit.hostile_json import JSON, damaged, nested
-from trainmaster.agent import progress
-from trainmaster.agent.hang import rank_states
-from trainmaster.agent.hang.diagnosis import clean_evidence
-from trainmaster.agent.network import http, leader
-from trainmaster.agent.network.connection import BrokenLines, Lines
+from trainmaster.agent.hang.heartbeats import parse_progress
+from trainmaster.agent.network import http
+from trainmaster.agent.network.actions import Close, Deliver
+from trainmaster.agent.network.lines import JsonLines
 from trainmaster.agent.process import saved_report
 from trainmaster.agent.process.error_files import read_error_file
+from trainmaster.wire import evidence
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.joining import Environment, parse_from_follower
 from trainmaster.wire.limits import MAX_TERMINATION_BYTES
 from trainmaster.wire.progress import parse_ranks
 from trainmaster.wire.report import Report
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
-STANDINGS: dict[str, Any] = {"0": {"step": 1, "silentSeconds": 3.5, "limit": "step", "state": "S", "text": "stack"}}
+STATES: dict[str, Any] = {"0": {"step": 1, "silentSeconds": 3.5, "limit": "step", "state": "S", "text": "stack"}}
+FROM_FOLLOWER: list[dict[str, Any]] = [
+    {"type": "report", "report": REPORT},
+    {"type": "progress", "attempt": 3, "worker": 1, "ranks": RANKS, "at": 1.5},
+    {"type": "evidence", "attempt": 3, "worker": 1, "ranks": STATES, "at": 1.5, "more": True},
+    {"type": "stalled", "attempt": 3},
+    {"type": "seen", "attempt": 4},
+    {"type": "environment", "attempt": 3, "environment": {"torch": "2.13"}},
+]
+FROM_LEADER: list[dict[str, Any]] = [
+    {"type": "watched", "value": True, "uid": "u"},
+    {"type": "assignment", "assignment": GOOD},
+    {"type": "ack", "attempt": 3},
+    {"type": "stop", "attempt": 3, "graceSeconds": 0.4, "afterSeconds": 0.4, "report": REPORT},
+    {"type": "collect", "attempt": 3, "bytes": 4_000},
+    {"type": "hung", "attempt": 3, "rank": 1, "message": "words"},
+    {"type": "patience", "attempt": 3, "seconds": 4.5},
+    {"type": "mismatch", "attempt": 3, "lines": ["words"]},
+]
 # As deep as a parser lets lists be: whoever then writes them out goes deeper.
 BARELY = '{"a":' + "[" * 900 + "]" * 900 + "}"
 
@@ -76,27 +97,52 @@ def test_progress_is_bounded(data: Any) -> None:
     json.dumps([ranks.to_wire() for ranks in found.values()], allow_nan=False).encode()
 
 
-@given(damaged(STANDINGS))
+@given(damaged(STATES))
 def test_evidence_is_bounded(data: Any) -> None:
-    json.dumps(clean_evidence(data), allow_nan=False).encode()
-    if isinstance(data, dict):
-        rank_states.standing_from_wire(0, data)
+    try:
+        found = evidence.parse_ranks(data)
+    except ProtocolError:
+        return
+    json.dumps([state.to_wire() for state in found.values()], allow_nan=False).encode()
 
 
 @given(JSON)
 def test_an_environment_is_bounded(value: Any) -> None:
-    found = leader.clean_environment(value if isinstance(value, dict) else {"a": value, "\ud800": value})
-    assert all(len(said.encode()) <= 4 * 256 for said in found.values())
+    data = value if isinstance(value, dict) else {"a": value, "\ud800": value}
+    found = parse_from_follower({"type": "environment", "attempt": 3, "environment": data})
+    assert isinstance(found, Environment)
+    assert all(len(said.encode()) <= 4 * 256 for said in found.environment.values())
+
+
+@given(st.lists(st.one_of([damaged(line) for line in FROM_FOLLOWER]), max_size=8))
+def test_whatever_a_follower_sends_is_applied_or_passed_over(sent: list[Any]) -> None:
+    table = Table()
+    table.join(1)
+    for line in sent:
+        if isinstance(line, dict):
+            table.say(10, line)
+    assert all(row["worker"] in (0, 1) for row in stream_of(table)[0]["workers"])
+
+
+@given(st.lists(st.one_of([damaged(line) for line in FROM_LEADER]), max_size=8))
+def test_whatever_a_leader_sends_is_delivered_or_passed_over(sent: list[Any]) -> None:
+    way = Way(worker=1)
+    way.assign(assignment())
+    way.answer("job-0")
+    for line in sent:
+        if isinstance(line, dict):
+            for action in way.follower.receive_line(1, line, 1.0):
+                assert isinstance(action, (Deliver, Close))
 
 
 @given(st.lists(st.binary(max_size=200) | st.sampled_from([b"\n", BARELY.encode() + b"\n", b"[" * 9_000 + b"\n"])))
 def test_bytes_of_a_connection_are_lines_or_break_it(chunks: list[bytes]) -> None:
-    lines = Lines()
+    lines = JsonLines()
     try:
         for chunk in chunks:
             for line in lines.feed(chunk):
                 assert isinstance(line, dict)
-    except BrokenLines:
+    except ProtocolError:
         return
 
 
@@ -115,4 +161,4 @@ def test_files_of_ranks_and_of_earlier_lives_are_read_or_passed_over(tmp_path: P
     path.write_bytes(data)
     saved_report.read_report(str(tmp_path))
     assert isinstance(read_error_file(str(path)), str)
-    progress.parse_progress(data)
+    parse_progress(data)

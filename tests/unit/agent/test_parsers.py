@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
-from trainmaster.agent import progress
 from trainmaster.agent.assignment import AssignmentFile
+from trainmaster.agent.hang.heartbeats import parse_progress
 from trainmaster.agent.network import http
-from trainmaster.agent.network.connection import BrokenLines, Lines
+from trainmaster.agent.network.lines import MAX_BAD_LINES, JsonLines
 from trainmaster.wire.assignment import Assignment, newer, parse_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.progress import RankProgress
@@ -114,8 +114,8 @@ def test_deep_nesting_is_refused() -> None:
     deep = "[" * 100_000
     with pytest.raises(ProtocolError):
         parse_text(deep)
-    assert progress.parse_progress(b'{"step":' + b"[" * 4_000) is None
-    assert list(Lines(200_000).feed(deep.encode() + b'\n{"a":1}\n')) == [{"a": 1}]
+    assert parse_progress(b'{"step":' + b"[" * 4_000) is None
+    assert list(JsonLines(200_000).feed(deep.encode() + b'\n{"a":1}\n')) == [{"a": 1}]
 
 
 def test_the_annotations_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
@@ -135,24 +135,24 @@ def test_the_annotations_file_is_read_when_it_has_changed(tmp_path: Path) -> Non
 
 def test_lines_that_are_no_objects_are_given_up_after_some() -> None:
     # Each costs an exception: a piece of 64 KiB of line breaks kept the agent busy for a tenth of a second.
-    lines = Lines()
-    with pytest.raises(BrokenLines):
+    lines = JsonLines()
+    with pytest.raises(ProtocolError):
         list(lines.feed(b"\n" * 65_536))
-    assert lines.count == 101
+    assert lines.count == MAX_BAD_LINES + 1
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))
 def test_lines_come_out_the_same_however_they_are_cut(pieces: list[bytes]) -> None:
     whole = b"".join(pieces) + b"\n"
-    cut = Lines()
+    cut = JsonLines()
     found = [line for piece in [*pieces, b"\n"] for line in cut.feed(piece)]
-    assert found == list(Lines().feed(whole))
+    assert found == list(JsonLines().feed(whole))
 
 
 def test_a_line_without_an_end_is_given_up() -> None:
-    lines = Lines(100)
+    lines = JsonLines(100)
     assert list(lines.feed(b"x" * 100)) == []
-    with pytest.raises(BrokenLines):
+    with pytest.raises(ProtocolError):
         list(lines.feed(b"x"))
 
 
@@ -256,34 +256,3 @@ def test_any_progress_is_bounded_and_finite(value: Any) -> None:
     if found is not None:
         assert len(json.dumps(found.to_wire(), allow_nan=False)) < 8_192
         assert RankProgress.parse(found.to_wire()) == found, "what an agent keeps is what its operator accepts"
-
-
-@given(st.binary(max_size=5_000))
-def test_any_progress_file_is_read_or_passed_over(text: bytes) -> None:
-    progress.parse_progress(text)
-
-
-def test_progress_keeps_known_fields_only() -> None:
-    text = (
-        b'{"step":7,"totalSteps":-1,"loss":NaN,"epoch":1.5,"section":"lunch","message":"m","x":1,'
-        b'"result":{"a":1,"b":"c"}}'
-    )
-    assert progress.parse_progress(text) == {"step": 7, "epoch": 1.5, "message": "m", "result": {"a": 1}}
-    assert progress.parse_progress(b'{"step":1}' + b" " * 5_000) is None
-
-
-def test_only_a_new_step_or_section_is_progress(tmp_path: Path) -> None:
-    path = tmp_path / "progress"
-    beats = progress.Heartbeats(str(path), range(4, 6))
-    assert not beats.poll()
-    path.write_text('{"step": 1, "loss": 2}')
-    (tmp_path / "progress.5").write_text('{"step": 1}')
-    assert beats.poll()
-    assert set(beats.ranks) == {"4", "5"}
-    first = dict(beats.progressed_at)
-    (tmp_path / "progress.5").write_text('{"step": 1, "loss": 1.5}')
-    assert beats.poll()
-    assert beats.progressed_at == first
-    (tmp_path / "progress.5").write_text('{"step": 1, "section": "checkpoint"}')
-    assert beats.poll()
-    assert beats.progressed_at["5"] > first["5"]

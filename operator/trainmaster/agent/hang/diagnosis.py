@@ -1,139 +1,100 @@
-"""The lead's part of finding out which rank of the whole job stopped first.
+"""The leader's stall diagnosis: it finds out which rank of the whole job stopped first. Pure.
 
-A worker whose rank is over its limit says `stalled`; the lead asks all (`collect`), gathers their evidence for
-ANSWER_SECONDS at most, and tells all the verdict: `hung`, and the worker with that rank reports it, or `patience`.
-A worker that isn't even heard since, and isn't known to have come further than the others, is the first to be named
-instead: its lead reports it as lost, because it can't. Where no verdict comes (no lead, or it is what hangs), the
-worker that stalled reports by itself.
+A worker whose rank is over its limit says `stalled`; the leader asks all workers for evidence (`collect`), waits for
+their answers for ANSWER_SECONDS at most, and sends all of them the conclusion: `hung`, and the worker with that rank
+reports it, or `patience`. A worker that isn't even heard since, and isn't known to have come further than the others,
+is the first to be named instead: its leader reports it as lost, because it can't. Where no conclusion comes (no leader,
+or it is what hangs), the worker that stalled reports by itself (`stall`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from typing import Any, Optional
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Optional, Union
 
-from trainmaster.agent.hang import rank_states
-from trainmaster.agent.hang.stacks import shortened
-from trainmaster.agent.loop import Loop, Timer
+from trainmaster.agent.hang.rank_states import classify, is_stopped, steps_of
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.joining import Collect, Hung, Patience
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster.wire.stream import EvidenceLine
 
 ANSWER_SECONDS = 3.0
-MAX_EVIDENCE_BYTES = 4_194_304
-"""What the lead keeps of all workers."""
-MAX_WORKER_BYTES = 40_000
-"""One worker's text; its line must stay below 64 KiB when every line break and quote in it is escaped."""
-MAX_RANKS = 128
-STANDING_BYTES = 250
-"""What a rank takes in a line beside its text."""
+MAX_KEPT_EVIDENCE_BYTES = 4_194_304
+"""What the leader keeps of all workers' evidence of an attempt."""
 
 
-class Inquest:
-    """`tell` sends a line to all workers, the lead's own included; `awaited` are the attempt's workers; `steps` is how
-    far one was by its last progress, None where it was heard since a moment; `lose` takes an attempt, workers that are
-    silent, and a sentence."""
+class Silent(NamedTuple):
+    """Workers that give no answer and are named for it."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        tell: Callable[[dict[str, Any]], None],
-        awaited: Callable[[], frozenset[int]],
-        steps: Callable[[int, float], Optional[int]],
-        lose: Callable[[int, list[int], str], None],
-    ) -> None:
-        self._loop = loop
-        self._tell = tell
-        self._awaited = awaited
-        self._steps = steps
-        self._lose = lose
-        self._question: dict[str, Any] = {}
-        self._asked_at = 0.0
-        self._attempt = 0
-        self._answers: dict[int, list[rank_states.Standing]] = {}
-        self._timer: Timer | None = None
+    attempt: int
+    workers: tuple[int, ...]
+    message: str
 
-    def stalled(self, attempt: int, workers: int) -> None:
-        """A worker's rank is over its limit; `workers`: how many the attempt has."""
-        if self._timer is not None and self._attempt == attempt:
+
+Conclusion = Union[Hung, Patience, Silent]
+
+
+class Diagnosis:
+    """One question at a time, about one attempt."""
+
+    def __init__(self) -> None:
+        self.question: Optional[Collect] = None
+        """What all workers are asked at present, and one that joins at once."""
+        self.asked_at = 0.0
+        self.deadline = math.inf
+        """When the diagnosis is concluded with the answers that are there, on the monotonic clock."""
+        self._answered: set[int] = set()
+        self._ranks: dict[int, RankState] = {}
+        self._worker_of: dict[int, int] = {}
+        """Who has answered for a rank: nobody answers for another worker's."""
+
+    def begin(self, attempt: int, workers: int, now: float) -> Optional[Collect]:
+        """Returns the question to ask the attempt's workers, so many; None where it is being asked already."""
+        if self.question is not None and self.question.attempt == attempt:
+            return None
+        self._answered, self._ranks, self._worker_of = set(), {}, {}
+        self.asked_at, self.deadline = now, now + ANSWER_SECONDS
+        size = min(MAX_EVIDENCE_BYTES, MAX_KEPT_EVIDENCE_BYTES // max(workers, 1))
+        self.question = Collect(attempt, size)
+        return self.question
+
+    def add(self, worker: int, line: EvidenceLine) -> None:
+        """Add a worker's answer; one with many ranks comes in several lines."""
+        if self.question is None or line.attempt != self.question.attempt:
             return
-        self.close()
-        self._attempt = attempt
-        self._answers = {}
-        self._timer = self._loop.call_later(ANSWER_SECONDS, self._decide)
-        size = min(MAX_WORKER_BYTES, MAX_EVIDENCE_BYTES // max(workers, 1))
-        self._asked_at = time.monotonic()
-        self._question = {"type": "collect", "attempt": attempt, "bytes": size}
-        self._tell(self._question)
+        for rank, state in line.ranks.items():
+            if self._worker_of.setdefault(rank, worker) == worker:
+                self._ranks[rank] = state
+        if not line.more:
+            self._answered.add(worker)
 
-    @property
-    def question(self) -> dict[str, Any] | None:
-        """What a worker that joins is asked at once; None where nobody is asked anything."""
-        return self._question if self._timer is not None else None
-
-    def take(self, worker: int, line: Mapping[str, Any]) -> None:
-        """A worker's evidence."""
-        if self._timer is None or line["attempt"] != self._attempt:
-            return
-        self._answers[worker] = [
-            rank_states.standing_from_wire(int(rank), data) for rank, data in line["ranks"].items()
-        ]
-        if self._awaited() <= self._answers.keys():
-            self._decide()
+    def unanswered(self, workers: frozenset[int]) -> frozenset[int]:
+        """Returns those of the attempt's workers that haven't answered."""
+        return workers - self._answered
 
     def close(self) -> None:
-        """The attempt is over."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """End without a conclusion: the attempt is over."""
+        self.question, self.deadline = None, math.inf
 
-    def _decide(self) -> None:
+    def conclude(self, silent: Mapping[int, Optional[int]]) -> Optional[Conclusion]:
+        """Close, and return what the answers say; None where no rank is over its limit.
+
+        `silent`: the workers without an answer, and the steps of each by its last progress: -1 where it never said,
+        None where something else has come from it since it was asked.
+        """
+        question = self.question
         self.close()
-        ranks = [standing for standings in self._answers.values() for standing in standings]
-        verdict = rank_states.judge(ranks)
-        if verdict is None:
-            return
-        if verdict.patience:
-            self._tell({"type": "patience", "attempt": self._attempt, "seconds": round(verdict.patience, 3)})
-            return
-        silent = sorted(self._awaited() - self._answers.keys())
-        sentence = verdict.sentence
+        found = classify(self._ranks)
+        if found is None or question is None:
+            return None
+        if found.patience:
+            return Patience(question.attempt, round(found.patience, 3))
+        message = found.message
         if silent:
-            sentence = f"no answer from worker {', '.join(map(str, silent[:8]))}\n{sentence}"
-            reached = next(rank_states.steps_of(standing) for standing in ranks if standing.rank == verdict.rank)
-            known = {worker: self._steps(worker, self._asked_at) for worker in silent}
-            first = [worker for worker, steps in known.items() if steps is not None and steps <= reached]
-            if first and not any(rank_states.is_stopped(standing) for standing in ranks):
-                self._lose(self._attempt, first, sentence)
-                return
-        self._tell({"type": "hung", "attempt": self._attempt, "rank": verdict.rank, "message": sentence})
-
-
-def evidence_line(attempt: int, worker: int, ranks: Any) -> dict[str, Any]:
-    """The evidence line of docs/protocol.md, bounded."""
-    return {
-        "type": "evidence",
-        "attempt": attempt,
-        "worker": worker,
-        "ranks": clean_evidence(ranks),
-        "at": round(time.time(), 3),
-    }
-
-
-def text_share(limit: int, ranks: int) -> int:
-    """Bytes of text for each of a worker's ranks, when the line has room for `limit`."""
-    return max(limit // max(ranks, 1) - STANDING_BYTES, 0)
-
-
-def clean_evidence(value: Any, limit: int = MAX_WORKER_BYTES) -> dict[str, dict[str, Any]]:
-    """Bound the `ranks` of an evidence line that came over the wire."""
-    ranks: dict[str, dict[str, Any]] = {}
-    if not isinstance(value, dict):
-        return ranks
-    items = list(value.items())[:MAX_RANKS]
-    share = text_share(limit, len(items))
-    for rank, data in items:
-        if isinstance(data, dict) and rank.isascii() and rank.isdigit() and len(rank) < 8:
-            text = data.get("text")
-            standing = rank_states.standing_from_wire(int(rank), data)
-            shown = shortened(text, share) if isinstance(text, str) else ""
-            ranks[rank] = {**standing.to_wire(), "text": shown}
-    return ranks
+            message = f"no answer from worker {', '.join(map(str, sorted(silent)[:8]))}\n{message}"
+            reached = steps_of(self._ranks[found.rank])
+            first = tuple(sorted(worker for worker, steps in silent.items() if steps is not None and steps <= reached))
+            if first and not any(map(is_stopped, self._ranks.values())):
+                return Silent(question.attempt, first, message)
+        return Hung(question.attempt, found.rank, message)

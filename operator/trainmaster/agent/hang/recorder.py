@@ -21,10 +21,10 @@ MAX_FRAMES = 6
 
 
 class Recorded(NamedTuple):
-    """How far a rank's default process group has come, and a sentence about its oldest unfinished collective."""
+    """How far a rank's default process group has come, and a message about its oldest unfinished collective."""
 
     collective: Optional[int]
-    sentence: str
+    message: str
 
 
 def recorder_environment(folder: str) -> dict[str, str]:
@@ -96,12 +96,12 @@ def summarize(dump: bytes) -> Recorded | None:
         # The ring is full of other groups' collectives; the group's own account is still there.
         numbers = _enqueued(data)
     open_ones = [entry for entry in entries if entry.get("state") != "completed" and not entry.get("retired")]
-    sentence = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
+    message = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
     if numbers and not entries:
-        sentence = f"last collective {max(numbers)}"
+        message = f"last collective {max(numbers)}"
     if open_ones:
-        sentence = _describe(open_ones[0])
-    return Recorded(max(numbers) if numbers else None, sentence)
+        message = _describe(open_ones[0])
+    return Recorded(max(numbers) if numbers else None, message)
 
 
 def _enqueued(data: Mapping[str, Any]) -> list[int]:

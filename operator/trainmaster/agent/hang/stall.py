@@ -1,156 +1,156 @@
-"""What a worker does about a stall: asks its ranks, tells the lead, and reports Hung when its rank is the one.
+"""A worker's part in a stall: what its agent does when one of its ranks is over its limit. Pure.
 
-The verdict is the lead's, over all workers (`diagnosis`). A lead that doesn't answer is left, and the next one
-asked. Without a verdict in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the wrong
-rank than one that nobody reports.
+The conclusion is the leader's, over all workers (`diagnosis`). A leader that doesn't answer is left, and the next one
+is asked. Without a conclusion in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the
+wrong rank than one that nobody reports.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Optional, Union
 
-from trainmaster.agent.hang import rank_states
-from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS, MAX_WORKER_BYTES, evidence_line
-from trainmaster.agent.hang.evidence import Inquiry
-from trainmaster.agent.hang.kernel_view import process_state
-from trainmaster.agent.hang.observation import Observation
-from trainmaster.agent.hang.stacks import main_thread_first
-from trainmaster.agent.loop import Loop, Timer
-from trainmaster.agent.planner.events import AttemptFailed, Event, RankProvoked
-from trainmaster.agent.process.launcher import attempt_dir
-from trainmaster.agent.process.run import RunProcesses
-from trainmaster.agent.settings import Settings
-from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.values import text
+from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
+from trainmaster.agent.hang.rank_states import classify, is_over
+from trainmaster.agent.hang.stacks import shortened
+from trainmaster.agent.planner.state import Now
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.joining import Collect, Hung, Patience, Stalled
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
+from trainmaster.wire.stream import EvidenceLine
 
+STATE_BYTES = 250
+"""What a rank takes in a line beside its text."""
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0
-"""Until all have found the next lead: a host that doesn't answer is tried for a second (network/joining.py)."""
-STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
+"""Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
 
 
-class StallWatch:
-    """One attempt's stalls on one worker. `tell` brings a line to whoever leads; False where nobody does. `leave` looks
-    for another lead; False where it is this worker."""
+class ToLeader(NamedTuple):
+    """Send a message to whoever leads."""
 
-    def __init__(
-        self,
-        loop: Loop,
-        settings: Settings,
-        run: RunProcesses,
-        observation: Observation,
-        tell: Callable[[dict[str, Any]], bool],
-        leave: Callable[[], bool],
-        events: deque[Event],
-    ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._run = run
-        self._observation = observation
-        self._tell = tell
-        self._leave = leave
-        self._events = events
-        self._conclusion: Callable[[], AttemptFailed] | None = None
+    message: Union[Stalled, EvidenceLine]
+
+
+class CollectEvidence(NamedTuple):
+    """Collect the evidence of this worker's ranks."""
+
+
+class LeaveLeader(NamedTuple):
+    """Look for another leader: the present one doesn't answer."""
+
+
+class FailHung(NamedTuple):
+    """End the attempt here with a hang that this rank of the worker is to blame for."""
+
+    rank: int
+    message: str
+
+
+StallAction = Union[ToLeader, CollectEvidence, LeaveLeader, FailHung]
+
+
+class Contact(NamedTuple):
+    """How this worker stands with the leader at a moment."""
+
+    known: bool
+    """Whether it is known who leads; it may be this agent itself."""
+    joined: bool
+    """Whether the leader is another agent, and joined, so that it can be left."""
+
+
+class Stall:
+    """One attempt's stalls on one worker with these global ranks."""
+
+    def __init__(self, attempt: int, worker: int, ranks: range) -> None:
+        self._attempt = attempt
+        self._worker = worker
+        self._own = ranks
+        self._text_bytes = MAX_EVIDENCE_BYTES
+        self._collecting = False
+        self._collected: Optional[Mapping[int, RankState]] = None
+        self._begun = False
+        self._quiet_until = -math.inf
+        self._has_leader = False
         self._answered = False
-        self._asked_again = False
-        self._inquiry: Inquiry | None = None
-        self._size = MAX_WORKER_BYTES
-        self._timer: Timer | None = None
-        self._led = False
+        self._left_leader = False
+        self._rejoining = False
+        self.deadline = math.inf
+        """When `tick` is due, on the monotonic clock."""
 
-    def begin(self) -> None:
-        """A rank of this worker is over its limit."""
-        if self.over:
-            return
-        self._answered = False
-        self._led = self._tell({"type": "stalled", "attempt": self._run.attempt})
-        self._look(fresh=False)
-        self._cancel()
-        self._timer = self._loop.call_later(ALONE_SECONDS, self._alone)
+    def observe(self, ranks: Iterable[RankState], contact: Contact, now: float) -> list[StallAction]:
+        """Begin where a rank of this worker is over its limit, and no stall is being diagnosed."""
+        if self._begun or now < self._quiet_until or not any(map(is_over, ranks)):
+            return []
+        return self._begin(contact, now)
 
-    @property
-    def over(self) -> bool:
-        """Whether the ranks have ended, or are about to: nothing can hang any more."""
-        return self._run.stopping or self._run.ended
-
-    def told(self, line: Mapping[str, Any]) -> None:
-        """A line of the lead: `collect`, `hung` or `patience`."""
+    def receive(self, message: Union[Collect, Hung, Patience], now: float) -> list[StallAction]:
+        """The leader says how the diagnosis goes on."""
         self._answered = True
-        kind = line.get("type")
-        if kind == "collect":
-            size = line.get("bytes")
-            if isinstance(size, int) and 0 < size <= MAX_WORKER_BYTES:
-                self._size = size
-            self._look(fresh=True)
-        elif kind == "patience":
-            seconds = line.get("seconds")
-            if isinstance(seconds, (int, float)) and 0 <= seconds < 1e9:
-                self._wait(float(seconds))
-        elif kind == "hung" and isinstance(line.get("rank"), int):
-            self._cancel()
-            self._hung(line["rank"], text(line.get("message"), MAX_ERROR_CHARACTERS))
+        if isinstance(message, Collect):
+            self._text_bytes = min(message.bytes, MAX_EVIDENCE_BYTES)
+            return self._collect(again=True)
+        if isinstance(message, Patience):
+            self._wait(message.seconds, now)
+            return []
+        self.deadline = math.inf
+        return self._fail(message.rank, message.message)
 
-    def _look(self, *, fresh: bool) -> None:
-        if self._inquiry is not None and not (self._inquiry.done and fresh):
-            return
-        folder = attempt_dir(self._settings, self._run.attempt)
-        self._inquiry = Inquiry(
-            self._loop, folder, self._observation.standings, self._run.questionable(), self._tell_evidence
-        )
-        self._inquiry.begin()
+    def collected(self, ranks: Mapping[int, RankState], now: Now) -> list[StallAction]:
+        """The evidence is there. Without a leader to wait for, this worker judges at once."""
+        if self._collecting:
+            self._collecting, self._collected = False, ranks
+        actions: list[StallAction] = [ToLeader(self.evidence_line(ranks, now.wall))]
+        if self.deadline < math.inf and not self._rejoining and not self._has_leader:
+            actions += self._judge(False, now.steady)
+        return actions
 
-    def _tell_evidence(self, inquiry: Inquiry) -> None:
-        ranks = inquiry.evidence(self._size)
-        self._tell(evidence_line(self._run.attempt, self._settings.worker, ranks))
-        if self._timer is not None and not self._led:
-            self._alone()
+    def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
+        """Returns the evidence with its texts within the bytes that the leader asks for."""
+        share = max(self._text_bytes // max(len(ranks), 1) - STATE_BYTES, 0)
+        bounded = {rank: state._replace(text=shortened(state.text, share)) for rank, state in ranks.items()}
+        return EvidenceLine(self._attempt, self._worker, bounded, wall)
 
-    def _alone(self) -> None:
-        self._cancel()
-        if self._inquiry is None or self.over:
-            return
-        if self._led and not self._answered and not self._asked_again and self._leave():
-            self._asked_again = True
-            self._timer = self._loop.call_later(REJOIN_SECONDS, self.begin)
-            return
-        verdict = rank_states.judge(self._inquiry.standings)
-        if verdict is not None and verdict.patience:
-            self._wait(verdict.patience)
-        elif verdict is not None:
-            self._hung(verdict.rank, verdict.sentence)
+    def tick(self, contact: Contact, now: float) -> list[StallAction]:
+        """The deadline is over."""
+        if now < self.deadline:
+            return []
+        return self._begin(contact, now) if self._rejoining else self._judge(contact.joined, now)
 
-    def _wait(self, seconds: float) -> None:
-        self._cancel()
-        self._inquiry = None
-        self._observation.be_patient(seconds)
+    def _begin(self, contact: Contact, now: float) -> list[StallAction]:
+        self._begun, self._answered, self._rejoining = True, False, False
+        self._has_leader = contact.known
+        self.deadline = now + ALONE_SECONDS
+        return [ToLeader(Stalled(self._attempt)), *self._collect(again=False)]
 
-    def _hung(self, rank: int, sentence: str) -> None:
-        inquiry, local_rank = self._inquiry, rank - self._run.first_rank()
-        if inquiry is None or not 0 <= local_rank < self._settings.processes:
-            return
-        silent = not inquiry.stacks(rank) and process_state(self._run.pid_of(local_rank)) not in "TtXZ"
+    def _collect(self, *, again: bool) -> list[StallAction]:
+        if self._collecting or (self._collected is not None and not again):
+            return []
+        self._collecting, self._collected = True, None
+        return [CollectEvidence()]
 
-        def conclusion() -> AttemptFailed:
-            if silent and inquiry.read(rank):
-                self._tell(evidence_line(self._run.attempt, self._settings.worker, inquiry.evidence(self._size)))
-            stack = main_thread_first(inquiry.stacks(rank))[:STACK_CHARACTERS]
-            printed = "" if stack else self._run.evidence(local_rank)[-STACK_CHARACTERS:]
-            error = "\n".join(filter(None, [stack or printed, inquiry.view(rank)[:VIEW_CHARACTERS], sentence]))
-            return AttemptFailed(self._run.attempt, "Hung", error[-MAX_ERROR_CHARACTERS:], rank)
+    def _judge(self, can_leave: bool, now: float) -> list[StallAction]:
+        """No conclusion has come: ask the next leader, or conclude from this worker's own ranks."""
+        self.deadline = math.inf
+        if self._has_leader and not self._answered and not self._left_leader and can_leave:
+            self._left_leader = self._rejoining = True
+            self.deadline = now + REJOIN_SECONDS
+            return [LeaveLeader()]
+        found = classify(self._collected or {})
+        if found is not None and found.patience:
+            self._wait(found.patience, now)
+        elif found is not None:
+            return self._fail(found.rank, found.message)
+        return []
 
-        if silent and self._run.provoke(local_rank):
-            self._conclusion = conclusion
-            self._events.append(RankProvoked(self._run.attempt))
-        else:
-            self._events.append(conclusion())
+    def _wait(self, seconds: float, now: float) -> None:
+        """Somebody is at something long: don't ask again before its time is over."""
+        self._begun, self._collecting, self._collected = False, False, None
+        self._quiet_until = now + seconds
+        self.deadline = math.inf
 
-    def conclude(self) -> AttemptFailed | None:
-        """Why the attempt failed, once a rank that was provoked has had its time."""
-        return None if self._conclusion is None else self._conclusion()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _fail(self, rank: int, message: str) -> list[StallAction]:
+        # Only what this worker has looked at itself, for the report shows it.
+        looked_at = self._collecting or self._collected is not None
+        return [FailHung(rank, message)] if looked_at and rank in self._own else []

@@ -1,133 +1,276 @@
-"""The lead: the table of all workers of the job, what an operator streams from it, and what it tells the members.
+"""The leader: the table of all workers of the job, what operators watch, and what it sends to its followers. Pure.
 
-Every agent holds one; it matters on the agent that the others and the operator reach first (the first of `hosts`, or
-the next one while that is lost). Nothing in it has to outlive its process: members send their reports again when they
+Every agent has one; it matters on the agent that the others and the operator reach first (the first of `hosts`, or the
+next one while that is lost). Nothing in it has to outlive its process: followers send their reports again when they
 join, and a new stream begins with everything that is kept.
+
+Each method takes what has happened and the time, and returns what the connections have to do; `tick` is due at
+`deadline`. A connection is known by its number (`peer`); the agent's own worker is the follower OWN.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from trainmaster.agent.hang.diagnosis import MAX_EVIDENCE_BYTES, Inquest, evidence_line
-from trainmaster.agent.loop import Loop
-from trainmaster.agent.network.connection import BrokenLines, Connection, Lines, Pace, json_line
-from trainmaster.agent.network.http import chunk
+from trainmaster.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
+from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Publish, Send
 from trainmaster.agent.network.kept_lines import KeptLines
-from trainmaster.agent.network.workers import Member, Members
+from trainmaster.agent.network.lines import json_line
+from trainmaster.agent.network.workers import Worker, Workers
 from trainmaster.agent.planner.ranks import FAILURE_GRACE
+from trainmaster.agent.planner.state import Now
 from trainmaster.agent.process.environment import mismatches
-from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.progress import parse_ranks
+from trainmaster.wire.joining import (
+    Ack,
+    Assigned,
+    Environment,
+    FollowerMessage,
+    Joined,
+    LeaderMessage,
+    Mismatch,
+    Reported,
+    Seen,
+    Stalled,
+    Stop,
+    Watched,
+    parse_from_follower,
+)
+from trainmaster.wire.limits import MAX_PROCESSES
 from trainmaster.wire.report import Report
-from trainmaster.wire.values import text, whole
+from trainmaster.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, ReportLine, StreamLine, WorkerLine
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-"""A member that sends nothing for so long is counted as lost, though its connection looks alive."""
+"""A follower that sends nothing for so long is counted as lost, though its connection looks alive."""
 FIRST_STREAM_SECONDS = 3.0
-"""A new agent counts as followed for so long: the operator hears from the kubelet that the container runs, which takes
+"""A new agent counts as watched for so long: the operator learns from the kubelet that the container runs, which takes
 up to a second and more, and a script that fails at its first import is faster."""
 RECONNECT_SECONDS = 1.0
-"""An operator whose stream broke counts as following for so long: a blip must not make workers report by exiting."""
+"""An operator whose stream broke counts as watching for so long: a blip must not make workers report by exiting."""
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """What is kept of all workers' progress."""
-MEMBER_BURST_BYTES, MEMBER_BYTES_PER_SECOND = 524_288, 262_144
-"""A member that sends faster is read slower: eight ranks' progress is 4 KiB a second, evidence 64 KiB."""
-MAX_MEMBER_PENDING_BYTES = 1_048_576
-"""What a member may leave unread; an assignment is at most 256 KiB."""
-MEMBERS_IN_HELLO = 256
+WORKERS_IN_HELLO = 256
 """A line must stay below what its reader takes, 64 KiB; the others follow in lines of their own."""
 KEPT_ATTEMPTS = 3
-"""Attempts of which a worker's last report is kept: the current one, the one before, one that is ahead of the lead."""
+"""Attempts of which a worker's last report is kept: the current one, the one before, one ahead of the leader."""
 
 
-class Kept:
-    """The last report of a worker in an attempt, with its place in the stream."""
+class Leader:
+    """See the module. `now` is when the agent's life began, on the monotonic clock."""
 
-    def __init__(self, seq: int, report: Report) -> None:
-        self.seq = seq
-        self.report = report
-
-
-class Lead:
-    """See the module. The agent's own worker takes part through `on_stop`, `on_acked`, `on_followed`, `on_mismatch`."""
-
-    def __init__(
-        self,
-        loop: Loop,
-        settings: Settings,
-        on_stop: Callable[[int, float, float], None],
-        on_acked: Callable[[int], None],
-        on_followed: Callable[[], None],
-        on_mismatch: Callable[[int, list[str]], None],
-        on_inquest: Callable[[dict[str, Any]], None] = lambda _line: None,
-    ) -> None:
-        self._loop = loop
-        self._settings = settings
-        self._on_stop = on_stop
-        self._on_acked = on_acked
-        self._on_followed = on_followed
-        self._on_mismatch = on_mismatch
-        self._on_inquest = on_inquest
-        self._kept: dict[tuple[int, int], Kept] = {}
-        self._progress = KeptLines(MAX_PROGRESS_BYTES)
-        self._reached: dict[int, tuple[int, int]] = {}
-        """The attempt and the slowest rank's step in each worker's last progress."""
-        self._evidence = KeptLines(2 * MAX_EVIDENCE_BYTES)
-        self._part: frozenset[int] = frozenset()
+    def __init__(self, worker: int, pod_uid: str, job_uid: str, now: float) -> None:
+        self._job_uid = job_uid
+        self._own = Worker(worker, pod_uid, None, now)
+        self._workers = Workers(self._own)
+        self._assignment: Optional[Assignment] = None
+        self._named: frozenset[int] = frozenset()
         """The assignment's workers."""
         self._assignment_line = b""
-        self._inquest = Inquest(loop, self._tell_inquest, self._taking_part, self._steps, self._lose)
-        self._streams: list[Connection] = []
-        self._assignment: Assignment | None = None
-        self._followed_until = time.monotonic() + FIRST_STREAM_SECONDS
-        loop.call_later(FIRST_STREAM_SECONDS, self._tell_followed)
+        self._kept: dict[tuple[int, int], ReportLine] = {}
+        """Reports by attempt and worker, each with its place in the stream."""
         self._seq = 0
         self._acked = 0
+        self._progress = KeptLines(MAX_PROGRESS_BYTES)
+        self._steps: dict[int, tuple[int, dict[int, int]]] = {}
+        """The attempt of each worker's last progress, and the step of each of its ranks."""
+        self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
+        self._diagnosis = Diagnosis()
         self._mismatched_attempt = 0
-        self._own = Member(settings.worker, settings.pod_uid, None)
-        self._table = Members(self._own, self._forget)
-        self._members = self._table.by_worker
-        loop.call_every(PING_SECONDS, self._ping)
+        self._streams: list[int] = []
+        self._watched_until = now + FIRST_STREAM_SECONDS
+        self._announced = True
+        """What followers were sent last of whether an operator watches."""
+        self._ping_at = now + PING_SECONDS
+        self._actions: list[LeaderAction] = []
+
+    # What it knows
 
     @property
-    def followed(self) -> bool:
+    def deadline(self) -> float:
+        """When `tick` is due, on the monotonic clock."""
+        unwatched_at = self._watched_until if self._announced and not self._streams else math.inf
+        return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
+
+    def is_watched(self, now: float) -> bool:
         """Whether an operator has a stream open here, or had one a moment ago."""
-        return bool(self._streams) or time.monotonic() < self._followed_until
+        return bool(self._streams) or now < self._watched_until
 
-    def take_environment(self, attempt: int, environment: dict[str, str]) -> None:
-        """This worker's own environment, when it starts an attempt."""
-        self._own.environment, self._own.environment_attempt = environment, attempt
-        self._compare_environments()
+    def workers(self) -> list[WorkerLine]:
+        """Returns all workers as they stand in the stream."""
+        return [self._workers.line(row) for row in self._workers]
 
-    def assignment_changed(self, assignment: Assignment) -> None:
-        """The agent has taken a higher assignment: tell everybody."""
+    # What happens
+
+    def assign(self, assignment: Assignment, _now: Now) -> list[LeaderAction]:
+        """The agent has accepted a higher assignment: send it to everybody."""
         self._assignment = assignment
-        self._part = frozenset(assignment.workers)
+        self._named = frozenset(assignment.workers)
         self._own.seen = assignment.attempt
-        self._kept = {key: kept for key, kept in self._kept.items() if key[0] >= assignment.attempt - 1}
-        self._progress.forget(lambda worker, _: worker in self._part)
-        self._reached = {worker: reached for worker, reached in self._reached.items() if worker in self._part}
+        self._kept = {key: line for key, line in self._kept.items() if key[0] >= assignment.attempt - 1}
+        self._progress.forget(lambda worker, _: worker in self._named)
+        self._steps = {worker: steps for worker, steps in self._steps.items() if worker in self._named}
         # An attempt's evidence is kept for an operator that comes a little later.
         self._evidence.forget(lambda _, attempt: attempt >= assignment.attempt - 1)
-        self._inquest.close()
-        self._assignment_line = json_line({"type": "assignment", "assignment": assignment.signed})
-        self._table.tell(self._assignment_line)
-        self._emit({"type": "worker", **self._own.to_wire(True)})
+        self._diagnosis.close()
+        self._assignment_line = json_line(Assigned(assignment.signed or {}).to_wire())
+        self._send(self._workers.peers(), self._assignment_line)
+        self._publish(self._workers.line(self._own))
+        return self._drain()
 
-    def take_report(self, report: Report) -> None:
-        """Keep a report and pass it on; the same one again is only acknowledged again."""
+    def arrive(self, peer: int, now: Now) -> list[LeaderAction]:
+        """A follower has connected; it says who it is in its first line."""
+        closed = self._workers.arrive(peer, now.steady)
+        if closed is not None:
+            self._actions.append(Close(closed))
+        return self._drain()
+
+    def receive_line(self, peer: int, data: Mapping[str, Any], now: Now) -> list[LeaderAction]:
+        """A line of a follower has come. What isn't one of the protocol's messages is passed over."""
+        row = self._workers.of(peer)
+        try:
+            message = parse_from_follower(data)
+        except ProtocolError:
+            message = None
+        if row is not None:
+            row.received_at = now.steady
+            self._apply(row, message, now)
+        elif self._workers.is_arriving(peer) and not (isinstance(message, Joined) and self._join(peer, message, now)):
+            self._workers.leave(peer)
+            self._actions.append(Close(peer))
+        return self._drain()
+
+    def receive(self, message: FollowerMessage, now: Now) -> list[LeaderAction]:
+        """A message of this agent's own worker."""
+        self._apply(self._own, message, now)
+        return self._drain()
+
+    def record(self, report: Report, now: Now) -> list[LeaderAction]:
+        """Keep another worker's report, which came from the leader, for an operator that watches this agent."""
+        self._record(report)
+        return self._drain()
+
+    def leave(self, peer: int, _now: Now) -> list[LeaderAction]:
+        """A follower's connection has ended."""
+        self._lose_connection(peer)
+        return self._drain()
+
+    def watch(self, peer: int, now: Now) -> list[LeaderAction]:
+        """An operator begins to watch: all that is known, then each change. The oldest one gives way for a ninth."""
+        while len(self._streams) >= MAX_STREAMS:
+            self._actions.append(Close(self._streams.pop(0)))
+        workers = self.workers()
+        attempt = 0 if self._assignment is None else self._assignment.attempt
+        lines: list[StreamLine] = [
+            Hello(self._own.worker, self._own.uid, attempt, tuple(workers[:WORKERS_IN_HELLO])),
+            *workers[WORKERS_IN_HELLO:],
+            *sorted(self._kept.values(), key=lambda line: line.seq),
+        ]
+        self._streams.append(peer)
+        kept = (*self._progress.all(), *self._evidence.all())
+        self._actions.append(Publish((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
+        self._announce(now.steady)
+        return self._drain()
+
+    def unwatch(self, peer: int, now: Now) -> list[LeaderAction]:
+        """An operator's stream has ended."""
+        if peer in self._streams:
+            self._streams.remove(peer)
+            if not self._streams:
+                self._watched_until = now.steady + RECONNECT_SECONDS
+        return self._drain()
+
+    def acknowledge(self, seq: int) -> list[LeaderAction]:
+        """The operator has taken in all reports up to `seq`."""
+        self._acked = max(self._acked, min(seq, self._seq))
+        for line in self._kept.values():
+            if line.seq <= seq:
+                self._send_ack(line.report)
+        return self._drain()
+
+    def tick(self, now: Now) -> list[LeaderAction]:
+        """Time has passed."""
+        if now.steady >= self._diagnosis.deadline:
+            self._conclude(now)
+        if not self.is_watched(now.steady):
+            self._announce(now.steady)
+        if now.steady >= self._ping_at:
+            self._ping_at = now.steady + PING_SECONDS
+            self._ping(now.steady)
+        return self._drain()
+
+    # Followers
+
+    def _join(self, peer: int, hello: Joined, now: Now) -> bool:
+        """A connection says who it is; returns whether it may stay."""
+        if hello.job != self._job_uid:
+            return False
+        admitted, forgotten = self._workers.admit(hello.worker, self._named)
+        if not admitted:
+            return False
+        if forgotten is not None:
+            self._kept = {key: line for key, line in self._kept.items() if key[1] != forgotten}
+        row = Worker(hello.worker, hello.uid, peer, now.steady)
+        row.seen = hello.seen
+        closed = self._workers.join(row)
+        if closed is not None:
+            self._actions.append(Close(closed))
+        self._publish(self._workers.line(row))
+        first: list[LeaderMessage] = [Watched(self.is_watched(now.steady), self._own.uid)]
+        if self._diagnosis.question is not None:
+            first.append(self._diagnosis.question)
+        failed = self._failed_report()
+        if failed is not None:
+            first.append(_stop(failed))
+        self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
+        return True
+
+    def _apply(self, row: Worker, message: Optional[FollowerMessage], now: Now) -> None:
+        """A message of a worker; each speaks for itself only."""
+        if isinstance(message, Reported):
+            if message.report.worker == row.worker:
+                self._record(message.report if row is self._own else message.report._replace(uid=row.uid))
+        elif isinstance(message, ProgressLine):
+            self._add_progress(message._replace(worker=row.worker))
+        elif isinstance(message, Stalled):
+            self._begin_diagnosis(message.attempt, now.steady)
+        elif isinstance(message, EvidenceLine):
+            self._add_evidence(message._replace(worker=row.worker), now)
+        elif isinstance(message, Environment):
+            row.environment, row.environment_attempt = dict(message.environment), message.attempt
+            self._compare_environments()
+        elif isinstance(message, Seen) and message.attempt > row.seen:
+            row.seen = message.attempt
+            self._publish(self._workers.line(row))
+
+    def _lose_connection(self, peer: int) -> None:
+        row = self._workers.leave(peer)
+        if row is not None:
+            self._publish(self._workers.line(row))
+
+    def _ping(self, now: float) -> None:
+        self._publish(Ping())
+        for peer in self._workers.late(now):
+            self._actions.append(Close(peer))
+        for row in list(self._workers):
+            if row.peer is not None and now - row.received_at > SILENCE_SECONDS:
+                self._actions.append(Close(row.peer))
+                self._lose_connection(row.peer)
+        self._send(self._workers.peers(), json_line(Ping().to_wire()))
+
+    # Reports
+
+    def _record(self, report: Report) -> None:
+        """Keep a report and publish it; the same one again is only acknowledged again."""
         key = (report.attempt, report.worker)
         kept = self._kept.get(key)
         if kept is not None and kept.report == report:
             if kept.seq <= self._acked:
-                self._tell_acked(kept.report)
+                self._send_ack(report)
             return
         older = sorted(attempt for attempt, worker in self._kept if worker == report.worker)
         if kept is None and len(older) >= KEPT_ATTEMPTS:
@@ -135,300 +278,158 @@ class Lead:
                 return
             del self._kept[older[0], report.worker]
         self._seq += 1
-        self._kept[key] = Kept(self._seq, report)
-        self._emit({"type": "report", "seq": self._seq, "report": report.to_wire()})
+        self._kept[key] = ReportLine(self._seq, report)
+        self._publish(self._kept[key])
         if report.state == "Failed" and self._assignment is not None and report.attempt == self._assignment.attempt:
-            self._stop_all(report)
+            self._send_all(_stop(report))
 
-    def take_progress(self, worker: int, line: dict[str, Any]) -> None:
-        """Keep a worker's progress line and pass it on."""
-        data = json_line(line)
-        self._progress.keep(worker, line["attempt"], data)
-        slowest = min((rank.get("step", -1) for rank in line["ranks"].values()), default=-1)
-        self._reached[worker] = line["attempt"], slowest
-        self._emit_line(data)
+    def _failed_report(self) -> Optional[Report]:
+        """Returns a failure of the current attempt, a culprit's where there is one."""
+        if self._assignment is None:
+            return None
+        failed = [
+            line.report
+            for (attempt, _), line in self._kept.items()
+            if attempt == self._assignment.attempt and line.report.state == "Failed"
+        ]
+        return max(failed, key=lambda report: report.culprit, default=None)
 
-    def take_stall(self, attempt: int) -> None:
-        """A rank somewhere is over its limit: ask all workers how theirs stand."""
+    def _send_ack(self, report: Report) -> None:
+        # Only what has ended is acknowledged: an answer to `Starting` could else be taken for one to `Failed`.
+        if not report.ended:
+            return
+        row = self._workers.get(report.worker)
+        if row is self._own:
+            self._actions.append(Deliver(Ack(report.attempt)))
+        elif row is not None and row.peer is not None and row.uid == report.uid:
+            self._send((row.peer,), json_line(Ack(report.attempt).to_wire()))
+
+    # Progress, stalls, environments
+
+    def _add_progress(self, line: ProgressLine) -> None:
+        data = json_line(line.to_wire())
+        self._progress.keep(line.worker, line.attempt, _part(line.ranks), data)
+        attempt, steps = self._steps.get(line.worker, (line.attempt, {}))
+        if attempt != line.attempt or len(steps) > MAX_PROCESSES:
+            steps = {}
+        steps.update((rank, -1 if progress.step is None else progress.step) for rank, progress in line.ranks.items())
+        self._steps[line.worker] = line.attempt, steps
+        self._publish_data(data)
+
+    def _begin_diagnosis(self, attempt: int, now: float) -> None:
+        """A rank somewhere is over its limit: ask all workers for evidence."""
         if self._assignment is not None and attempt == self._assignment.attempt:
-            self._inquest.stalled(attempt, len(self._assignment.workers))
+            question = self._diagnosis.begin(attempt, len(self._named), now)
+            if question is not None:
+                self._send_all(question)
 
-    def take_evidence(self, worker: int, line: dict[str, Any]) -> None:
-        """Keep a worker's evidence of a stall, pass it on, and judge when all have answered."""
-        if line["ranks"]:
-            data = json_line(line)
-            self._evidence.keep(worker, line["attempt"], data)
-            self._emit_line(data)
-        self._inquest.take(worker, line)
+    def _add_evidence(self, line: EvidenceLine, now: Now) -> None:
+        """Keep a worker's evidence of a stall, publish it, and conclude when all have answered."""
+        if line.ranks:
+            data = json_line(line.to_wire())
+            self._evidence.keep(line.worker, line.attempt, _part(line.ranks), data)
+            self._publish_data(data)
+        self._diagnosis.add(line.worker, line)
+        if self._diagnosis.question is not None and not self._diagnosis.unanswered(self._named):
+            self._conclude(now)
 
-    def acknowledge(self, seq: int) -> None:
-        """The operator has taken in all reports up to `seq`."""
-        self._acked = max(self._acked, min(seq, self._seq))
-        for kept in self._kept.values():
-            if kept.seq <= seq:
-                self._tell_acked(kept.report)
+    def _conclude(self, now: Now) -> None:
+        asked_at = self._diagnosis.asked_at
+        silent = {worker: self._steps_of(worker, asked_at) for worker in self._diagnosis.unanswered(self._named)}
+        conclusion = self._diagnosis.conclude(silent)
+        if isinstance(conclusion, Silent):
+            self._report_lost(conclusion, now.wall)
+        elif conclusion is not None:
+            self._send_all(conclusion)
 
-    def open_stream(self, connection: Connection) -> None:
-        """Begin a stream: all that is known, then each change. The oldest one gives way where there are too many."""
-        while len(self._streams) >= MAX_STREAMS:
-            self._streams.pop(0).close()
-        members = self.state()
-        hello = {
-            "type": "hello",
-            "leader": self._settings.worker,
-            "uid": self._settings.pod_uid,
-            "attempt": 0 if self._assignment is None else self._assignment.attempt,
-            "workers": members[:MEMBERS_IN_HELLO],
-        }
-        connection.on_data = lambda _data: None
-        connection.on_close = lambda: self._stream_closed(connection)
-        lines = [hello, *({"type": "worker", **member} for member in members[MEMBERS_IN_HELLO:])]
-        for kept in sorted(self._kept.values(), key=lambda kept: kept.seq):
-            lines.append({"type": "report", "seq": kept.seq, "report": kept.report.to_wire()})
-        self._streams.append(connection)
-        kept_lines = [*self._progress.all(), *self._evidence.all()]
-        connection.send(chunk(b"".join([*map(json_line, lines), *kept_lines])))
-        self._tell_followed()
+    def _steps_of(self, worker: int, since: float) -> Optional[int]:
+        """Returns the step of a worker's slowest rank by its last progress, -1 where it never said.
 
-    def join(self, connection: Connection, rest: bytes) -> None:
-        """Take a member's connection over; it says who it is in its first line."""
-        lines = Lines()
-        pace = Pace(MEMBER_BURST_BYTES, MEMBER_BYTES_PER_SECOND)
-        member: list[Member] = []
-        connection.most_pending = MAX_MEMBER_PENDING_BYTES
-        self._table.arrive(connection)
-
-        def receive(data: bytes) -> None:
-            before = lines.count
-            try:
-                for line in lines.feed(data):
-                    if connection.closed:
-                        # The line before made it give way, or it is one too many unread.
-                        return
-                    if not member:
-                        joined = self._hello(connection, line)
-                        if joined is None:
-                            self._table.turn_away(connection)
-                            return
-                        self._table.arrived(connection)
-                        member.append(joined)
-                    else:
-                        self._from_member(member[0], line)
-            except BrokenLines:
-                connection.close()
-                closed()
-                return
-            wait = pace.spend(len(data), lines.count - before)
-            if wait and not connection.closed:
-                connection.pause(wait)
-
-        def closed() -> None:
-            self._table.arrived(connection)
-            if member and member[0].connection is connection:
-                member[0].connection = None
-                self._emit({"type": "worker", **member[0].to_wire(False)})
-
-        connection.on_data = receive
-        connection.on_close = closed
-        if rest:
-            receive(rest)
-
-    def state(self) -> list[dict[str, Any]]:
-        """All members as they stand in the stream."""
-        return [member.to_wire(member is self._own) for member in self._members.values()]
-
-    def _hello(self, connection: Connection, line: dict[str, Any]) -> Member | None:
-        worker, uid = whole(line.get("worker")), line.get("uid")
-        if line.get("type") != "hello" or worker is None or not isinstance(uid, str) or len(uid) > 64:
+        None where something has come from the worker since that moment.
+        """
+        row = self._workers.get(worker)
+        if row is not None and row.peer is not None and row.received_at >= since:
             return None
-        if line.get("job") != self._settings.job_uid:
-            return None
-        if not self._table.make_room(worker, self._part):
-            return None
-        before = self._members.get(worker)
-        if before is not None and before.connection is not None:
-            before.connection.close()
-        member = Member(worker, uid, connection)
-        member.seen = whole(line.get("seen")) or 0
-        self._members[worker] = member
-        self._emit({"type": "worker", **member.to_wire(False)})
-        connection.send(self._assignment_line)
-        connection.send_line({"type": "watched", "value": self.followed, "uid": self._settings.pod_uid})
-        if self._inquest.question is not None:
-            connection.send_line(self._inquest.question)
-        failed = self._failed_report()
-        if failed is not None:
-            connection.send_line(_stop_line(failed))
-        return member
+        attempt, steps = self._steps.get(worker, (-1, {}))
+        current = self._assignment is not None and attempt == self._assignment.attempt
+        return min(steps.values(), default=-1) if current else -1
 
-    def _forget(self, worker: int) -> None:
-        self._kept = {key: kept for key, kept in self._kept.items() if key[1] != worker}
-
-    def _from_member(self, member: Member, line: dict[str, Any]) -> None:
-        member.heard_at = time.monotonic()
-        kind = line.get("type")
-        if kind == "report":
-            report = Report.read(line.get("report"))
-            # A member speaks for itself only.
-            if report is not None and report.worker == member.worker:
-                self.take_report(report._replace(uid=member.uid))
-        elif kind == "progress":
-            attempt, at = whole(line.get("attempt")), line.get("at")
-            if attempt is not None and not isinstance(at, bool) and isinstance(at, (int, float)) and 0 <= at < 1e12:
-                try:
-                    ranks = {str(rank): said.to_wire() for rank, said in parse_ranks(line.get("ranks")).items()}
-                except ProtocolError:
-                    return
-                self.take_progress(
-                    member.worker,
-                    {"type": "progress", "attempt": attempt, "worker": member.worker, "ranks": ranks, "at": at},
-                )
-        elif kind == "stalled":
-            self.take_stall(whole(line.get("attempt")) or 0)
-        elif kind == "evidence":
-            attempt = whole(line.get("attempt"))
-            if attempt is not None:
-                self.take_evidence(member.worker, evidence_line(attempt, member.worker, line.get("ranks")))
-        elif kind == "environment":
-            member.environment = clean_environment(line.get("environment"))
-            member.environment_attempt = whole(line.get("attempt")) or 0
-            self._compare_environments()
-        elif kind == "seen":
-            seen = whole(line.get("attempt"))
-            if seen is not None and seen > member.seen:
-                member.seen = seen
-                self._emit({"type": "worker", **member.to_wire(False)})
-
-    def _taking_part(self) -> frozenset[int]:
-        return self._part
-
-    def _steps(self, worker: int, since: float) -> Optional[int]:
-        """How far a worker was by its last progress, its slowest rank; -1 where it never said, None where it was heard
-        since that moment."""
-        member = self._members.get(worker)
-        if member is not None and member.connected and member.heard_at >= since:
-            return None
-        attempt, step = self._reached.get(worker, (-1, -1))
-        return step if self._assignment is not None and attempt == self._assignment.attempt else -1
-
-    def _lose(self, attempt: int, workers: list[int], sentence: str) -> None:
-        """Report workers whose agents don't answer. One that comes back joins again and is told what became of it."""
-        for worker in workers:
-            member = self._members.get(worker)
-            if member is not None and member.connection is not None and not member.connection.closed:
-                member.connection.close()
-                member.connection.on_close()
-            uid = member.uid if member is not None else self._expected_uid(worker)
-            lost = Report(attempt, worker, uid, "Failed", reason="AgentLost", error=sentence, at=time.time())
-            self.take_report(lost)
+    def _report_lost(self, silent: Silent, wall: float) -> None:
+        """Report workers whose agents don't answer. One that comes back joins again and learns what became of it."""
+        for worker in silent.workers:
+            row = self._workers.get(worker)
+            if row is not None and row.peer is not None:
+                self._actions.append(Close(row.peer))
+                self._lose_connection(row.peer)
+            uid = row.uid if row is not None else self._expected_uid(worker)
+            self._record(
+                Report(silent.attempt, worker, uid, "Failed", reason="AgentLost", error=silent.message, at=wall)
+            )
 
     def _expected_uid(self, worker: int) -> str:
-        """The pod that the assignment names for a worker; empty in the first attempt, which names none."""
+        """Returns the pod that the assignment names for a worker; empty in the first attempt, which names none."""
         assignment = self._assignment
         if assignment is None or assignment.uids is None or worker not in assignment.workers:
             return ""
         return assignment.uids[assignment.workers.index(worker)]
-
-    def _tell_inquest(self, line: dict[str, Any]) -> None:
-        self._table.tell(json_line(line))
-        self._on_inquest(line)
-
-    def _stop_all(self, report: Report) -> None:
-        stop = _stop_line(report)
-        self._table.tell(json_line(stop))
-        self._on_stop(report.attempt, stop["graceSeconds"], stop["afterSeconds"])
-
-    def _failed_report(self) -> Report | None:
-        if self._assignment is None:
-            return None
-        failed = [
-            kept.report
-            for (attempt, _), kept in self._kept.items()
-            if attempt == self._assignment.attempt and kept.report.state == "Failed"
-        ]
-        return max(failed, key=lambda report: report.culprit, default=None)
-
-    def _tell_acked(self, report: Report) -> None:
-        # Only what has ended is acknowledged: an answer to `Starting` could else be taken for one to `Failed`.
-        if not report.ended:
-            return
-        if report.worker == self._settings.worker:
-            self._on_acked(report.attempt)
-            return
-        member = self._members.get(report.worker)
-        if member is not None and member.connected and member.connection is not None and member.uid == report.uid:
-            member.connection.send_line({"type": "ack", "attempt": report.attempt})
-
-    def _tell_followed(self) -> None:
-        self._table.tell(json_line({"type": "watched", "value": self.followed}))
-        self._on_followed()
 
     def _compare_environments(self) -> None:
         """Once all workers have started an attempt: fail it where they differ in what must be equal."""
         assignment = self._assignment
         if assignment is None or assignment.attempt <= self._mismatched_attempt:
             return
-        members = [self._members.get(worker) for worker in assignment.workers]
-        environments: dict[int, dict[str, str]] = {}
-        for worker, member in zip(assignment.workers, members):
-            if member is None or member.environment_attempt != assignment.attempt:
-                return
-            environments[worker] = member.environment
-        lines = mismatches(environments)
-        if not lines:
+        rows = [self._workers.get(worker) for worker in assignment.workers]
+        environments = {
+            row.worker: row.environment
+            for row in rows
+            if row is not None and row.environment_attempt == assignment.attempt
+        }
+        if len(environments) < len(rows):
             return
-        self._mismatched_attempt = assignment.attempt
-        message = json_line({"type": "mismatch", "attempt": assignment.attempt, "lines": lines})
-        for member in members:
-            if member is not None and member.connected and member.connection is not None:
-                member.connection.send(message)
-        self._on_mismatch(assignment.attempt, lines)
+        lines = mismatches(environments)
+        if lines:
+            self._mismatched_attempt = assignment.attempt
+            message = Mismatch(assignment.attempt, tuple(lines))
+            peers = tuple(row.peer for row in rows if row is not None and row.peer is not None)
+            self._send(peers, json_line(message.to_wire()))
+            self._actions.append(Deliver(message))
 
-    def _emit(self, line: dict[str, Any]) -> None:
-        self._emit_line(json_line(line))
+    # What it has to say
 
-    def _emit_line(self, line: bytes) -> None:
-        data = chunk(line)
-        for stream in list(self._streams):
-            stream.send(data)
+    def _announce(self, now: float) -> None:
+        """Send all followers whether an operator watches, where that has changed."""
+        watched = self.is_watched(now)
+        if watched != self._announced:
+            self._announced = watched
+            self._send(self._workers.peers(), json_line(Watched(watched).to_wire()))
 
-    def _stream_closed(self, connection: Connection) -> None:
-        if connection in self._streams:
-            self._streams.remove(connection)
-            if not self._streams:
-                self._followed_until = time.monotonic() + RECONNECT_SECONDS
-                self._loop.call_later(RECONNECT_SECONDS, self._tell_followed)
+    def _send_all(self, message: LeaderMessage) -> None:
+        self._send(self._workers.peers(), json_line(message.to_wire()))
+        self._actions.append(Deliver(message))
 
-    def _ping(self) -> None:
-        self._emit({"type": "ping"})
-        line = json_line({"type": "ping"})
-        self._table.turn_away_late()
-        silent_since = time.monotonic() - SILENCE_SECONDS
-        for member in self._members.values():
-            connection = member.connection
-            if connection is None or connection.closed:
-                continue
-            if member.heard_at < silent_since:
-                connection.close()
-                connection.on_close()
-            else:
-                connection.send(line)
+    def _send(self, peers: tuple[int, ...], data: bytes) -> None:
+        if peers and data:
+            self._actions.append(Send(peers, data))
 
+    def _publish(self, line: StreamLine) -> None:
+        if self._streams:
+            self._publish_data(json_line(line.to_wire()))
 
-def clean_environment(value: Any) -> dict[str, str]:
-    """Bound what a member says of its environment."""
-    if not isinstance(value, dict):
-        return {}
-    return {text(name, 64): text(said, 256) for name, said in list(value.items())[:64]}
+    def _publish_data(self, data: bytes) -> None:
+        if self._streams:
+            self._actions.append(Publish(tuple(self._streams), data))
+
+    def _drain(self) -> list[LeaderAction]:
+        actions, self._actions = self._actions, []
+        return actions
 
 
-def _stop_line(report: Report) -> dict[str, Any]:
+def _part(ranks: Iterable[int]) -> int:
+    """Names a line of a worker by its ranks, because one with many sends several."""
+    return min(ranks, default=0)
+
+
+def _stop(report: Report) -> Stop:
+    """The order to stop an attempt in which this worker has failed."""
     # After a mere broken connection the rank at fault may still be on its way out: SIGTERM would hide its exit code.
-    after = 0.0 if report.culprit else FAILURE_GRACE
-    return {
-        "type": "stop",
-        "attempt": report.attempt,
-        "graceSeconds": FAILURE_GRACE,
-        "afterSeconds": after,
-        "report": report.to_wire(),
-    }
+    return Stop(report.attempt, FAILURE_GRACE, 0.0 if report.culprit else FAILURE_GRACE, report)

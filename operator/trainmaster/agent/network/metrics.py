@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Optional
 
+from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 from trainmaster.wire.states import STATES
 
-_OF_RANKS = (
+_METRICS_OF_RANKS = (
     ("step", "trainmaster_step", "Steps done by a rank."),
-    ("totalSteps", "trainmaster_total_steps", "Steps that a rank is going to do."),
+    ("total_steps", "trainmaster_total_steps", "Steps that a rank is going to do."),
     ("loss", "trainmaster_loss", "A rank's last loss."),
-    ("samplesPerSecond", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
-    ("stepSeconds", "trainmaster_step_seconds", "A rank's own time for a step."),
+    ("samples_per_second", "trainmaster_samples_per_second", "Samples a second, as a rank says."),
+    ("step_seconds", "trainmaster_step_seconds", "A rank's own time for a step."),
 )
 
 
-def render_metrics(job: str, worker: int, report: Optional[Report], ranks: Mapping[str, Mapping[str, Any]]) -> str:
-    """The whole page."""
+def render_metrics(job: str, worker: int, report: Optional[Report], ranks: Mapping[int, RankProgress]) -> str:
+    """Returns the whole page."""
     labels = f'job="{_escape(job)}",worker="{worker}"'
     lines = [
         "# HELP trainmaster_attempt The newest attempt that this worker took part in.",
@@ -29,11 +30,12 @@ def render_metrics(job: str, worker: int, report: Optional[Report], ranks: Mappi
     ]
     state = report.state if report else "Waiting"
     lines += [f'trainmaster_worker_state{{{labels},state="{name}"}} {int(name == state)}' for name in STATES]
-    for field, metric, help_text in _OF_RANKS:
-        values = [(rank, progress[field]) for rank, progress in ranks.items() if field in progress]
-        if values:
+    for field, metric, help_text in _METRICS_OF_RANKS:
+        values = [(rank, getattr(progress, field)) for rank, progress in ranks.items()]
+        known = [(rank, value) for rank, value in values if value is not None]
+        if known:
             lines += [f"# HELP {metric} {help_text}", f"# TYPE {metric} gauge"]
-            lines += [f'{metric}{{{labels},rank="{_escape(rank)}"}} {value}' for rank, value in values]
+            lines += [f'{metric}{{{labels},rank="{rank}"}} {value}' for rank, value in known]
     return "\n".join(lines) + "\n"
 
 

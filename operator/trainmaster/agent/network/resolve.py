@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import NamedTuple
 
 from trainmaster.agent.loop import Loop
+from trainmaster.agent.network.events import Resolved
 
 MAX_HOSTS_BYTES = 1_048_576
 
 
-class Resolved(NamedTuple):
-    """An address and its family, or the problem."""
-
-    family: int
-    address: str
-    problem: str = ""
-
-
-def resolve(loop: Loop, name: str, hosts_file: str, done: Callable[[Resolved], None]) -> None:
-    """Look a name up and call back: at once for an address or a name in the hosts file."""
+def resolve(loop: Loop, number: int, name: str, hosts_file: str, put: Callable[[Resolved], None]) -> None:
+    """Put the address of a try's host into the queue: at once for an address or a name in the hosts file."""
     address = name if _family(name) else lookup_hosts(hosts_file, name)
     if address:
-        done(Resolved(_family(address), address))
+        put(Resolved(number, _family(address), address))
         return
     import threading
 
     def ask() -> None:
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0]
-            result = Resolved(found[0], str(found[4][0]))
+            result = Resolved(number, found[0], str(found[4][0]))
         except (OSError, UnicodeError) as error:
-            result = Resolved(0, "", str(error))
-        loop.call_from_thread(lambda: done(result))
+            result = Resolved(number, 0, "", str(error))
+        loop.call_from_thread(lambda: put(result))
 
     threading.Thread(target=ask, name="resolve", daemon=True).start()
 
 
 def lookup_hosts(path: str, name: str) -> str:
-    """The address of a name in a file like /etc/hosts (hosts(5)), or ""."""
+    """Returns the address of a name in a file like /etc/hosts (hosts(5)), or ""."""
     if not path:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Connections that have not shown the token: few in all, fewer of each address, and a newcomer always gets in.
+"""The connections that haven't shown the token: few in all, fewer of each address, and a newcomer always gets in.
 
 Nobody knows which addresses the kubelet's probe and the operator come from (a node, a proxy, a service mesh's
 sidecar), so no place is reserved for them by address. Instead the oldest connection of the address that has most gives
@@ -12,17 +12,17 @@ import resource
 import socket
 from typing import Generic, Optional, TypeVar
 
-MAX_STRANGERS = 128
+MAX_UNAUTHENTICATED = 128
 MAX_OF_ADDRESS = 16
 DESCRIPTORS_SHARE = 4
-"""They take at most this part of the process's descriptors (a fourth): the ranks' files and pipes need some too."""
+"""They get at most this part of the process's descriptors (a fourth): the ranks' files and pipes need some too."""
 T = TypeVar("T")
 
 
-class Strangers(Generic[T]):
+class Unauthenticated(Generic[T]):
     """See the module. The items of an address are in the order in which they came."""
 
-    def __init__(self, most: int = MAX_STRANGERS) -> None:
+    def __init__(self, most: int = MAX_UNAUTHENTICATED) -> None:
         self._most = most
         self._by_address: dict[str, dict[T, None]] = {}
         self._count = 0
@@ -31,18 +31,18 @@ class Strangers(Generic[T]):
         return self._count
 
     def all(self) -> list[T]:
-        """Everybody who is in."""
+        """Returns everybody who is in."""
         return [item for items in self._by_address.values() for item in items]
 
     def in_the_way(self, address: str) -> Optional[T]:
-        """Who has to leave before one more of the address comes in; None where there is room."""
+        """Returns who has to leave before one more of the address comes in; None where there is room."""
         own = self._by_address.get(address, {})
         if len(own) >= MAX_OF_ADDRESS:
             return next(iter(own))
         return self.first_to_leave() if self._count >= self._most else None
 
     def first_to_leave(self) -> Optional[T]:
-        """The oldest of the address that has most; None where there is nobody."""
+        """Returns the oldest of the address that has most; None where there is nobody."""
         most = max(self._by_address, key=lambda address: len(self._by_address[address]), default=None)
         return None if most is None else next(iter(self._by_address[most]))
 
@@ -61,14 +61,15 @@ class Strangers(Generic[T]):
                 del self._by_address[address]
 
 
-def room_for_strangers() -> int:
-    """How many there may be in this process."""
+def room_for_unauthenticated() -> int:
+    """Returns how many there may be in this process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return MAX_STRANGERS if limit == resource.RLIM_INFINITY else max(1, min(MAX_STRANGERS, limit // DESCRIPTORS_SHARE))
+    most = MAX_UNAUTHENTICATED if limit == resource.RLIM_INFINITY else limit // DESCRIPTORS_SHARE
+    return max(1, min(MAX_UNAUTHENTICATED, most))
 
 
 def group_of(address: str) -> str:
-    """The addresses that count as one: of IPv6 the /64 that one machine usually has to itself."""
+    """Names the addresses that count as one: of IPv6 the /64 that one machine usually has to itself."""
     if ":" not in address:
         return address
     packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])

@@ -1,95 +1,119 @@
-"""The members that have joined a lead: who they are, who may still come in, and what is said to all of them.
+"""The leader's table of workers: who has joined, who may still come in, and who gives way.
 
-What one member may have kept and queued here is bounded, so their number is too: by the job's workers, and a few more.
+What one follower may have kept and queued here is bounded, so their number is too: the job's workers, and a few more.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, Optional
+from collections.abc import Iterator
+from typing import Optional
 
-from trainmaster.agent.network.connection import Connection
+from trainmaster.wire.stream import WorkerLine
 
 MAX_OTHERS = 256
-"""Members that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
+"""Followers that the assignment doesn't name, such as pods that wait for an elastic job to grow."""
 MAX_ARRIVING = 256
 HELLO_SECONDS = 10.0
 """Who has joined says within so long who it is."""
 
 
-class Member:
-    """One worker as the lead knows it."""
+class Worker:
+    """One worker as the leader knows it."""
 
-    def __init__(self, worker: int, uid: str, connection: Optional[Connection]) -> None:
+    def __init__(self, worker: int, uid: str, peer: Optional[int], now: float) -> None:
         self.worker = worker
         self.uid = uid
-        self.connection = connection
+        self.peer = peer
+        """Its connection; None where it isn't connected."""
         self.seen = 0
-        self.heard_at = time.monotonic()
+        self.received_at = now
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
         """The attempt that started in this environment: files such as the configuration may change between two."""
 
-    @property
-    def connected(self) -> bool:
-        """Whether the lead can tell it something."""
-        return self.connection is not None and not self.connection.closed
 
-    def to_wire(self, own: bool) -> dict[str, Any]:
-        """Its entry in the stream."""
-        return {"worker": self.worker, "uid": self.uid, "seen": self.seen, "connected": own or self.connected}
+class Workers:
+    """The table, by worker index and by connection; `own` is the leader's own worker."""
 
-
-class Members:
-    """The table by worker index; `own` is the lead's worker, `forgotten` is called with a worker that gave way."""
-
-    def __init__(self, own: Member, forgotten: Callable[[int], None]) -> None:
+    def __init__(self, own: Worker) -> None:
         self.own = own
-        self.by_worker = {own.worker: own}
-        self._forgotten = forgotten
-        self._arriving: dict[Connection, float] = {}
-        """Who has joined and not yet said who it is, and since when."""
+        self._by_worker = {own.worker: own}
+        self._by_peer: dict[int, Worker] = {}
+        self._arriving: dict[int, float] = {}
+        """The connections that haven't said who they are, and since when."""
 
-    def arrive(self, connection: Connection) -> None:
-        """A connection that will say who it is; the oldest such one gives way where there are too many."""
-        while len(self._arriving) >= MAX_ARRIVING:
-            self.turn_away(next(iter(self._arriving)))
-        self._arriving[connection] = time.monotonic()
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._by_worker.values())
 
-    def arrived(self, connection: Connection) -> None:
-        """It has said who it is, or has gone."""
-        self._arriving.pop(connection, None)
+    def get(self, worker: int) -> Optional[Worker]:
+        """Returns a worker's row; None where it never joined."""
+        return self._by_worker.get(worker)
 
-    def turn_away(self, connection: Connection) -> None:
-        """Close a connection that didn't say who it is, or may not come in."""
-        self.arrived(connection)
-        connection.close()
+    def of(self, peer: int) -> Optional[Worker]:
+        """Returns whose connection it is; None of one that hasn't said who it is, or has been closed."""
+        return self._by_peer.get(peer)
 
-    def turn_away_late(self) -> None:
-        """Close those that should have said who they are by now."""
-        late = time.monotonic() - HELLO_SECONDS
-        for connection in [one for one, since in self._arriving.items() if since < late]:
-            self.turn_away(connection)
+    def peers(self) -> tuple[int, ...]:
+        """Returns all followers' connections."""
+        return tuple(self._by_peer)
 
-    def make_room(self, worker: int, named: frozenset[int]) -> bool:
-        """Whether a worker may come in; one that isn't `named` by the assignment may need another's place."""
+    def line(self, row: Worker) -> WorkerLine:
+        """Returns a worker's entry in the stream."""
+        return WorkerLine(row.worker, row.uid, row.seen, row is self.own or row.peer is not None)
+
+    def arrive(self, peer: int, now: float) -> Optional[int]:
+        """Add a connection that will say who it is; returns the one that has to be closed for it, if any."""
+        closed = next(iter(self._arriving)) if len(self._arriving) >= MAX_ARRIVING else None
+        if closed is not None:
+            del self._arriving[closed]
+        self._arriving[peer] = now
+        return closed
+
+    def is_arriving(self, peer: int) -> bool:
+        """Whether a connection hasn't said who it is yet."""
+        return peer in self._arriving
+
+    def late(self, now: float) -> list[int]:
+        """Remove and return those that should have said who they are by now."""
+        found = [peer for peer, since in self._arriving.items() if now - since > HELLO_SECONDS]
+        for peer in found:
+            del self._arriving[peer]
+        return found
+
+    def admit(self, worker: int, named: frozenset[int]) -> tuple[bool, Optional[int]]:
+        """Returns whether a worker may come in, and the one that loses its row for it, if any.
+
+        One that isn't `named` by the assignment may need the place of another such one, which isn't connected.
+        """
         if worker == self.own.worker:
-            return False
-        if worker in named or worker in self.by_worker:
-            return True
-        others = [member for member in self.by_worker.values() if member.worker not in named and member is not self.own]
+            return False, None
+        if worker in named or worker in self._by_worker:
+            return True, None
+        others = [row for row in self if row.worker not in named and row is not self.own]
         if len(others) < MAX_OTHERS:
-            return True
-        gone = next((member for member in others if not member.connected), None)
+            return True, None
+        gone = next((row for row in others if row.peer is None), None)
         if gone is None:
-            return False
-        del self.by_worker[gone.worker]
-        self._forgotten(gone.worker)
-        return True
+            return False, None
+        del self._by_worker[gone.worker]
+        return True, gone.worker
 
-    def tell(self, line: bytes) -> None:
-        """Send a line to all who are connected."""
-        for member in self.by_worker.values():
-            if member.connected and member.connection is not None:
-                member.connection.send(line)
+    def join(self, row: Worker) -> Optional[int]:
+        """A follower has said who it is. Returns its earlier connection, which has to be closed, if there is one."""
+        before = self._by_worker.get(row.worker)
+        closed = None if before is None else before.peer
+        if closed is not None:
+            del self._by_peer[closed]
+        self._by_worker[row.worker] = row
+        if row.peer is not None:
+            self._arriving.pop(row.peer, None)
+            self._by_peer[row.peer] = row
+        return closed
+
+    def leave(self, peer: int) -> Optional[Worker]:
+        """A connection has ended. Returns its worker, None where it hadn't said who it is."""
+        self._arriving.pop(peer, None)
+        row = self._by_peer.pop(peer, None)
+        if row is not None:
+            row.peer = None
+        return row

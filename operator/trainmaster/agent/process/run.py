@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.evidence import Rank
+from trainmaster.agent.hang.evidence import RankProcess
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Terminate
@@ -48,7 +47,7 @@ class RunProcesses:
         assignment: Assignment,
         node_rank: int,
         printers: tuple[Printer, Printer],
-        events: deque[Event],
+        put: Callable[[Event], None],
     ) -> None:
         self.attempt = assignment.attempt
         self.node_rank = node_rank
@@ -59,7 +58,7 @@ class RunProcesses:
         self._settings = settings
         self._assignment = assignment
         self._stdout, self._stderr = printers
-        self._events = events
+        self._put = put
         self._folder = launcher.attempt_dir(settings, assignment.attempt)
         self._launcher_pid = 0
         self._launcher_ended = False
@@ -130,7 +129,7 @@ class RunProcesses:
         if self._wraps_ranks and local_rank is not None and ending.signal == signal.SIGTERM:
             living = {rank_pid for rank, rank_pid in self.pids.items() if rank not in self._ended}
             unseen = frozenset(filter(children.has_ended, living))
-        self._events.append(ProcessEnded(pid, ending, unseen))
+        self._put(ProcessEnded(pid, ending, unseen))
 
     def terminate(self, action: Terminate) -> None:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
@@ -145,7 +144,7 @@ class RunProcesses:
             children.send(rest, signal.SIGKILL)
         elif self._launcher_ended:
             self._close()
-            self._events.append(RunEmptied())
+            self._put(RunEmptied())
             return
         self._loop.call_later(SWEEP_SECONDS[min(self._sweeps, len(SWEEP_SECONDS) - 1)], self.sweep)
         self._sweeps += 1
@@ -162,7 +161,7 @@ class RunProcesses:
         """Returns what a launcher that ended has printed last."""
         return LauncherExamined(action.ending, self._last_lines("launcher.err", "launcher.out"), self._oom_kills())
 
-    def questionable(self) -> list[Rank]:
+    def questionable(self) -> list[RankProcess]:
         """The ranks that live, and where they may print their stacks."""
         found = []
         for local_rank, pid in sorted(self._rank_pids().items()):
@@ -171,7 +170,7 @@ class RunProcesses:
                 stacks = os.path.join(self._folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
                 printed = self._log_path(f"rank-{local_rank if self._wraps_ranks else 0}.err")
-                found.append(Rank(rank, pid, (stacks, printed), self._environ))
+                found.append(RankProcess(rank, pid, (stacks, printed), self._environ))
         return found
 
     def pid_of(self, local_rank: int) -> int:
@@ -266,7 +265,7 @@ class RunProcesses:
 
     def _rank_started(self, local_rank: int, pid: int) -> None:
         self.pids[local_rank] = pid
-        self._events.append(RankStarted(local_rank, pid))
+        self._put(RankStarted(local_rank, pid))
         pidfd_open = getattr(os, "pidfd_open", None)
         try:
             fd = -1 if pidfd_open is None else pidfd_open(pid)

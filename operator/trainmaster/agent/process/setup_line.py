@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop
@@ -25,13 +24,18 @@ class SetupLine:
     """Runs the line; puts `SetupEnded` once for each time that it was started and not cancelled."""
 
     def __init__(
-        self, loop: Loop, line: str, base: Mapping[str, str], printers: tuple[Printer, Printer], events: deque[Event]
+        self,
+        loop: Loop,
+        line: str,
+        base: Mapping[str, str],
+        printers: tuple[Printer, Printer],
+        put: Callable[[Event], None],
     ) -> None:
         self._loop = loop
         self._line = line
         self._base = base
         self._printers = printers
-        self._events = events
+        self._put = put
         self._pid = 0
         self._environment_fd = -1
         self._environment = bytearray()
@@ -44,7 +48,7 @@ class SetupLine:
             self._spawn()
         except LaunchError as error:
             self._close()
-            self._events.append(SetupEnded(None, error=f"spec.setup: {error}"))
+            self._put(SetupEnded(None, error=f"spec.setup: {error}"))
 
     def cancel(self) -> None:
         """Kill what runs of it."""
@@ -60,13 +64,13 @@ class SetupLine:
         self._read_environment(0)
         self._pid = 0
         if ending.exit_code != 0:
-            self._events.append(SetupEnded(None, *ending, self._failure(ending)))
+            self._put(SetupEnded(None, *ending, self._failure(ending)))
         else:
             pairs = (entry.partition(b"=") for entry in bytes(self._environment).split(b"\0") if b"=" in entry)
             environ = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name}
             if environ.get("TRAINMASTER_ATTEMPT") == "setup":
                 del environ["TRAINMASTER_ATTEMPT"]
-            self._events.append(SetupEnded(environ))
+            self._put(SetupEnded(environ))
         self._close()
 
     def _failure(self, ending: Ending) -> str:

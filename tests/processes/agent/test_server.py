@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -15,9 +18,11 @@ from tests.signer import TOKEN, environment
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.network import http, server, unauthenticated
-from trainmaster.agent.network.server import Handlers, Server
-from trainmaster.agent.network.unauthenticated import Strangers, group_of
+from trainmaster.agent.network.events import Closed, MetricsRequested, Pushed, Readable, StateRequested
+from trainmaster.agent.network.server import Server
+from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of
 from trainmaster.agent.settings import read_settings
+from trainmaster.wire.errors import ProtocolError
 
 from .agents import AGENT, Agent, Job, free_port, until
 
@@ -52,7 +57,7 @@ def addresses(count: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("sources", "held"),
-    [(["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS), (addresses(400), unauthenticated.MAX_STRANGERS)],
+    [(["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS), (addresses(400), unauthenticated.MAX_UNAUTHENTICATED)],
     ids=["one-address", "many-addresses"],
 )
 def test_who_holds_connections_keeps_nobody_out(job: Job, sources: list[str], held: int) -> None:
@@ -107,28 +112,30 @@ class Port:
         self.metrics_made = 0
         environ = {**environment(), "TRAINMASTER_WORKER": "0", "TRAINMASTER_POD_IP": self.address[0]}
         settings = read_settings({**environ, "TRAINMASTER_AGENT_PORT": str(self.address[1])})
-
-        def metrics() -> str:
-            self.metrics_made += 1
-            return "x 1\n"
-
-        nothing: Callable[..., None] = lambda *_: None  # noqa: E731
-        self.server = Server(
-            self.loop,
-            settings,
-            Handlers(
-                token=lambda: TOKEN,
-                read=Authority(settings).read,
-                offer=lambda assignment: assignment,
-                acknowledge=nothing,
-                stream=nothing,
-                join=nothing,
-                state=lambda: {},
-                metrics=metrics,
-            ),
-        )
+        self.authority = Authority(settings)
+        self.queue: deque[Any] = deque()
+        self.server = Server(self.loop, settings, self.queue.append, itertools.count(1))
         self.server.open()
         self.clients: list[socket.socket] = []
+
+    def turn(self, seconds: float) -> None:
+        """One round of the loop, and of an executor that answers what it is asked."""
+        self.loop.run_once(seconds)
+        while self.queue:
+            event = self.queue.popleft()
+            if isinstance(event, Readable):
+                self.server.read(event.peer)
+            elif isinstance(event, Closed):
+                self.server.closed(event.peer)
+            elif isinstance(event, MetricsRequested):
+                self.metrics_made += 1
+                self.server.show_metrics("x 1\n")
+            elif isinstance(event, StateRequested):
+                self.server.answer(event.peer, http.response(200, "{}"))
+            elif isinstance(event, Pushed):
+                with pytest.raises(ProtocolError):
+                    self.authority.read(event.data)
+                self.server.answer(event.peer, http.response(400, "no assignment\n"))
 
     def connect(self, data: bytes = b"") -> socket.socket:
         sock = socket.create_connection(self.address, timeout=10)
@@ -143,7 +150,7 @@ class Port:
 
         def ended() -> bool:
             nonlocal text
-            self.loop.run_once(0.01)
+            self.turn(0.01)
             try:
                 data = sock.recv(65_536)
             except BlockingIOError:
@@ -173,11 +180,11 @@ def test_who_never_ends_its_request_is_sent_away_when_the_time_is_over(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, silent = port.connect(b"GET /healthz HT"), port.connect()
-    port.loop.run_once(1.0)
-    port.loop.run_once(0.0)
+    port.turn(1.0)
+    port.turn(0.0)
     monkeypatch.setattr(server, "REQUEST_SECONDS", 1e6)
     late = port.connect(b"GET /healthz HT")
-    port.loop.run_once(1.0)
+    port.turn(1.0)
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + 20.0)
     assert b" 408 " in port.answer(slow) and port.answer(silent) == b""
@@ -185,20 +192,20 @@ def test_who_never_ends_its_request_is_sent_away_when_the_time_is_over(
     assert port.answer(late).endswith(b"ok")
 
 
-def test_what_strangers_send_is_kept_to_a_bound(port: Port) -> None:
+def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
     half = b"GET /healthz HTTP/1.1\r\nx: " + b"y" * 8_000
     for _ in range(100):
         port.connect(half)
     for _ in range(100):
-        port.loop.run_once(0.0)
-    kept = [len(exchange._requests) for exchange in port.server._strangers.all()]
+        port.turn(0.0)
+    kept = [len(exchange._requests) for exchange in port.server._unauthenticated.all()]
     assert len(kept) == unauthenticated.MAX_OF_ADDRESS
-    assert max(kept) <= http.MAX_HEAD_BYTES + server.STRANGERS_READ_BYTES
+    assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 
 
 def test_who_sends_its_request_is_answered_though_a_flood_pushes_it_out(port: Port) -> None:
     probe = port.connect()
-    port.loop.run_once(1.0)
+    port.turn(1.0)
     for _ in range(100):
         port.connect()
     probe.sendall(HEALTHZ)
@@ -210,14 +217,14 @@ def test_a_flood_doesnt_keep_the_loop_from_its_other_work(port: Port) -> None:
     between: list[int] = []
 
     def work(_events: int) -> None:
-        between.append(len(port.server._strangers))
+        between.append(len(port.server._unauthenticated))
 
     port.loop.watch(read_end, READ, work)
     os.write(write_end, b".")
     for _ in range(15):
         port.connect()
     while not between or between[-1] < 15:
-        port.loop.run_once(0.0)
+        port.turn(0.0)
     assert max(after - before for before, after in zip([0, *between], between, strict=False)) <= server.ACCEPTS_AT_ONCE
     for end in (read_end, write_end):
         os.close(end)
@@ -242,7 +249,7 @@ def test_without_descriptors_the_port_waits_instead_of_trying_again_and_again(
     client = port.connect(HEALTHZ)
     monkeypatch.setattr(port.server, "_socket", Short())
     for _ in range(20):
-        port.loop.run_once(0.0)
+        port.turn(0.0)
     assert len(tries) < 3
     monkeypatch.setattr(port.server, "_socket", listener)
     assert port.answer(client).endswith(b"ok"), "it listens again after a moment"
@@ -258,11 +265,11 @@ def test_metrics_are_made_once_for_all_who_ask_within_a_second(port: Port, monke
 def test_who_shows_the_token_keeps_its_connection_and_few_of_them(port: Port) -> None:
     socks = [port.connect(STATE) for _ in range(server.MAX_KNOWN + 3)]
     for _ in range(100):
-        port.loop.run_once(0.0)
-    assert len(port.server._known) == server.MAX_KNOWN and len(port.server._strangers) == 0
+        port.turn(0.0)
+    assert len(port.server._known) == server.MAX_KNOWN and len(port.server._unauthenticated) == 0
     socks[-1].recv(1_000)
     socks[-1].sendall(STATE)
-    port.loop.run_once(1.0)
+    port.turn(1.0)
     assert socks[-1].recv(1_000).startswith(b"HTTP/1.1 200 OK")
 
 
@@ -277,7 +284,7 @@ def test_a_body_that_is_no_request_is_refused_with_the_token_too(port: Port, pat
 
 
 def test_the_address_that_has_most_makes_room() -> None:
-    room: Strangers[str] = Strangers(4)
+    room: Unauthenticated[str] = Unauthenticated(4)
     for address, item in (("kubelet", "probe"), ("evil", "a"), ("evil", "b"), ("evil", "c")):
         assert room.in_the_way(address) is None
         room.add(address, item)

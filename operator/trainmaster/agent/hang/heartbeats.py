@@ -1,0 +1,62 @@
+"""The progress files of one worker's ranks (docs/protocol.md, "Progress"). What stands there is a user's."""
+
+from __future__ import annotations
+
+import os
+from typing import Optional
+
+from trainmaster.wire.limits import MAX_PROGRESS_FILE_BYTES
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.values import loads
+
+
+class Heartbeats:
+    """The newest progress of each rank, as `poll` finds it in the files of one attempt."""
+
+    def __init__(self, path: str, ranks: range) -> None:
+        # The plain file is the first rank's, where that doesn't write one of its own.
+        self._files = [(ranks[0], path), *((rank, f"{path}.{rank}") for rank in ranks)]
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self.ranks: dict[int, RankProgress] = {}
+        """The newest well-formed progress of each rank that has written any."""
+        self.progressed_at: dict[int, float] = {}
+        """When each rank's `step` or `section` last changed, on the monotonic clock."""
+
+    def poll(self, now: float) -> bool:
+        """Read what has changed; returns whether anything has."""
+        changed = False
+        for rank, path in self._files:
+            text = self._read(path)
+            progress = None if text is None else parse_progress(text)
+            if progress is None:
+                continue
+            before = self.ranks.get(rank)
+            if before is None or (before.step, before.section) != (progress.step, progress.section):
+                self.progressed_at[rank] = now
+            self.ranks[rank] = progress
+            changed = True
+        return changed
+
+    def _read(self, path: str) -> Optional[bytes]:
+        """Returns what a file holds, if it has changed."""
+        try:
+            status = os.stat(path)
+            seen = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if self._seen.get(path) == seen:
+                return None
+            with open(path, "rb") as file:
+                text = file.read(MAX_PROGRESS_FILE_BYTES + 1)
+        except OSError:
+            return None
+        self._seen[path] = seen
+        return text
+
+
+def parse_progress(text: bytes) -> Optional[RankProgress]:
+    """Returns the well-formed fields of one progress file; None where it isn't a JSON object."""
+    if len(text) > MAX_PROGRESS_FILE_BYTES:
+        return None
+    try:
+        return RankProgress.salvage(loads(text))
+    except ValueError:
+        return None

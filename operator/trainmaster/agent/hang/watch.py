@@ -1,0 +1,145 @@
+"""The watch over one attempt's ranks: it reads how far they are, and carries out what `stall` decides about a stall.
+
+This is the executor's part: whether ranks are silent, and what follows, is decided in `rank_states` and `stall`. What
+the planner has to know, and what has to be sent to the leader, is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Optional, Union
+
+from trainmaster.agent.hang.evidence import POLL_SECONDS, Evidence
+from trainmaster.agent.hang.kernel_view import process_state
+from trainmaster.agent.hang.observation import Observation
+from trainmaster.agent.hang.stacks import main_thread_first
+from trainmaster.agent.hang.stall import CollectEvidence, Contact, FailHung, LeaveLeader, Stall, StallAction, ToLeader
+from trainmaster.agent.planner.events import AttemptFailed, Event, Progressed, RankProvoked, RanksUp
+from trainmaster.agent.planner.state import Now
+from trainmaster.agent.process.launcher import attempt_dir
+from trainmaster.agent.process.run import RunProcesses
+from trainmaster.agent.settings import Settings
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.joining import Collect, Hung, Patience
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.progress import RankProgress
+
+STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
+Found = Union[Event, ToLeader, LeaveLeader]
+
+
+class RankWatch:
+    """See the module. It outlives its run: what was seen last of the ranks is shown until the next attempt."""
+
+    def __init__(self, settings: Settings, run: RunProcesses) -> None:
+        self._settings = settings
+        self._run = run
+        self._first = first = run.first_rank()
+        self._observation = Observation(settings, run.attempt, first, run.started_at)
+        self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
+        self._evidence: Optional[Evidence] = None
+        self._evidence_at = math.inf
+        self._states: dict[int, RankState] = {}
+        """The ranks' states when the evidence was complete."""
+        self._provoked: Optional[FailHung] = None
+        """The hang that is reported when the rank that was provoked has had its time."""
+
+    @property
+    def ranks(self) -> dict[int, RankProgress]:
+        """The newest progress of each rank."""
+        return self._observation.ranks
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due, on the monotonic clock."""
+        observed = math.inf if self._run.ended else self._observation.deadline
+        stalled = self._stall.deadline if self._can_hang else math.inf
+        return min(observed, stalled, self._evidence_at)
+
+    def tick(self, contact: Contact, now: Now) -> list[Found]:
+        """Time has passed."""
+        found: list[Found] = []
+        if not self._run.ended and now.steady >= self._observation.deadline:
+            found += self._observe(contact, now)
+        if self._evidence is not None and now.steady >= self._evidence_at:
+            found += self._poll_evidence(self._evidence, now)
+        if self._can_hang:
+            found += self._perform(self._stall.tick(contact, now.steady), now)
+        return found
+
+    def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
+        """The leader says how a diagnosis goes on."""
+        return self._perform(self._stall.receive(message, now.steady), now)
+
+    def finish(self, now: Now) -> Optional[Progressed]:
+        """Returns what the ranks wrote last: their end is about to be reported, or they are gone."""
+        line = self._observation.finish(now)
+        return None if line is None else Progressed(line)
+
+    def conclude(self, now: Now) -> list[Found]:
+        """Returns why the attempt failed, once a rank that was provoked has had its time."""
+        return [] if self._provoked is None else self._report(self._provoked, now)
+
+    @property
+    def _can_hang(self) -> bool:
+        return not self._run.stopping and not self._run.ended
+
+    def _observe(self, contact: Contact, now: Now) -> list[Found]:
+        found: list[Found] = []
+        was_up = self._observation.up
+        line = self._observation.poll(self._run.up, now)
+        if self._observation.up and not was_up:
+            found.append(RanksUp(self._run.attempt))
+        if line is not None:
+            found.append(Progressed(line))
+        if self._can_hang:
+            states = self._observation.states(now.steady).values()
+            found += self._perform(self._stall.observe(states, contact, now.steady), now)
+        return found
+
+    def _poll_evidence(self, evidence: Evidence, now: Now) -> list[Found]:
+        if not evidence.poll(now.steady):
+            self._evidence_at = now.steady + POLL_SECONDS
+            return []
+        self._evidence_at = math.inf
+        self._states = self._observation.states(now.steady)
+        return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
+
+    def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
+        found: list[Found] = []
+        for action in actions:
+            if isinstance(action, CollectEvidence):
+                folder = attempt_dir(self._settings, self._run.attempt)
+                self._evidence = Evidence(folder, self._run.questionable(), now.steady)
+                self._evidence_at = now.steady + POLL_SECONDS
+            elif not isinstance(action, FailHung):
+                found.append(action)
+            elif self._provoke(action.rank):
+                self._provoked = action
+                found.append(RankProvoked(self._run.attempt))
+            else:
+                found += self._report(action, now)
+        return found
+
+    def _provoke(self, rank: int) -> bool:
+        """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
+        local_rank = rank - self._first
+        if self._evidence is None or self._evidence.stacks(rank):
+            return False
+        return process_state(self._run.pid_of(local_rank)) not in "TtXZ" and self._run.provoke(local_rank)
+
+    def _report(self, hung: FailHung, now: Now) -> list[Found]:
+        """Returns the end of the attempt, and before it the stacks that weren't among the evidence."""
+        found: list[Found] = []
+        stack = view = ""
+        if self._evidence is not None:
+            known = self._evidence.stacks(hung.rank)
+            stack = main_thread_first(known or self._evidence.read_stacks(hung.rank))[:STACK_CHARACTERS]
+            view = self._evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
+            if stack and not known and self._states:
+                states = self._evidence.complete(self._states)
+                found.append(ToLeader(self._stall.evidence_line(states, now.wall)))
+        printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
+        error = "\n".join(filter(None, [stack or printed, view, hung.message]))[-MAX_ERROR_CHARACTERS:]
+        return [*found, AttemptFailed(self._run.attempt, "Hung", error, hung.rank)]

@@ -1,0 +1,57 @@
+"""What the pure parts of this package ask the connections to do. A `peer` is the number of a connection.
+
+The agent's own worker is a follower like the others, whose connection is none: OWN.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Union
+
+from trainmaster.wire.joining import LeaderMessage
+
+OWN = 0
+
+
+class Send(NamedTuple):
+    """Send these lines to followers, or to the leader; the bytes are kept once for all of them."""
+
+    peers: tuple[int, ...]
+    data: bytes
+
+
+class Publish(NamedTuple):
+    """Send these lines on the streams of operators."""
+
+    peers: tuple[int, ...]
+    data: bytes
+
+
+class Close(NamedTuple):
+    """Close a connection; that isn't reported as its end."""
+
+    peer: int
+
+
+class Deliver(NamedTuple):
+    """The leader's message to this agent's own worker."""
+
+    message: LeaderMessage
+
+
+class Try(NamedTuple):
+    """Try to join this host; `number` comes back with the answer."""
+
+    number: int
+    host: str
+
+
+class CancelTry(NamedTuple):
+    """Give up the try that is going on."""
+
+
+class Introduce(NamedTuple):
+    """Say to the leader, which was joined this moment, who this is and what it hasn't received."""
+
+
+LeaderAction = Union[Send, Publish, Close, Deliver]
+FollowerAction = Union[Send, Close, Deliver, Try, CancelTry, Introduce]

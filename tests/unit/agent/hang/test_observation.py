@@ -1,0 +1,100 @@
+"""What is read of the ranks' progress files, when they count as up, and what is published of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.signer import environment
+from trainmaster.agent.hang.heartbeats import Heartbeats, parse_progress
+from trainmaster.agent.hang.observation import FIRST_POLLS_SECONDS, POLL_SECONDS, Observation
+from trainmaster.agent.planner.state import Now
+from trainmaster.agent.settings import read_settings
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.stream import ProgressLine
+
+
+@given(st.binary(max_size=5_000))
+def test_any_progress_file_is_read_or_passed_over(text: bytes) -> None:
+    parse_progress(text)
+
+
+def test_progress_keeps_known_fields_only() -> None:
+    text = (
+        b'{"step":7,"totalSteps":-1,"loss":NaN,"epoch":1.5,"section":"lunch","message":"m","x":1,'
+        b'"result":{"a":1,"b":"c"}}'
+    )
+    kept = parse_progress(text)
+    assert kept is not None and kept.to_wire() == {"step": 7, "epoch": 1.5, "message": "m", "result": {"a": 1}}
+    assert parse_progress(b'{"step":1}' + b" " * 5_000) is None
+
+
+def test_only_a_new_step_or_section_is_progress(tmp_path: Path) -> None:
+    path = tmp_path / "progress"
+    beats = Heartbeats(str(path), range(4, 6))
+    assert not beats.poll(1.0)
+    path.write_text('{"step": 1, "loss": 2}')
+    (tmp_path / "progress.5").write_text('{"step": 1}')
+    assert beats.poll(2.0) and beats.progressed_at == {4: 2.0, 5: 2.0}
+    (tmp_path / "progress.5").write_text('{"step": 1, "loss": 1.5}')
+    assert beats.poll(3.0) and beats.ranks[5].loss == 1.5
+    assert beats.progressed_at == {4: 2.0, 5: 2.0}
+    (tmp_path / "progress.5").write_text('{"step": 1, "section": "checkpoint"}')
+    assert beats.poll(4.0) and beats.progressed_at == {4: 2.0, 5: 4.0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "attempt-3").mkdir()
+    return tmp_path / "attempt-3"
+
+
+def observe(folder: Path, processes: int = 2) -> Observation:
+    """Ranks 4 and up of worker 2, started at 100 s."""
+    environ = {"TRAINMASTER_WORKER": "2", "NPROC_PER_NODE": str(processes), "TRAINMASTER_PROGRESS_TIMEOUT": "10"}
+    settings = read_settings({**environment(), **environ, "TRAINMASTER_STATE_DIR": str(folder.parent)})
+    return Observation(settings, 3, 4, 100.0)
+
+
+def at(seconds: float) -> Now:
+    return Now(seconds, 1_700.0 + seconds)
+
+
+def test_ranks_are_up_when_they_write_or_have_lived_for_a_second(folder: Path) -> None:
+    silent, writing = observe(folder), observe(folder)
+    assert silent.poll(True, at(100.9)) is None and not silent.up
+    assert silent.deadline == pytest.approx(100.9 + FIRST_POLLS_SECONDS)
+    assert silent.poll(True, at(101.1)) is None and silent.up
+    assert silent.deadline == pytest.approx(101.1 + POLL_SECONDS)
+    (folder / "progress.5").write_text('{"section": "setup"}')
+    writing.poll(False, at(100.1))
+    assert not writing.up, "one rank has no process yet"
+    writing.poll(True, at(100.2))
+    assert writing.up
+
+
+def test_lines_come_once_a_second_and_the_last_one_at_the_end(folder: Path) -> None:
+    observation = observe(folder)
+    (folder / "progress.4").write_text('{"step": 1}')
+    line = observation.poll(True, at(100.1))
+    assert line == ProgressLine(3, 2, {4: RankProgress(step=1)}, 1_800.1)
+    (folder / "progress.4").write_text('{"step": 22}')
+    assert observation.poll(True, at(100.6)) is None
+    line = observation.poll(True, at(101.2))
+    assert line is not None and line.ranks[4].step == 22
+    assert observation.poll(True, at(103.0)) is None is observation.finish(at(103.1)), "nothing is new"
+    (folder / "progress.4").write_text('{"step": 333}')
+    line = observation.finish(at(103.2))
+    assert line is not None and line.ranks[4].step == 333
+
+
+def test_ranks_that_never_wrote_are_not_watched(folder: Path) -> None:
+    observation = observe(folder)
+    (folder / "progress.4").write_text('{"step": 1}')
+    observation.poll(True, at(100.5))
+    state = RankState(1, "", 20.0, 10.0, "failurePolicy.hang.progressSeconds")
+    assert observation.states(120.5) == {4: state, 5: RankState()}

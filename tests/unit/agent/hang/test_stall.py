@@ -1,0 +1,118 @@
+"""What a worker does about its own stall, action by action: the leader's conclusion, another leader's, or its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.agent.hang.stall import (
+    ALONE_SECONDS,
+    REJOIN_SECONDS,
+    CollectEvidence,
+    Contact,
+    FailHung,
+    LeaveLeader,
+    Stall,
+    ToLeader,
+)
+from trainmaster.agent.network.lines import json_line
+from trainmaster.agent.planner.state import Now
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.joining import Collect, Hung, Patience, Stalled
+from trainmaster.wire.limits import MAX_LINE_BYTES
+from trainmaster.wire.stream import EvidenceLine, split
+
+LATE = RankState(5, silent_seconds=9.0, limit_seconds=5.0, limit="progressSeconds")
+JOINED, LEADS, NOBODY = Contact(True, True), Contact(True, False), Contact(False, False)
+STALLED = ToLeader(Stalled(3))
+MESSAGE = "rank 2 made no progress for 9 s at step 5; the limit is progressSeconds 5 s"
+
+
+@pytest.fixture
+def stall() -> Stall:
+    """Worker 1 in attempt 3, which has the ranks 2 and 3."""
+    return Stall(3, 1, range(2, 4))
+
+
+def begin(stall: Stall, contact: Contact, now: float = 100.0) -> None:
+    assert stall.observe([RankState(6), LATE], contact, now) == [STALLED, CollectEvidence()]
+    assert stall.observe([LATE], contact, now + 1.0) == [], "it is being diagnosed"
+    assert stall.deadline == now + ALONE_SECONDS
+
+
+def collected(stall: Stall, *, steady: float) -> list[object]:
+    return list(stall.collected({2: LATE, 3: RankState(6)}, Now(steady, 1_700.0)))
+
+
+EVIDENCE = ToLeader(EvidenceLine(3, 1, {2: LATE, 3: RankState(6)}, 1_700.0))
+
+
+def test_no_rank_over_its_limit_is_no_stall(stall: Stall) -> None:
+    assert stall.observe([RankState(5), LATE._replace(silent_seconds=5.0)], JOINED, 100.0) == []
+    assert stall.tick(JOINED, 1e9) == []
+
+
+def test_the_leader_names_this_workers_rank(stall: Stall) -> None:
+    begin(stall, JOINED)
+    assert collected(stall, steady=101.0) == [EVIDENCE]
+    assert stall.receive(Hung(3, 2, "it is rank 2"), 102.0) == [FailHung(2, "it is rank 2")]
+    assert stall.tick(JOINED, 1e9) == []
+
+
+def test_another_workers_rank_is_not_reported_here(stall: Stall) -> None:
+    begin(stall, JOINED)
+    assert stall.receive(Hung(3, 4, "it is rank 4"), 102.0) == []
+
+
+def test_what_this_worker_was_never_asked_to_look_at_it_does_not_report(stall: Stall) -> None:
+    assert stall.receive(Hung(3, 2, "it is rank 2"), 102.0) == []
+
+
+def test_the_leader_asks_on_behalf_of_another_worker(stall: Stall) -> None:
+    assert stall.receive(Collect(3, 1_000), 100.0) == [CollectEvidence()]
+    assert stall.receive(Collect(3, 1_000), 100.5) == [], "it is being collected"
+    assert collected(stall, steady=101.0) == [EVIDENCE]
+    assert stall.receive(Collect(3, 1_000), 105.0) == [CollectEvidence()], "asked again, so collected again"
+
+
+def test_somebody_at_something_long_gives_all_the_time(stall: Stall) -> None:
+    begin(stall, JOINED)
+    assert stall.receive(Patience(3, 45.0), 103.0) == []
+    assert stall.observe([LATE], JOINED, 147.9) == []
+    begin(stall, JOINED, 148.1)
+
+
+def test_a_leader_that_does_not_answer_is_left_once_and_then_this_worker_judges(stall: Stall) -> None:
+    begin(stall, JOINED)
+    collected(stall, steady=101.0)
+    assert stall.tick(JOINED, 103.9) == []
+    assert stall.tick(JOINED, 104.0) == [LeaveLeader()]
+    assert stall.tick(JOINED, 104.0 + REJOIN_SECONDS) == [STALLED]
+    assert stall.tick(JOINED, 106.0 + ALONE_SECONDS) == [FailHung(2, MESSAGE)]
+
+
+def test_a_leader_that_has_answered_is_not_left(stall: Stall) -> None:
+    begin(stall, JOINED)
+    stall.receive(Collect(3, 1_000), 100.1)
+    collected(stall, steady=101.0)
+    assert [type(action) for action in stall.tick(JOINED, 104.0)] == [FailHung]
+
+
+def test_a_worker_that_leads_itself_judges_when_its_own_diagnosis_does_not_end(stall: Stall) -> None:
+    begin(stall, LEADS)
+    collected(stall, steady=101.0)
+    assert [type(action) for action in stall.tick(LEADS, 104.0)] == [FailHung]
+
+
+def test_without_a_leader_it_judges_as_soon_as_it_knows(stall: Stall) -> None:
+    begin(stall, NOBODY)
+    evidence, failed = collected(stall, steady=101.5)
+    assert evidence == EVIDENCE and isinstance(failed, FailHung)
+
+
+def test_evidence_of_many_ranks_keeps_to_lines_and_to_its_bytes(stall: Stall) -> None:
+    ranks = {rank: LATE._replace(text="\n\u00e9" * 9_000) for rank in range(1_000)}
+    lines = split(stall.evidence_line(ranks, 1.0))
+    assert sorted(rank for line in lines for rank in line.ranks) == list(range(1_000)), "none is left out"
+    one = stall.evidence_line({0: ranks[0]}, 1.0)
+    sizes = [len(json_line(line.to_wire())) for line in (*lines, one, stall.evidence_line({}, 1.0))]
+    assert max(sizes) <= MAX_LINE_BYTES and sizes[-2] > 30_000

@@ -1,0 +1,387 @@
+"""The leader's table: what followers and operators are sent for everything that happens, without a connection."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.signer import JOB_UID
+from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
+from trainmaster.agent.network import leader
+from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Publish, Send
+from trainmaster.agent.network.kept_lines import MAX_PARTS, KeptLines
+from trainmaster.agent.network.leader import Leader
+from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS
+from trainmaster.agent.planner.state import Now
+from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.evidence import RankState
+from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Reported, Stalled, Stop
+from trainmaster.wire.limits import MAX_LINE_BYTES
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.report import Report
+from trainmaster.wire.stream import EvidenceLine, ProgressLine
+
+START = 1_000.0
+STREAM = 99
+
+
+def at(seconds: float) -> Now:
+    return Now(START + seconds, 1.7e9 + seconds)
+
+
+class Table:
+    """A leader of worker 0 whose followers are workers with a peer of ten times their index."""
+
+    def __init__(self, workers: int = 3, attempt: int = 3) -> None:
+        self.leader = Leader(0, "uid-0", JOB_UID, START)
+        self.now = 0.0
+        self.assign(workers, attempt)
+
+    def assign(self, workers: int, attempt: int, uids: bool = True) -> list[LeaderAction]:
+        listed = range(workers)
+        hosts = tuple(f"job-{worker}.job.ns.svc" for worker in listed)
+        named = tuple(f"uid-{worker}" for worker in listed) if uids else None
+        assignment = Assignment(JOB_UID, attempt, tuple(listed), named, hosts, 28_000, signed={"attempt": attempt})
+        return self.leader.assign(assignment, at(self.now))
+
+    def join(self, worker: int, /, **fields: Any) -> list[LeaderAction]:
+        self.leader.arrive(worker * 10, at(self.now))
+        hello = {"type": "hello", "job": JOB_UID, "worker": worker, "uid": f"uid-{worker}", "seen": 3, **fields}
+        return self.say(worker * 10, hello)
+
+    def say(self, peer: int, line: dict[str, Any]) -> list[LeaderAction]:
+        return self.leader.receive_line(peer, line, at(self.now))
+
+    def report(self, worker: int, state: str, **fields: Any) -> list[LeaderAction]:
+        report = failed(worker, state=state, **fields)
+        if worker == 0:
+            return self.leader.receive(Reported(report), at(self.now))
+        return self.say(worker * 10, Reported(report).to_wire())
+
+    def tick(self, seconds: float) -> list[LeaderAction]:
+        """Let time pass, and do what is due on the way."""
+        actions: list[LeaderAction] = []
+        until = self.now + seconds
+        while self.leader.deadline <= START + until:
+            self.now = self.leader.deadline - START
+            actions += self.leader.tick(at(self.now))
+        self.now = until
+        return actions
+
+    def connected(self) -> list[int]:
+        return [line.worker for line in self.leader.workers() if line.connected]
+
+
+def failed(worker: int, **fields: Any) -> Report:
+    values: dict[str, Any] = {"attempt": 3, "uid": f"uid-{worker}", "state": "Failed", "reason": "Error", **fields}
+    return Report(worker=worker, **values)
+
+
+def lines(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def sent(actions: list[LeaderAction], kind: type[Send] | type[Publish] = Send) -> dict[str, tuple[int, ...]]:
+    """To which peers each type of line went."""
+    return {line["type"]: action.peers for action in actions if isinstance(action, kind) for line in lines(action.data)}
+
+
+def delivered(actions: list[LeaderAction]) -> list[Any]:
+    return [action.message for action in actions if isinstance(action, Deliver)]
+
+
+def closed(actions: list[LeaderAction]) -> list[int]:
+    return [action.peer for action in actions if isinstance(action, Close)]
+
+
+# Who joins
+
+
+def test_who_joins_is_sent_how_things_stand() -> None:
+    table = Table()
+    assert sent(table.join(1)) == {"assignment": (10,), "watched": (10,)}
+    table.report(0, "Failed", culprit=False)
+    table.leader.receive(Stalled(3), at(0))
+    assert sent(table.join(2)) == {"assignment": (20,), "watched": (20,), "collect": (20,), "stop": (20,)}
+    assert table.connected() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "hello",
+    [
+        {"type": "report"},
+        {"job": "another"},
+        {"worker": "1"},
+        {"worker": -1},
+        {"uid": 7},
+        {"uid": "u" * 65},
+        {"worker": 0},
+    ],
+    ids=str,
+)
+def test_who_does_not_say_who_it_is_is_sent_away(hello: dict[str, Any]) -> None:
+    table = Table()
+    assert closed(table.join(1, **hello)) == [10]
+    assert table.connected() == [0]
+    assert table.join(1, **hello) and table.say(10, {"type": "stalled", "attempt": 3}) == []
+
+
+def test_a_worker_that_joins_again_is_one_worker() -> None:
+    table = Table()
+    table.join(1)
+    table.leader.arrive(11, at(1))
+    again = table.say(11, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": "uid-new", "seen": 3})
+    assert closed(again) == [10]
+    assert [line.uid for line in table.leader.workers()] == ["uid-0", "uid-new"]
+    assert table.leader.leave(10, at(1)) == [], "its earlier connection says nothing of it any more"
+    assert table.connected() == [0, 1]
+    assert table.say(10, Reported(failed(1)).to_wire()) == []
+
+
+def test_who_joins_says_soon_who_it_is() -> None:
+    table = Table()
+    table.join(1)
+    arrived = [table.leader.arrive(peer, at(0)) for peer in range(100, 100 + MAX_ARRIVING + 5)]
+    assert [closed(actions) for actions in arrived[-5:]] == [[100], [101], [102], [103], [104]]
+    late = closed(table.tick(HELLO_SECONDS + leader.PING_SECONDS))
+    assert late == list(range(105, 100 + MAX_ARRIVING + 5)) and table.connected() == [0, 1]
+
+
+def test_workers_that_the_job_does_not_have_are_few() -> None:
+    table = Table()
+    for worker in range(1_000, 1_000 + MAX_OTHERS):
+        assert not closed(table.join(worker))
+    assert closed(table.join(5_000)) == [50_000]
+    assert not closed(table.join(1)), "one that the assignment names"
+    table.report(1_007, "Waiting")
+    table.leader.leave(10_070, at(0))
+    assert not closed(table.join(5_000))
+    assert len(table.leader.workers()) == MAX_OTHERS + 2
+    assert "uid-1007" not in json.dumps(stream_of(table))
+
+
+def test_a_follower_that_falls_silent_is_left() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    gone: list[int] = []
+    for _ in range(5):
+        gone += closed(table.tick(4.0))
+        table.say(20, {"type": "ping"})
+    assert gone == [10] and table.connected() == [0, 2]
+
+
+# Reports
+
+
+def test_one_failure_stops_all() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    stopped = table.report(1, "Failed")
+    assert sent(stopped) == {"stop": (10, 20)}
+    assert delivered(stopped) == [Stop(3, 0.4, 0.0, failed(1))]
+    assert delivered(table.report(2, "Failed", culprit=False)) == [Stop(3, 0.4, 0.4, failed(2, culprit=False))]
+    for harmless in (table.report(2, "Running"), table.report(2, "Failed", attempt=2), table.report(2, "Finished")):
+        assert not sent(harmless) and not delivered(harmless)
+
+
+def test_who_joins_after_a_failure_is_stopped_for_the_culprit() -> None:
+    table = Table()
+    table.report(0, "Failed", culprit=False)
+    table.join(1)
+    table.report(1, "Failed")
+    (stop,) = [line for action in table.join(2) if isinstance(action, Send) for line in lines(action.data)[-1:]]
+    assert (stop["report"]["worker"], stop["afterSeconds"]) == (1, 0.0)
+
+
+def test_a_follower_speaks_for_itself_only() -> None:
+    table = Table()
+    table.join(1)
+    table.leader.watch(STREAM, at(0))
+    assert table.say(10, Reported(failed(2)).to_wire()) == []
+    (published,) = [action for action in table.report(1, "Running", uid="zero") if isinstance(action, Publish)]
+    assert lines(published.data)[0]["report"]["uid"] == "uid-1"
+    progress = ProgressLine(3, 2, {5: RankProgress(step=7)}, 5.0)
+    (published,) = [action for action in table.say(10, progress.to_wire()) if isinstance(action, Publish)]
+    assert lines(published.data)[0]["worker"] == 1
+
+
+def test_reports_are_acknowledged_to_who_made_them_once_they_have_ended() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    table.report(0, "Finished")
+    table.report(1, "Starting")
+    table.report(2, "Failed")
+    actions = table.leader.acknowledge(3)
+    assert sent(actions) == {"ack": (20,)} and delivered(actions) == [Ack(3)]
+    assert sent(table.report(2, "Failed")) == {"ack": (20,)}, "the same one again is only acknowledged again"
+    assert sent(table.report(1, "Failed")) == {"stop": (10, 20)}, "a later one isn't acknowledged yet"
+    table.leader.leave(20, at(0))
+    table.join(2, uid="uid-new")
+    assert sent(table.leader.acknowledge(9)).get("ack", ()) != (20,), "another pod hasn't reported"
+
+
+def test_of_a_workers_attempts_the_last_ones_are_kept() -> None:
+    table = Table()
+    table.join(1)
+    for attempt in (5, 3, 4, 2, 6):
+        table.report(1, "Running", attempt=attempt)
+    reports = [line["report"]["attempt"] for line in stream_of(table) if line["type"] == "report"]
+    assert sorted(reports) == [4, 5, 6]
+    table.assign(3, 6)
+    reports = [line["report"]["attempt"] for line in stream_of(table) if line["type"] == "report"]
+    assert sorted(reports) == [5, 6], "the current one and the one before"
+
+
+# Streams
+
+
+def stream_of(table: Table) -> list[dict[str, Any]]:
+    """What an operator that begins to watch is sent."""
+    (published,) = [action for action in table.leader.watch(STREAM, at(table.now)) if isinstance(action, Publish)]
+    table.leader.unwatch(STREAM, at(table.now))
+    assert published.peers == (STREAM,)
+    return lines(published.data)
+
+
+def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
+    table = Table(workers=400)
+    for worker in range(1, 400):
+        table.join(worker, uid="0123456789abcdef-0123456789abcdef-0123")
+    (published,) = [action for action in table.leader.watch(STREAM, at(0)) if isinstance(action, Publish)]
+    assert all(len(line) < MAX_LINE_BYTES for line in published.data.splitlines())
+    hello, *rest = lines(published.data)
+    shown = [row["worker"] for row in hello["workers"]] + [line["worker"] for line in rest]
+    assert sorted(shown) == list(range(400))
+
+
+def test_a_ninth_stream_takes_the_place_of_the_oldest() -> None:
+    table = Table()
+    opened = [table.leader.watch(peer, at(0)) for peer in range(200, 200 + leader.MAX_STREAMS + 1)]
+    assert closed(opened[-1]) == [200]
+    assert sent(table.report(0, "Running"), Publish) == {"report": tuple(range(201, 209))}
+
+
+def test_an_operator_counts_as_watching_from_the_start_and_for_a_blip() -> None:
+    table = Table()
+    table.join(1)
+    assert table.leader.is_watched(START + 2.9) and not table.leader.is_watched(START + 3.1)
+    assert sent(table.tick(4.0)) == {"watched": (10,)}
+    assert sent(table.leader.watch(STREAM, at(4))) == {"watched": (10,)}
+    table.leader.unwatch(STREAM, at(4))
+    assert table.leader.is_watched(START + 4.9)
+    assert table.leader.deadline == START + 5.0
+    assert sent(table.tick(1.0)) == {"ping": (10,), "watched": (10,)}
+    assert not table.leader.is_watched(START + 5.1)
+
+
+# Stalls
+
+
+def evidence(worker: int, step: int = 5) -> EvidenceLine:
+    return EvidenceLine(3, worker, {worker: RankState(step, silent_seconds=9.0, limit_seconds=5.0)}, 5.0)
+
+
+def test_a_stall_is_asked_about_once_and_the_conclusion_goes_to_all() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    asked = table.say(10, Stalled(3).to_wire())
+    assert sent(asked) == {"collect": (10, 20)} and delivered(asked) == [Collect(3, 40_000)]
+    assert table.say(20, Stalled(3).to_wire()) == [] == table.say(20, Stalled(2).to_wire())
+    assert table.say(10, evidence(1).to_wire()) == [] == table.leader.receive(evidence(0), at(1))
+    hung = table.say(20, evidence(2, step=4).to_wire())
+    assert sent(hung) == {"hung": (10, 20)}
+    (message,) = delivered(hung)
+    assert isinstance(message, Hung) and message.rank == 2
+
+
+def test_a_worker_that_does_not_answer_is_reported_as_lost_and_its_connection_closed() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    table.tick(1.0)
+    table.leader.receive(Stalled(3), at(1))
+    table.leader.receive(evidence(0), at(1))
+    table.say(10, evidence(1).to_wire())
+    lost = table.tick(ANSWER_SECONDS)
+    assert closed(lost) == [20] and table.connected() == [0, 1]
+    (stop,) = [message for message in delivered(lost) if isinstance(message, Stop)]
+    assert stop.report is not None
+    assert (stop.report.worker, stop.report.reason, stop.report.exit_code) == (2, "AgentLost", None)
+    assert stop.report.uid == "uid-2" and stop.report.error.startswith("no answer from worker 2\n")
+    assert sent(table.join(2))["stop"] == (20,), "when it joins again it learns that the attempt is over"
+
+
+def test_a_worker_that_lives_or_had_come_further_is_not_lost() -> None:
+    for alive in ({"type": "ping"}, ProgressLine(3, 2, {2: RankProgress(step=9)}, 5.0).to_wire()):
+        table = Table()
+        table.join(1)
+        table.join(2)
+        if alive["type"] == "progress":
+            table.say(20, alive)
+        table.tick(1.0)
+        table.leader.receive(Stalled(3), at(1))
+        if alive["type"] == "ping":
+            table.say(20, alive)
+        table.leader.receive(evidence(0), at(1))
+        table.say(10, evidence(1).to_wire())
+        (message,) = delivered(table.tick(ANSWER_SECONDS))
+        assert isinstance(message, Hung) and message.rank in (0, 1)
+
+
+# What is kept
+
+
+def test_what_is_kept_of_workers_lines_has_a_bound() -> None:
+    kept = KeptLines(100)
+    for worker in range(10):
+        kept.keep(worker, 3, 0, b"x" * 40)
+    assert kept.all() == [b"x" * 40] * 2
+    kept.keep(1, 3, 0, b"y" * 61)
+    assert kept.all() == [b"x" * 40], "neither the new one, which doesn't fit, nor the older one"
+    kept.keep(1, 4, 0, b"y" * 60)
+    kept.forget(lambda worker, attempt: attempt >= 4)
+    assert kept.all() == [b"y" * 60]
+
+
+def test_a_worker_with_many_ranks_has_several_lines_kept_and_no_more_than_it_can_need() -> None:
+    kept = KeptLines(1_000)
+    for part in range(MAX_PARTS):
+        kept.keep(1, 3, part, b"a%d" % part)
+    kept.keep(1, 3, 0, b"new")
+    assert sorted(kept.all()) == sorted([b"new", *(b"a%d" % part for part in range(1, MAX_PARTS))])
+    for part in range(1_000):
+        kept.keep(1, 3, 5_000 + part, b"b%d" % part)
+    assert len(kept.all()) == MAX_PARTS
+    kept.keep(1, 4, 0, b"next")
+    assert kept.all() == [b"next"], "those of the attempt before are gone with its first one"
+
+
+# Environments
+
+
+def test_workers_whose_environments_differ_are_all_sent_the_lines_once() -> None:
+    table = Table(workers=2)
+    table.join(1)
+    own = Environment(3, {"torch": "2.13", "numpy": "1"})
+    assert table.leader.receive(own, at(0)) == []
+    assert table.say(10, Environment(2, {"torch": "2.12"}).to_wire()) == [], "of another attempt"
+    actions = table.say(10, Environment(3, {"torch": "2.12", "numpy": "2"}).to_wire())
+    assert sent(actions) == {"mismatch": (10,)}
+    assert delivered(actions) == [Mismatch(3, ("torch differs: 2.13 on worker 0; 2.12 on worker 1",))]
+    assert table.leader.receive(own, at(0)) == []
+
+
+@pytest.mark.parametrize("moment", ["Infinity", "NaN", "-1", "1e400", "true", '"now"', "9" * 400])
+def test_a_time_that_is_none_is_passed_on_to_nobody(moment: str) -> None:
+    table = Table()
+    table.join(1)
+    table.leader.watch(STREAM, at(0))
+    line = '{"type":"progress","attempt":3,"worker":1,"ranks":{"1":{"step":1}},"at":%s}'
+    assert table.say(10, json.loads(line % moment)) == []
+    assert sent(table.say(10, json.loads(line % "5.0")), Publish) == {"progress": (STREAM,)}
