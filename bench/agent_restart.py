@@ -1,9 +1,9 @@
-"""A killed rank to all ranks joined again, with real agents and no cluster: `python -m bench.agent_restart`.
+"""Measures a killed rank to all ranks joined again, with real agents and no cluster: `python -m bench.agent_restart`.
 
 Four agents on one machine; a rank is a small Python program that joins rank 0 over TCP and exits when a peer's
-connection breaks (the program of the peers' figures). The benchmark plays the operator: it follows the lead's stream,
-and when a failure comes it gives out the next attempt, by a push to the lead or by the annotations' files alone. What a
-real cluster adds (status written first, the kubelet's 0.1 to 0.25 s for the file) is measured elsewhere.
+connection breaks (the program of the peers' figures). The benchmark plays the operator: it watches the leader's stream,
+and after a failure it assigns the next attempt, by a push to the leader or by the annotations' files alone. What a real
+cluster adds (status written first, the kubelet's 0.1 to 0.25 s for the file) is measured elsewhere.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ sys.exit(1)
 
 
 class Group:
-    """Four agents whose ranks have joined."""
+    """Group is four agents whose ranks have joined."""
 
     def __init__(self, folder: Path, push: bool) -> None:
         self.push = push
@@ -73,7 +73,7 @@ class Group:
         self.stream = Stream(self.job.agents[0])
 
     def all_joined(self) -> dict[int, tuple[int, float]]:
-        """Each rank's pid and the time it joined in the present attempt, once all have."""
+        """Returns each rank's pid and the time it joined in the present attempt, once all have."""
 
         def find() -> dict[int, tuple[int, float]] | None:
             path = self.job.folder / "joined"
@@ -84,7 +84,7 @@ class Group:
         return until(find, 60, f"all joined in attempt {self.attempt}")
 
     def recover(self) -> float:
-        """Kill a random rank; seconds until all have joined again."""
+        """Kills a random rank; returns the seconds until all have joined again."""
         pid = random.choice(list(self.all_joined().values()))[0]
         killed_at = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -99,13 +99,13 @@ class Group:
         return max(at for _, at in self.all_joined().values()) - killed_at
 
     def end(self) -> None:
-        """Stop everything."""
+        """Stops everything."""
         self.stream.close()
         self.job.end()
 
 
 def program_start() -> float:
-    """Seconds that the rank's interpreter alone takes to start, `WORKERS` at a time as in a restart."""
+    """Returns the seconds that the rank's interpreter alone takes to start, `WORKERS` at a time as in a restart."""
     begun = time.monotonic()
     started = [subprocess.Popen([sys.executable, "-c", "import socket"]) for _ in range(WORKERS)]
     for process in started:
@@ -114,11 +114,11 @@ def program_start() -> float:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     table = Table(title=f"A rank of {WORKERS} killed -> all ranks joined again (s)")
     for column in ("way", "group", "n", "median", "min", "max"):
         table.add_column(column, justify="left" if column in ("way", "group") else "right")
-    for way, push in (("pushed to the lead", True), ("annotations' files alone", False)):
+    for way, push in (("pushed to the leader", True), ("annotations' files alone", False)):
         fresh: list[float] = []
         for _ in range(FRESH):
             with tempfile.TemporaryDirectory(prefix="trainmaster-bench-") as folder:

@@ -1,4 +1,4 @@
-"""Goodput of jobs with a fault every few seconds, as the operator tells it and as predicted: `python -m bench.goodput`.
+"""Compares the reported goodput of jobs with a fault every few seconds with a prediction: `python -m bench.goodput`.
 
 A random rank is killed with SIGKILL again and again. Of each interval between two faults the restart and, on average,
 half of a checkpoint interval are lost, so with K faults in W seconds, S of them until the first step,
@@ -6,9 +6,9 @@ half of a checkpoint interval are lost, so with K faults in W seconds, S of them
     goodput = 1 - (S + K x (restart + checkpoint interval / 2)) / W
 
 with the median restart, from the kill until all ranks have joined again, as this benchmark measures it itself. A few
-faults don't hit the middle of a checkpoint interval on average, so the books are held to each job's own lost steps, own
-restarts and own time a step ("by lost steps"). The ranks' processes are killed from here and keep their checkpoint in a
-folder of this machine.
+faults don't hit the middle of a checkpoint interval on average, so the operator's account is compared with each job's
+own lost steps, own restarts and own time a step ("by lost steps"). The ranks' processes are killed from here and keep
+their checkpoint in a folder of this machine.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ while True:
 
 @dataclass(frozen=True)
 class Run:
-    """One job's end: what the operator says, and what is needed to predict it."""
+    """Run is one job's end: what the operator reports, and what is needed to predict it."""
 
     status: JobStatus
     until_first_step: float
@@ -93,7 +93,7 @@ class Run:
         return self._without(len(self.restarts) * (restart + CHECKPOINT_STEPS * STEP_SECONDS / 2))
 
     @property
-    def told(self) -> float:
+    def reported(self) -> float:
         return (self.status.progress.goodput if self.status.progress is not None else None) or 0.0
 
     @property
@@ -107,7 +107,7 @@ class Run:
 
 
 async def train_with_faults(made: World, name: str, interval: float) -> Run:
-    """A job that is killed `FAULTS` times, and goes on for one interval more."""
+    """Runs a job that is killed `FAULTS` times, and goes on for one interval more."""
     folder = Path(made.folder) / name
     folder.mkdir()
     body = job(name, WORKERS, failurePolicy={"maxRestarts": 100})
@@ -155,11 +155,11 @@ async def main() -> None:
                 names = [f"every-{interval:g}-{number}" for number in range(JOBS_EACH)]
                 runs = await asyncio.gather(*(train_with_faults(made, name, interval) for name in names))
                 restart = statistics.median(seconds for run in runs for seconds in run.restarts)
-                told = [run.told for run in runs]
+                reported = [run.reported for run in runs]
                 predicted = statistics.median(run.predicted(restart) for run in runs)
                 known = statistics.median(run.by_lost_steps for run in runs)
-                apart = 100 * statistics.median(run.told - run.by_lost_steps for run in runs)
-                shares = (statistics.median(told), min(told), max(told), predicted, known)
+                apart = 100 * statistics.median(run.reported - run.by_lost_steps for run in runs)
+                shares = (statistics.median(reported), min(reported), max(reported), predicted, known)
                 figures = [f"{value:.1%}" for value in shares]
                 rows.append([f"{interval:g} s", f"{restart:.2f}", *figures, f"{apart:+.1f}"])
                 for category in CATEGORIES:

@@ -1,4 +1,6 @@
-"""What a job's size costs the operator and its other jobs: `python -m bench.hostile_jobs [JOBS [SECONDS [KINDS ...]]]`.
+"""Measures what a job's size costs the operator and its other jobs.
+
+    python -m bench.hostile_jobs [JOBS [SECONDS [KINDS ...]]]
 
 A job of each kind alone, with an operator of its own: how long the store took for it on the event loop, the longest
 decision on it, the event loop's longest lag, and the memory it left. Then JOBS of the largest legal ones together,
@@ -44,7 +46,7 @@ SETTLE_SECONDS, SILENT_SECONDS = 2.0, 5.0
 
 
 def spec_of(kind: str) -> dict[str, Any]:
-    """The spec of a kind of large job, beside its program."""
+    """Returns the spec of a kind of large job, beside its program."""
     match kind:
         case "20,000 tolerations":
             return {"podTemplate": {"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}}}
@@ -89,18 +91,18 @@ KINDS = (
 
 
 def mappings(size: int) -> list[Any]:
-    """The most of Python's objects for so many bytes of JSON."""
+    """Returns the most of Python's objects for so many bytes of JSON."""
     return [[{"a": 0}] * min(1000, size // 8 - first) for first in range(0, size // 8, 1000)]
 
 
 def texts(size: int, seed: int = 0) -> list[str]:
-    """Random, so that it can hardly be compressed."""
+    """Returns random texts, which can hardly be compressed."""
     generator = random.Random(seed)
     return [base64.b64encode(generator.randbytes(447)).decode() for _ in range(size // 600)]
 
 
 def containers(size: int) -> list[Any]:
-    """Sidecars with many variables."""
+    """Returns sidecars with many variables."""
     one = {"name": "side-00", "image": "x", "env": [{"name": f"V{n:03}", "value": f"{n:08}"} for n in range(500)]}
     each = len(json.dumps(one, separators=(",", ":"))) + 1
     return [{**one, "name": f"side-{n:02}"} for n in range(size // each)]
@@ -114,14 +116,14 @@ def nested(depth: int) -> Any:
 
 
 class Watched:
-    """An operator that says how it fares."""
+    """Watched is an operator that measures itself."""
 
     def __init__(self, running: Operator, file: Path) -> None:
         self.running = running
         self._file = file
 
     def since(self, moment: float) -> dict[str, float]:
-        """The most of everything since a moment, and the memory at the end (`kept`)."""
+        """Returns the most of everything since a moment, and the memory at the end (`kept`)."""
         lines = [json.loads(line) for line in self._file.read_text().splitlines()]
         lines = [line for line in lines if line["at"] >= moment] or lines[-1:]
         most = {name: max(line[name] for line in lines) for name in ("lag", "note", "decide", "memory")}
@@ -134,7 +136,7 @@ class Watched:
 
 @contextmanager
 def watched(made: World) -> Iterator[Watched]:
-    """An operator in a process of its own."""
+    """Starts an operator in a process of its own."""
     stamp = time.monotonic_ns()
     log, file = made.folder / f"operator-{stamp}.log", made.folder / f"operator-{stamp}.jsonl"
     command = [sys.executable, "-m", "bench.clusters.watched_operator", str(file), "operator", "run"]
@@ -151,15 +153,15 @@ def watched(made: World) -> Iterator[Watched]:
 
 
 def large(name: str, kind: str) -> RawObject:
-    """A job of a kind; its workers are faked."""
+    """Returns a job of a kind; its workers are faked."""
     body = job(name, 1, **spec_of(kind))
     if kind == "256 KiB of annotations":
         body["metadata"]["annotations"] = {f"example.com/{n}": "a" * 1000 for n in range(255)}
     return body
 
 
-async def looked_at(made: World, name: str, seconds: float) -> str:
-    """What the operator has made of a job, once it has looked at it."""
+async def reconciled(made: World, name: str, seconds: float) -> str:
+    """Returns the operator's condition of a job, once it has reconciled it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         status = await made.status(name)
@@ -207,7 +209,7 @@ async def one_of(made: World, kind: str, seconds: float) -> list[object]:
                 "",
                 f"refused at apply ({error.message[-60:]})",
             ]
-        outcome = await looked_at(made, "large", seconds)
+        outcome = await reconciled(made, "large", seconds)
         await asyncio.sleep(SETTLE_SECONDS)
         found = operator.since(moment)
         if operator.running.process.poll() is not None:
@@ -225,14 +227,14 @@ async def made_and_deleted(made: World, seconds: float) -> list[object]:
         before = operator.since(moment)["kept"]
         for n in range(count):
             await made.cluster.create(JOBS, NAMESPACE, large(f"large-{n}", kind))
-            outcome = await looked_at(made, f"large-{n}", seconds)
+            outcome = await reconciled(made, f"large-{n}", seconds)
             await gone(made, f"large-{n}")
         await asyncio.sleep(SETTLE_SECONDS)
         return row(f"{count} of it made and deleted", None, operator.since(moment), before, outcome)
 
 
 class Files:
-    """Jobs in files, one a job, in place of an API server."""
+    """Files has jobs in files, one a job, in place of an API server."""
 
     def __init__(self, folder: Path, count: int) -> None:
         self._folder = folder
@@ -255,7 +257,7 @@ class Files:
 
 
 async def many(count: int) -> list[object]:
-    """As the operator starts beside them: listed, read one by one, decided on until their children are rendered."""
+    """Measures the start beside many jobs: listed, read one by one, decided on until their children are rendered."""
     process, most = psutil.Process(), {"lag": 0.0, "memory": 0.0}
 
     async def watch() -> None:

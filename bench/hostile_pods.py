@@ -1,4 +1,6 @@
-"""What twenty pods that answer as no agent does cost everybody else: `python -m bench.hostile_pods [ATTACK ...]`.
+"""Measures what twenty pods that answer as no agent does cost everybody else.
+
+    python -m bench.hostile_pods [ATTACK ...]
 
 A row for each attack by all twenty, and one for all attacks at once, each with an operator of its own; the first row is
 the same with twenty pods that behave. Meanwhile ranks of a job of real agents are killed: how long it takes to restart
@@ -37,7 +39,7 @@ def on_node(node: str) -> dict[str, Any]:
 
 
 class Child:
-    """A process that answers a line with a line."""
+    """Child is a process that answers a line with a line."""
 
     def __init__(self, *command: str) -> None:
         self.process = subprocess.Popen(
@@ -45,7 +47,7 @@ class Child:
         )
 
     async def answer(self, words: str = "") -> str:
-        """Send a line, if any, and await one; empty when the process has ended."""
+        """Sends a line, if any, and awaits one; empty when the process has ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         if self.process.poll() is not None:
             return ""
@@ -60,7 +62,7 @@ class Child:
 
 
 class Attacked:
-    """One cluster, and a row for each attack."""
+    """Attacked is one cluster, and a row for each attack."""
 
     def __init__(self, made: World, agents: Child) -> None:
         self.made = made
@@ -70,7 +72,7 @@ class Attacked:
         self.usual: float | None = None
 
     async def prepare(self) -> None:
-        """Twenty jobs of one faked worker, and one of real ones."""
+        """Applies twenty jobs of one faked worker, and one of real ones."""
         for number in range(PODS):
             # They never begin, as far as the operator knows.
             policy = {"failurePolicy": {"startupSeconds": 86_400}}
@@ -110,7 +112,7 @@ class Attacked:
         self.add(title, json.loads(said) if said else None, restarts)
 
     async def settled(self) -> None:
-        """The job runs, whatever the row before has done to it, and all streams are open."""
+        """Waits until the job runs, whatever the row before has done to it, and all streams are open."""
         async with asyncio.timeout(6 * PATIENCE_SECONDS):
             while True:
                 try:

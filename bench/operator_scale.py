@@ -1,4 +1,4 @@
-"""CPU, memory and resync with many jobs of four faked pods: `python -m bench.operator_scale [JOBS]`.
+"""Measures CPU, memory and resync with many jobs of four faked pods: `python -m bench.operator_scale [JOBS]`.
 
 The limits are for 1,000 jobs. The embedded cluster takes many minutes to make so many on two cores, so the default is a
 quarter of it.
@@ -62,7 +62,7 @@ async def main(jobs: int) -> None:
             rows.append(
                 ["restart to all jobs known", f"{known:.1f} s", f"{known / RESYNC_LIMIT:.2f} of {RESYNC_LIMIT:g} s"]
             )
-            rows.append(["restart to all looked at, streams open", f"{seconds:.1f} s", ""])
+            rows.append(["restart to all reconciled, streams open", f"{seconds:.1f} s", ""])
             rows.append(["resident memory after the restart", f"{memory:.0f} MB", ""])
             rows.append(["writes after the restart", int(sum(running.writes().values())), ""])
         count = sum([len(page) async for page in made.cluster.pages(PODS, "bench", metadata_only=True)])

@@ -1,4 +1,4 @@
-"""Apply to all pods created and to training started, and the operator's writes: `python -m bench.operator_start`."""
+"""Measures apply to all pods created and to all ranks joined, and counts the operator's writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a fault to all ranks joined again, through the whole operator: `python -m bench.restart_by_fault`.
+"""Measures a fault to all ranks joined again, through the whole operator: `python -m bench.restart_by_fault`.
 
 Real agents and ranks; the ranks' processes are killed from here, and nodes are lost, so this needs the embedded
 cluster. The second table is the sure way alone: an operator that reaches no agent learns of failures from the kubelet,
@@ -43,7 +43,7 @@ POLICY: dict[str, Any] = {
 
 
 class Bench:
-    """One cluster; faults and how long they take."""
+    """Bench causes faults in one cluster, and collects how long recovery takes."""
 
     def __init__(self, made: World) -> None:
         self.made = made
@@ -54,7 +54,7 @@ class Bench:
         await self.made.joined(name, WORKERS, 1)
 
     async def steady(self, name: str) -> tuple[int, dict[int, tuple[int, float]]]:
-        """The attempt that runs, and its ranks' processes, when the operator has seen it run for a moment."""
+        """Returns the running attempt and its ranks' processes, when the operator has seen it run for a moment."""
         while (status := await self.made.status(name)).get("phase") != "Running":
             await asyncio.sleep(0.05)
         ranks = await self.made.joined(name, WORKERS, status["attempt"])
@@ -62,7 +62,7 @@ class Bench:
         return status["attempt"], ranks
 
     async def recovered(self, name: str, attempt: int, since: float) -> float:
-        """Seconds until the ranks of a later attempt have joined (the next one, or the one after)."""
+        """Returns the seconds until the ranks of a later attempt have joined (the next one, or the one after)."""
         while True:
             status = await self.made.status(name)
             newest = status.get("attempt", 0)
@@ -89,7 +89,7 @@ class Bench:
         return await self.recovered(name, attempt, since)
 
     async def stop_rank(self, name: str, rank: int) -> float:
-        """SIGSTOP: over its limit by how much."""
+        """Stops a rank (SIGSTOP); returns by how much recovery was later than the limit of a hang."""
         attempt, ranks = await self.steady(name)
         since = time.time()
         os.kill(ranks[rank][0], signal.SIGSTOP)
@@ -113,7 +113,7 @@ class Bench:
         return took
 
     async def fresh(self, name: str, fault: Any, *arguments: int, **spec: Any) -> list[float]:
-        """A new job for each run: its containers have never ended."""
+        """Runs a fault on a new job each time, whose containers have never ended."""
         taken = []
         for run in range(RUNS):
             await self.start(f"{name}-{run}", **spec)
@@ -123,7 +123,7 @@ class Bench:
 
     def add(self, title: str, taken: list[float], goal: float | None = None) -> None:
         self.rows.append([title, *spread(taken, goal)])
-        # The whole takes minutes: what is known is told.
+        # The whole takes minutes: what is known is printed at once.
         print(f"{title}: {', '.join(f'{value:.2f}' for value in taken)}", flush=True)
 
     def add_in_order(self, taken: list[float]) -> None:
@@ -145,9 +145,11 @@ async def fast_way(made: World) -> None:
         bench.add(f"rank stopped (SIGSTOP), over its limit of {HANG_SECONDS} s", hung, HANG_GOAL)
         await made.delete("hang")
         bench.add("agent killed", await bench.fresh("agent", bench.kill_agent, 2), AGENT_GOAL)
-        bench.add("the lead's agent killed", await bench.fresh("lead", bench.kill_agent, 0), AGENT_GOAL)
+        bench.add("the leader's agent killed", await bench.fresh("leader", bench.kill_agent, 0), AGENT_GOAL)
         bench.add("pod deleted by force", [await bench.delete_pod("row", 2) for _ in range(RUNS)], POD_GOAL)
-        bench.add("the lead's pod deleted by force", [await bench.delete_pod("row", 0) for _ in range(RUNS)], POD_GOAL)
+        bench.add(
+            "the leader's pod deleted by force", [await bench.delete_pod("row", 0) for _ in range(RUNS)], POD_GOAL
+        )
         # Pods of a lost node are overdue when their grace period has passed, and are deleted LOST_AFTER_SECONDS later.
         await bench.start("node", podTemplate={"spec": {"terminationGracePeriodSeconds": GRACE_SECONDS}})
         lost = [await bench.lose_node("node", 1) for _ in range(RUNS)]
@@ -163,10 +165,10 @@ async def fast_way(made: World) -> None:
 
 
 async def without_operator(bench: Bench, made: World) -> list[float]:
-    """The operator is killed, a rank too, and the next operator started; before that, training doesn't notice."""
+    """Kills the operator and a rank, and starts the next operator; before that, training doesn't notice."""
     taken = []
     for run in range(RUNS):
-        # A new job each time: agents that nobody follows report by exiting, and the kubelet's back-off grows.
+        # A new job each time: agents that nobody watches report by exiting, and the kubelet's back-off grows.
         name = f"away-{run}"
         with operator(made) as running:
             running.serving()

@@ -1,4 +1,4 @@
-"""What the signature of an assignment costs: signing by the operator, verifying by an agent, and room in annotations.
+"""Measures what an assignment's signature costs: signing, verifying by an agent, and room in annotations.
 
     python -m bench.signing
 
@@ -38,7 +38,7 @@ print(time.process_time() - before)
 
 
 def assignment(attempt: int, workers: int) -> Assignment:
-    """An attempt of a job, with its members' uids."""
+    """Returns the assignment of an attempt, with its pods' uids."""
     return Assignment(
         job=JOB_UID,
         attempt=attempt,
@@ -50,7 +50,7 @@ def assignment(attempt: int, workers: int) -> Assignment:
 
 
 def milliseconds(work: Callable[[int], object]) -> float:
-    """The median of some tries."""
+    """Returns the median of some tries (milliseconds)."""
     times = []
     for number in range(TRIES):
         started = time.process_time()
@@ -60,7 +60,7 @@ def milliseconds(work: Callable[[int], object]) -> float:
 
 
 def first(environ: dict[str, str], data: object) -> float:
-    """In a process that has verified nothing yet (milliseconds)."""
+    """Returns the time in a process that has verified nothing yet (milliseconds)."""
     given = json.dumps([environ, data])
     command = [sys.executable, "-c", FIRST]
     done = [subprocess.run(command, input=given, capture_output=True, text=True, check=True) for _ in range(9)]
@@ -68,7 +68,7 @@ def first(environ: dict[str, str], data: object) -> float:
 
 
 def main() -> int:
-    """Print the table; 1 where an assignment costs more than the limit."""
+    """Prints the table; returns 1 where an assignment costs more than the limit."""
     environ = {**environment(), "TRAINMASTER_WORKER": "0"}
     print(
         f"{'workers':>7}  {'sign':>7}  {'first':>7}  {'again':>7}  {'same':>7}  {'sum':>7}  {'bytes':>9}  {'signed':>9}"

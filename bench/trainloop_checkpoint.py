@@ -1,4 +1,4 @@
-"""How long training stands still for a checkpoint, and how long loading takes.
+"""Measures how long training stands still for a checkpoint, and how long loading takes.
 
 The state is random numbers, with the tensors of an Adam run (weights and two moments). `sync` waits for write,
 SHA-256, fsync and rename; `thread` and `process` only for the copy in memory. The first asynchronous save also
@@ -24,7 +24,7 @@ MODES: tuple[Literal["sync", "thread", "process"], ...] = ("sync", "thread", "pr
 
 
 def state_of(mebibytes: int) -> dict[str, Any]:
-    """Weights and Adam's moments, `mebibytes` in all, in tensors of 4 MiB."""
+    """Returns weights and Adam's moments, `mebibytes` in all, in tensors of 4 MiB."""
     count = mebibytes // 12
     return {
         kind: {f"layer{index}": torch.randn(1 << 20) for index in range(count)} for kind in ("model", "first", "second")
@@ -34,7 +34,7 @@ def state_of(mebibytes: int) -> dict[str, Any]:
 def stalls(
     mode: Literal["sync", "thread", "process"], state: dict[str, Any], folder: Path
 ) -> tuple[list[float], float]:
-    """Seconds that `save` kept the caller in each round; and the median until the checkpoint was on the disk."""
+    """Returns the seconds that `save` kept the caller in each round, and the median until the disk had all."""
     saver = Saver(mode)
     stalled, whole = [], []
     for step in range(1, ROUNDS + 1):
@@ -51,7 +51,7 @@ def stalls(
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     torch.set_num_threads(1)
     state = state_of(MIB)
     gibibytes = MIB / 1024

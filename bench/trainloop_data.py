@@ -1,4 +1,4 @@
-"""How long training waits for a slow data set, by how far its loaders read ahead.
+"""Measures how long training waits for a slow data set, by how far its loaders read ahead.
 
 One rank. A sample takes 0.9 ms to read, one in fifty 30 ms, as from a store on the network: 24 ms a step of 16 on
 average, with bursts. A step sleeps for 30 ms, as a host does while its device works, so the figures hardly depend on
@@ -28,7 +28,7 @@ CASES = [(0, 1), (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (2, 4)]
 
 
 class Reads:
-    """Samples that take their time; which ones are slow follows from their index alone."""
+    """The samples take their time; which ones are slow follows from their index alone."""
 
     def __len__(self) -> int:
         return STEPS * BATCH
@@ -39,7 +39,7 @@ class Reads:
 
 
 class Slow:
-    """The task: no learning, only time."""
+    """The task learns nothing, and only takes time."""
 
     evaluation = None
 
@@ -68,7 +68,7 @@ class Slow:
 
 
 def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
-    """Share of wall time spent waiting, the slowest twentieth's wait, and seconds a step."""
+    """Returns the share of wall time spent waiting, the slowest twentieth's wait, and seconds a step."""
     with tempfile.TemporaryDirectory() as folder:
         config = parse_config(
             {
@@ -103,7 +103,7 @@ def measure(workers: int, prefetch: int) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
     print(f"{STEPS - 10} steps of {BATCH} samples, a step of {STEP * 1000:.0f} ms, one rank")

@@ -1,4 +1,4 @@
-"""Peak memory of a training process against the sum that theory gives.
+"""Compares the peak memory of a training process with the sum that theory gives.
 
 The model is a tower of equal square layers with ReLU, big against everything else in the process, trained with Adam.
 Bytes a rank, for P parameters, batch B, width d, L layers, W ranks:
@@ -38,7 +38,7 @@ CASES: list[tuple[str, int, dict[str, Any]]] = [
 
 
 def theory(name: str, ranks: int) -> dict[str, float]:
-    """Bytes of each part."""
+    """Returns the bytes of each part."""
     layer = WIDTH * WIDTH + WIDTH
     parameters, value = layer * LAYERS, BATCH * WIDTH
     whole = 2 * 4 * layer
@@ -62,14 +62,14 @@ def theory(name: str, ranks: int) -> dict[str, float]:
 
 
 def peak_of_this_process() -> tuple[int, int]:
-    """Resident bytes now, and at the peak since the last reset."""
+    """Returns the resident bytes now, and at the peak since the last reset."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
     now, peak = (int(lines[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
     return now, peak
 
 
 def rank_main(changes: dict[str, Any], folder: str) -> None:
-    """One rank: print how far its peak lies above what it had before the model."""
+    """Runs one rank, which prints how far its peak lies above what it had before the model."""
     import torch
 
     from bench.trainloop_tower import Tower
@@ -113,7 +113,7 @@ def rank_main(changes: dict[str, Any], folder: str) -> None:
 
 
 def measure(ranks: int, changes: dict[str, Any]) -> int:
-    """The most that any rank needed."""
+    """Returns the most that any rank needed."""
     port = str(random.SystemRandom().randrange(15000, 28000))
     with tempfile.TemporaryDirectory() as folder:
         processes = []
@@ -127,7 +127,7 @@ def measure(ranks: int, changes: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     print(f"{LAYERS} layers of {WIDTH} x {WIDTH}, batch {BATCH} a rank, AdamW; MiB a rank")
     parts = list(theory("fp32", 1))
     print(f"{'':<7}{'ranks':>6}" + "".join(f"{part:>13}" for part in parts) + f"{'sum':>9}{'measured':>10}{'ratio':>7}")

@@ -1,5 +1,4 @@
-"""What two ranks cost over two processes that know nothing of each other, and how much of that is the all-reduce
-itself.
+"""Measures what two ranks cost over two unconnected processes, and how much of that is the all-reduce itself.
 
 Three measurements, interleaved, of the same model at the same samples a rank: a rank alone beside another that is
 alone (so both share the machine as two ranks would); two ranks with DDP; an all-reduce of the gradient's bytes and
@@ -23,7 +22,7 @@ _CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "trainloop.run"])
 
 
 def _step_time(variables: dict[str, str], folder: str, out: Path) -> None:
-    """Median seconds of a training step of this rank."""
+    """Returns the median seconds of a training step of this rank."""
     os.environ.update(variables)
     import torch
 
@@ -54,7 +53,7 @@ def _step_time(variables: dict[str, str], folder: str, out: Path) -> None:
 
 
 def _all_reduce_time(variables: dict[str, str], numbers: int, out: Path) -> None:
-    """Median seconds of an all-reduce of `numbers` floats."""
+    """Returns the median seconds of an all-reduce of `numbers` floats."""
     os.environ.update(variables)
     import torch
     import torch.distributed as dist
@@ -71,7 +70,7 @@ def _all_reduce_time(variables: dict[str, str], numbers: int, out: Path) -> None
 
 
 def together(target: Any, argument: Any, joint: bool) -> tuple[float, int]:
-    """Run two processes at once, as two ranks or each alone; the slower one's seconds, and bytes sent."""
+    """Runs two processes at once, as two ranks or each alone; returns the slower one's seconds, and bytes sent."""
     port = random.SystemRandom().randrange(15000, 28000)
     with tempfile.TemporaryDirectory() as folder:
         outs, processes = [Path(folder) / str(rank) for rank in range(2)], []
@@ -87,7 +86,7 @@ def together(target: Any, argument: Any, joint: bool) -> tuple[float, int]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     rows: list[tuple[float, float, float]] = []
     for _ in range(ROUNDS):
         alone, _ = together(_step_time, None, joint=False)

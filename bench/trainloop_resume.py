@@ -1,4 +1,4 @@
-"""From a new process to its first new step: where the time goes when a run is resumed after a kill.
+"""Measures where the time goes from a new process to its first new step, when a run is resumed after a kill.
 
 Two ranks train the review task, save, and are started again, with real processes and nothing preloaded. Parts are
 wall time on rank 0; `imports` is everything until the program's own code begins.
@@ -52,7 +52,7 @@ os._exit(0)
 
 
 def once(folder: Path) -> dict[str, float]:
-    """Start two ranks, let them make one step, and say how long each part took on rank 0."""
+    """Starts two ranks, lets them make one step, and returns how long each part took on rank 0."""
     config = {
         "task": {"name": "reviews"},
         "steps": 100,
@@ -81,7 +81,7 @@ def once(folder: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     with tempfile.TemporaryDirectory() as name:
         once(Path(name))
         rounds = [once(Path(name)) for _ in range(ROUNDS)]

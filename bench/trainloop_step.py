@@ -1,4 +1,4 @@
-"""What trainloop costs over a loop written by hand: the time of a step at one rank, same model, data and optimizer.
+"""Measures what a step of trainloop costs over a loop written by hand, with the same model, data and optimizer.
 
 The two are interleaved, round by round, over the same batches; the ratio is the median of the rounds' ratios. CPU
 time is printed beside wall time, because it says the same on a machine that others use too. Goal: under 1.02.
@@ -28,7 +28,7 @@ BATCH, LR, MAX_NORM = 64, 2e-3, 0.5
 
 
 def bare_loop(task: Any, model: nn.Module) -> Callable[[], None]:
-    """What one writes on the first day: no checks, no metrics, no checkpoints."""
+    """Trains as one writes it on the first day: no checks, no metrics, no checkpoints."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1)
     order = permutation(0, 0, len(task.train))
     start = 0
@@ -47,7 +47,7 @@ def bare_loop(task: Any, model: nn.Module) -> Callable[[], None]:
 
 
 def timed(step: Callable[[], object]) -> tuple[float, float]:
-    """Wall and CPU seconds of a step, over a round."""
+    """Returns wall and CPU seconds of a step, over a round."""
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(STEPS):
         step()
@@ -55,7 +55,7 @@ def timed(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"  # so that the trainer doesn't fit its threads to the machine
     folder = tempfile.mkdtemp()

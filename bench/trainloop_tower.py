@@ -1,4 +1,4 @@
-"""A model whose memory can be written down: equal square layers with ReLU, learning to give back their input."""
+"""The tower is a model whose memory can be written down: equal square layers with ReLU, which learn the identity."""
 
 from __future__ import annotations
 
