@@ -201,7 +201,7 @@ class Operator:
 
     def _lease_settings(self) -> LeaseSettings:
         settings = self.settings
-        # The pod's name tells a person who leads; the rest tells two lives of it apart.
+        # The pod's name shows a person which operator leads; the rest differs between two runs of the pod's process.
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         return LeaseSettings(
             settings.lease_namespace,

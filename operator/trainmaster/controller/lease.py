@@ -31,7 +31,7 @@ RELEASE_TRIES = 3
 
 @dataclass(frozen=True)
 class LeaseSettings:
-    """Where the lease is and how long; seconds. client-go's defaults are 15, 10 and 2."""
+    """Names the lease, and its times in seconds. client-go's defaults are 15, 10 and 2."""
 
     namespace: str
     name: str
@@ -42,7 +42,7 @@ class LeaseSettings:
 
 
 class LeaderLease:
-    """One candidate. `acquire`, then `hold` until it returns; `release` on a planned exit."""
+    """Stands for one candidate. `acquire`, then `hold` until it returns; `release` on a planned exit."""
 
     def __init__(self, cluster: Cluster, settings: LeaseSettings) -> None:
         self._cluster = cluster
@@ -95,16 +95,16 @@ class LeaderLease:
                     return
 
     def is_held(self) -> bool:
-        """Whether nobody else can lead yet, by the clock alone.
+        """Returns whether nobody else can lead yet, by the clock alone.
 
-        `hold` says that the lease is lost once it runs again, which other tasks may do first: where the process was
+        `hold` returns that the lease is lost once it runs again, which other tasks may do first: where the process was
         stopped for a while, or something held up the event loop. So each write asks here.
         """
         until = self._renewed_at + self._settings.renew_seconds
         return self.leading and asyncio.get_running_loop().time() < until
 
     async def release(self) -> None:
-        """Give the lease back, so that another candidate needn't wait for its end."""
+        """Release the lease, so that another candidate needn't wait for its end."""
         if not self.leading:
             return
         self.leading = False
@@ -127,7 +127,7 @@ class LeaderLease:
         logger.warning("The lease wasn't given back: %s", problem)
 
     def _problem(self, error: ClusterError) -> str:
-        """What stands in the way, and what to do about it."""
+        """Returns what stands in the way, and what to do about it."""
         if not isinstance(error, NotFound):
             return str(error)
         namespace = self._settings.namespace
@@ -137,7 +137,7 @@ class LeaderLease:
         )
 
     async def _acquire_or_renew(self) -> bool:
-        """Take or renew the lease; False when somebody else has it."""
+        """Acquire or renew the lease; returns False when somebody else holds it."""
         settings = self._settings
         started = asyncio.get_running_loop().time()
         try:
@@ -159,7 +159,7 @@ class LeaderLease:
             self._observe(await self._cluster.replace(LEASES, settings.namespace, settings.name, self._body(found)))
         except Conflict:
             if self.leading:
-                # Our own write whose answer was lost, or another candidate's: the next try tells. Nothing is renewed.
+                # Our own write whose answer was lost, or another candidate's: the next try shows. Nothing is renewed.
                 raise
             return False
         self._renewed_at = started

@@ -1,4 +1,4 @@
-"""The workers: take a job's key, look at the job, decide, and have the decision carried out."""
+"""The workers: get a job's key, take a snapshot of the job, decide, and have the decision carried out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.controller.cache.large_jobs import LargeJobThread
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.streams import LeaderStreams
-from trainmaster.controller.leaders.targets import plan
+from trainmaster.controller.leaders.targets import stream_target
 from trainmaster.controller.lookups.lookup import Lookups
 from trainmaster.controller.observability.log_formats import current_attempt, current_job
 from trainmaster.controller.observability.metrics import OperatorMetrics
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class Decide(Protocol):
-    """`reconciling.decide`."""
+    """Decides on a job: `reconciling.decide`."""
 
     def __call__(self, job: Job, observed: Observed, now: float, settings: RenderingSettings) -> Decision: ...
 
 
 class KeptByJob(Protocol):
-    """Something that keeps what it knows of each job, by the job's uid."""
+    """Keeps something of each job, by the job's uid."""
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""
@@ -74,7 +74,7 @@ class Reconciler:
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
         self._now = now
-        # Keys of large jobs that wait for `work_large`; the queue has yet to be told that they are done.
+        # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
         self._thread = thread
         self._large: WorkQueue[JobKey] = WorkQueue()
         # uid of each job that had a pass, to forget what is kept about it when it goes.
@@ -83,7 +83,7 @@ class Reconciler:
         self._recovering: dict[str, float] = {}
 
     async def work(self) -> None:
-        """One worker, until the queue is closed."""
+        """Be one worker, until the queue is closed."""
         while True:
             try:
                 key, waited = await self._queue.get()
@@ -101,7 +101,7 @@ class Reconciler:
             await asyncio.sleep(0)
 
     async def work_large(self) -> None:
-        """One worker for large jobs, until the queue is closed."""
+        """Be one worker for large jobs, until the queue is closed."""
         while True:
             try:
                 key, _ = await self._large.get()
@@ -141,7 +141,7 @@ class Reconciler:
             wait = self._queue.add_rate_limited(key)
             logger.warning("A write failed, next try in %.1f s: %s", wait, error)
         except Exception:
-            # A mistake of ours must not stop the other jobs; it is counted, told, and tried again ever more slowly.
+            # A mistake of ours must not stop the other jobs; it is counted, logged, and tried again ever more slowly.
             result = "bug"
             wait = self._queue.add_rate_limited(key)
             logger.exception("The pass failed, next try in %.1f s.", wait)
@@ -153,7 +153,7 @@ class Reconciler:
         self._metrics.reconcile_seconds.observe(time.monotonic() - started)
 
     async def _pass(self, key: JobKey) -> float | None:
-        """Decide and carry out; returns the seconds until the job should be looked at again."""
+        """Decide and carry out; returns the seconds until the job should have another pass."""
         snapshot = self._store.snapshot(key)
         if snapshot is None:
             self._gone(key)
@@ -176,7 +176,7 @@ class Reconciler:
         if outcome.wrote_status:
             self._report_transition(job.uid, job.status, decision.status)
         after = self._store.snapshot(key)
-        self._streams.watch(key, plan(after, decision.status) if after is not None else None)
+        self._streams.watch(key, stream_target(after, decision.status) if after is not None else None)
         lookup = await self._lookups.after_decision(key, after) if after is not None else None
         candidates = (decision.requeue_after, outcome.retry_after, lookup)
         waits = [wait for wait in candidates if wait is not None]
@@ -197,7 +197,7 @@ class Reconciler:
                 kept.forget(uid)
 
     def _report_transition(self, uid: str, old: JobStatus, new: JobStatus) -> None:
-        """Logs and metrics of a change that was written."""
+        """Log and count a change that was written."""
         self._metrics.count_transition(old, new)
         if new.attempt > old.attempt > 0:
             self._recovering.setdefault(uid, time.monotonic())
@@ -211,7 +211,7 @@ class Reconciler:
 
 
 def ended_because(old: JobStatus, new: JobStatus) -> str:
-    """What ended the job, or its last attempt: for who reads only the operator's log."""
+    """Returns what ended the job, or its last attempt: for a reader of the operator's log alone."""
     failed = condition(new.conditions, "Failed")
     if new.phase == "Failed" and failed is not None:
         return f"{failed.reason}: {failed.message}"

@@ -1,4 +1,4 @@
-"""The operator's settings, each said once: its name, unit, default and why.
+"""The operator's settings, each declared once: its name, unit, default and why.
 
 The command line, the environment's variables and the table in docs/operating.md are made from the fields: one that has
 an `Option` is an option of `trainmaster operator run`. The others are for tests, and are what a person needn't change.
@@ -23,7 +23,7 @@ class InvalidSetting(Exception):
 
 @dataclass(frozen=True)
 class Option:
-    """How a setting is given on a command line: `--name`, or by the variable `TRAINMASTER_NAME`."""
+    """Declares how a setting is given: as `--name` on the command line, or by the variable `TRAINMASTER_NAME`."""
 
     # A sentence with the unit, for --help and docs.
     help: str
@@ -49,23 +49,23 @@ OPTION = "option"
 
 
 def _option(help: str, **how: Any) -> dict[str, Option]:
-    """The metadata of a field that is an option."""
+    """Returns the metadata of a field that is an option."""
     return {OPTION: Option(help, **how)}
 
 
 def option_of(metadata: Mapping[str, Any]) -> Option | None:
-    """The option of a field with this metadata; None where the field isn't one."""
+    """Returns the option of a field with this metadata; None where the field isn't one."""
     found = metadata.get(OPTION)
     return found if isinstance(found, Option) else None
 
 
 def parse_names(given: list[str] | None) -> tuple[str, ...]:
-    """Names that an option was given several times, or once with commas or spaces between, as in a variable."""
+    """Returns names that were given one by one, or together with commas or spaces between, as in a variable."""
     return tuple(name for entry in given or () for name in entry.replace(",", " ").split())
 
 
 def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
-    """Labels, each as NAME=VALUE. Raises InvalidSetting."""
+    """Returns labels, each given as NAME=VALUE. Raises InvalidSetting."""
     labels = []
     for text in parse_names(given):
         name, sign, value = text.partition("=")
@@ -77,7 +77,7 @@ def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True)
 class OperatorSettings:
-    """Everything that a person may want to change, and what the tests do."""
+    """Holds everything that a person may want to change, and what the tests do."""
 
     # Empty means all. A namespace needn't exist yet.
     namespaces: tuple[str, ...] = field(
@@ -178,7 +178,7 @@ class OperatorSettings:
     lease_seconds: float = 15.0
     renew_seconds: float = 10.0
     retry_seconds: float = 2.0
-    # Seconds between two status writes that only tell progress; state changes are written at once.
+    # Seconds between two status writes that have only progress; state changes are written at once.
     progress_seconds: float = 5.0
     # Seconds between two comparisons of the store with a list (metadata only): finds what a watch lost.
     resync_seconds: float = 300.0

@@ -1,7 +1,7 @@
 """What an operator that leads is made of, constructed in the order of who needs whom.
 
 Where two parts would need each other, both get what lies between: the queue (the store fills it, the reconciler empties
-it), `WatchedTypes` (`GangWatching` adds to it, `Resync` reads it), `AgentsSecrets` (streams doubt what writes make).
+it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecrets` (streams doubt what writes make).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainmaster.controller.lookups.node_domains import NODE_DOMAINS
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Decide, Reconciler
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.controller.watching.gangs import GangWatcher
 from trainmaster.controller.watching.kopf_thread import WatchEvent
 from trainmaster.controller.watching.resync import Resync
 from trainmaster.controller.watching.watched import WATCHED, WatchedTypes
@@ -48,12 +48,12 @@ LOOKUPS = (KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that `app` runs, reads or closes."""
+    """Holds the parts that `app` runs, reads or closes."""
 
     store: Store
     queue: WorkQueue[JobKey]
     resync: Resync
-    gangs: GangWatching
+    gangs: GangWatcher
     watchers: tuple[Watcher, ...]
     large_jobs: LargeJobs
     large_job_thread: LargeJobThread
@@ -102,9 +102,7 @@ def wire(
     watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
     resync = Resync(cluster, store, watched, settings.namespaces, interval=settings.resync_seconds)
     receive = _receiver(store, resync)
-    gangs = GangWatching(
-        connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon
-    )
+    gangs = GangWatcher(connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon)
 
     def restarted() -> None:
         metrics.watch_restarts.inc()
@@ -133,7 +131,7 @@ def wire(
 
 
 class _StreamEvents:
-    """Hands on what comes over the streams of leaders: see `leaders.stream.StreamEvents`."""
+    """Hands on what comes over the streams of leaders (`leaders.stream.StreamEvents`)."""
 
     def __init__(
         self,
@@ -163,7 +161,7 @@ class _StreamEvents:
 
 
 def _receiver(store: Store, resync: Resync) -> Callable[[WatchEvent], None]:
-    """What is done with each event of a watch."""
+    """Returns what is done with each event of a watch."""
 
     def receive(event: WatchEvent) -> None:
         kind, resource, raw = event

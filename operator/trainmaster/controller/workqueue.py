@@ -25,7 +25,7 @@ class QueueClosed(Exception):
 
 
 class WorkQueue(Generic[Key]):
-    """Keys to work on. All methods but `get` are synchronous and belong to the event loop's thread.
+    """Holds keys to work on. All methods but `get` are synchronous and belong to the event loop's thread.
 
     `first_backoff` and `longest_backoff` are seconds; client-go's own defaults are 5 ms and 1,000 s, but a job whose
     write fails should be tried again within a minute.
@@ -86,11 +86,11 @@ class WorkQueue(Generic[Key]):
         return seconds
 
     def forget(self, key: Key) -> None:
-        """The key went well: its next failure starts the back-off anew."""
+        """Forget the key's failures: its next one starts the back-off anew."""
         self._failures.pop(key, None)
 
     async def get(self) -> tuple[Key, float]:
-        """The next key and the seconds that it has waited; `done` must follow. Raises QueueClosed."""
+        """Return the next key and the seconds that it has waited; `done` must follow. Raises QueueClosed."""
         while True:
             timeout = self._release_due()
             if self._ready:
@@ -111,21 +111,21 @@ class WorkQueue(Generic[Key]):
                 continue
 
     def done(self, key: Key) -> None:
-        """The worker is done with the key; if it was added meanwhile, it is ready again."""
+        """Mark the key as worked on; if it was added meanwhile, it is ready again."""
         self._working.discard(key)
         if key in self._dirty:
             self._ready.append(key)
             self._wake.set()
 
     def close(self) -> None:
-        """Take no more keys; `get` raises once those that are ready are taken."""
+        """Accept no more keys; `get` raises once those that are ready are gone."""
         self._closed = True
         self._delayed.clear()
         self._heap.clear()
         self._wake.set()
 
     def __len__(self) -> int:
-        """Keys that are ready or dirty; delayed ones don't count."""
+        """Return the number of keys that are ready or dirty; delayed ones don't count."""
         return len(self._dirty)
 
     def _release_due(self) -> float | None:

@@ -35,7 +35,7 @@ from trainmaster.wire.names import FIELD_MANAGER
 from trainmaster.wire.values import mapping, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-# What the kubelet says, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
+# What the kubelet answers, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
 _NO_LOG = re.compile(rb"unable to retrieve container logs for [a-z0-9.-]+://\w+\n?")
 # Bytes of it, and of whatever else stands where a log was asked for.
 _NO_LOG_BYTES = 1_024
@@ -43,7 +43,7 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class KubernetesCluster:
-    """The real one. Close it when done. Requests time out after `timeout` seconds; nothing is retried here."""
+    """Speaks to the real API server. Close it when done. Requests end after `timeout` seconds and aren't retried."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class KubernetesCluster:
         while True:
             page = await self._json("GET", resource.path(namespace), query=query, accept=accept)
             yield [item for item in page.get("items") or () if isinstance(item, dict)]
-            following = mapping(page.get("metadata")).get("continue")
-            if not following:
+            next_page = mapping(page.get("metadata")).get("continue")
+            if not next_page:
                 return
-            query["continue"] = str(following)
+            query["continue"] = str(next_page)
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
@@ -260,7 +260,7 @@ class KubernetesCluster:
         return document
 
     def _versions(self, path: str) -> tuple[str, tuple[str, ...]]:
-        """The group and version in a path, where it is one of several that may be served, and what to try."""
+        """Returns the group and version in a path, where it is one of several that may be served, and what to try."""
         for asked, later in LATER_VERSIONS.items():
             if path.startswith(f"/apis/{asked}/"):
                 known = self._served.get(asked)
@@ -278,7 +278,7 @@ class KubernetesCluster:
         accept: str = "application/json",
         limit: int | None = None,
     ) -> bytes:
-        """A successful answer's body; `limit`: its first bytes, where a pod wrote it."""
+        """Returns a successful answer's body; `limit`: its first bytes, where a pod wrote it."""
         url = f"{path}?{urlencode(query)}" if query else path
         response = await self._request(
             method, url, headers={"Content-Type": content_type, "Accept": accept}, json_body=body
@@ -332,7 +332,7 @@ class KubernetesCluster:
 
 
 async def _decoded(raw: bytes) -> Any:
-    """Raises json.JSONDecodeError."""
+    """Returns the document. Raises json.JSONDecodeError."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
@@ -341,7 +341,7 @@ async def _decoded(raw: bytes) -> Any:
 
 
 def quote_path(url: str) -> str:
-    """Quote what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
+    """Quotes what a name could smuggle into a path; names are DNS labels, so this changes nothing that is valid."""
     path, mark, query = url.partition("?")
     return quote(path, safe="/:%") + mark + query
 

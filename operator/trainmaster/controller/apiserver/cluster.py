@@ -1,4 +1,4 @@
-"""The one narrow door to the API server.
+"""The one narrow door to the API server: `Cluster`, and the types that go through it.
 
 Everything that the operator reads or writes goes through `Cluster`, so tests put a scripted one in its place and no
 other module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.
@@ -19,7 +19,7 @@ RawObject = dict[str, Any]
 
 @dataclass(frozen=True)
 class Resource:
-    """A resource type by group, version and plural; `kind` is for messages and manifests."""
+    """Names a resource type by group, version and plural; `kind` is for messages and manifests."""
 
     group: str
     version: str
@@ -35,11 +35,11 @@ class Resource:
 
     @property
     def child_kind(self) -> str:
-        """The kind's name among a job's children."""
+        """Returns the kind's name among a job's children."""
         return child_kind(self.api_version, self.kind)
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The URL's path, from `/api` on."""
+        """Returns the URL's path, from `/api` on."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if namespace:
             parts += ["namespaces", namespace]
@@ -82,23 +82,23 @@ CHILDREN: Mapping[str, Resource] = {
 
 
 class PodStream(Protocol):
-    """An open answer of a pod's port."""
+    """An open answer of a pod's port is read in chunks."""
 
     @property
     def received(self) -> int:
-        """Bytes that have come so far, with their framing."""
+        """Returns the bytes that have come so far, with their framing."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes, until the other side ends it. Raises Unreachable when the connection breaks."""
+        """Yields the body until the other side ends it. Raises Unreachable when the connection breaks."""
         ...
 
 
 class Cluster(Protocol):
-    """The API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
+    """Stands for the API server. Every method raises `errors.ClusterError`; none retries by itself (the queue does)."""
 
     def served(self, resource: Resource) -> Resource:
-        """The resource in the version that the API server has, as far as requests have shown it."""
+        """Returns the resource in the version that the API server has, as far as requests have shown it."""
         ...
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
@@ -114,7 +114,7 @@ class Cluster(Protocol):
         field_selector: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[Sequence[RawObject]]:
-        """A consistent list, of one namespace or of all, page by page: no more than a page is in memory.
+        """Yields a consistent list, of one namespace or of all, page by page: no more than a page is in memory.
 
         `metadata_only` asks for PartialObjectMetadata. Raises Gone when the list takes longer than the API server keeps
         its state (5 minutes).
@@ -122,17 +122,17 @@ class Cluster(Protocol):
         ...
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
-        """Create. Raises AlreadyExists."""
+        """Create an object. Raises AlreadyExists."""
         ...
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
-        """Update; with a resourceVersion in the body, only that version. Raises Conflict."""
+        """Replace an object; with a resourceVersion in the body, only that version. Raises Conflict."""
         ...
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, force: bool
     ) -> RawObject:
-        """Server-side apply under our field manager; `metadata.uid` and `metadata.resourceVersion` are preconditions.
+        """Apply on the server's side, as our field manager; `metadata.uid` and `resourceVersion` are preconditions.
 
         Raises Conflict when they don't hold and, without `force`, when another manager owns a field.
         """
@@ -147,7 +147,7 @@ class Cluster(Protocol):
         *,
         subresource: Literal["status"] | None = None,
     ) -> RawObject:
-        """JSON merge patch; `metadata.uid` and `metadata.resourceVersion` in it are preconditions. Raises Conflict."""
+        """Merge a JSON patch; `metadata.uid` and `resourceVersion` in it are preconditions. Raises Conflict."""
         ...
 
     async def delete(
@@ -174,7 +174,7 @@ class Cluster(Protocol):
         limit_bytes: int,
         previous: bool = False,
     ) -> str:
-        """The end of the log of a container, or of the one that ran before it in the pod."""
+        """Read the end of the log of a container, or of the one that ran before it in the pod."""
         ...
 
     def pod_proxy(
@@ -189,5 +189,5 @@ class Cluster(Protocol):
         body: bytes | None = None,
         connect_timeout: float = 2.0,
     ) -> AbstractAsyncContextManager[PodStream]:
-        """A request to a pod's port through the API server."""
+        """Send a request to a pod's port through the API server."""
         ...

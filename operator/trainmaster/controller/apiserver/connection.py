@@ -27,13 +27,13 @@ class ConnectionSettingsError(Exception):
 
 @dataclass(frozen=True)
 class Connection:
-    """A loaded client configuration and where it comes from."""
+    """Holds a loaded client configuration, and where it comes from."""
 
     configuration: Configuration
     in_cluster: bool
 
     async def for_kopf(self, requested: Callable[[str], None]) -> kopf.AiohttpSession:
-        """The same credentials for kopf, fresh: kopf asks again when the API server answers 401, and closes it.
+        """Return a session with these credentials: kopf asks for another when the API server answers 401.
 
         `requested` is called with the path of every request. The session is as kopf itself would make it, but for how
         answers are decoded (`apiserver.decoding`), and that no redirect is followed.
@@ -89,7 +89,7 @@ async def connect(kubeconfig: str | None, context: str | None) -> Connection:
     Raises ConnectionSettingsError in one sentence.
     """
     config = Configuration()
-    # aiohttp's 0 is "no limit": there is one lead stream for each running job, through this pool when proxied.
+    # aiohttp's 0 is "no limit": there is one leader's stream for each running job, through this pool when proxied.
     config.connection_pool_maxsize = 0
     # With trust_env aiohttp looks for ~/.netrc in a thread at every request: 0.3 ms and more of each write.
     config.client_session_kwargs = {"trust_env": bool(getproxies_environment())}

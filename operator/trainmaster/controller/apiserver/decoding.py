@@ -26,7 +26,7 @@ _LONG_NUMBER = re.compile(rb"\d{%d}" % SURE_DIGITS)
 
 
 class Response(aiohttp.ClientResponse):
-    """An answer to kopf, whose own decoding would end with one object that it can't decode, and all watching with it.
+    """Decodes an answer for kopf, whose own decoding would end all watching at one object that it can't decode.
 
     kopf reads a list by `json`, and a watch by `content.iter_chunked`.
     """
@@ -48,7 +48,7 @@ class Response(aiohttp.ClientResponse):
 
 
 class _Lines:
-    """A watch's content in whole lines, each of which `json.loads` decodes."""
+    """Yields a watch's content in whole lines, each of which `json.loads` decodes."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -70,7 +70,7 @@ class _Lines:
 
 
 def decodable(line: bytes) -> bytes:
-    """A line of a watch as it is, or, where `json.loads` may fail at it, as `decode` sees it."""
+    """Returns a line of a watch as it is, or, where `json.loads` may fail at it, as `decode` sees it."""
     if line.count(b"[") + line.count(b"{") <= SURE_DEPTH and not _LONG_NUMBER.search(line):
         return line
     try:

@@ -1,7 +1,7 @@
 """What can go wrong between the operator and the API server: one tree, translated once, at the client's boundary.
 
     ClusterError            any answer but success, or none at all
-    |-- Unreachable         no connection, or no answer in time; says nothing about the cluster's state
+    |-- Unreachable         no connection, or no answer in time; shows nothing of the cluster's state
     |   `-- Silent          ... because nothing came over it for too long
     |-- Deposed             not sent: the lease is over
     |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
@@ -26,19 +26,19 @@ from typing import Any
 
 from trainmaster.wire.values import loads, text
 
-# Characters of what the other side says in a Status.
+# Characters of the other side's message in a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
 
 
 class ClusterError(Exception):
-    """An API request that didn't succeed. `str()` is one sentence for a person: what was asked, and the answer."""
+    """An API request didn't succeed. `str()` is one sentence for a person: what was asked, and the answer."""
 
     def __init__(
         self, request: str, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(f"{request}: {message}")
         self.request = request
-        # The API server's own words.
+        # The API server's own message.
         self.message = message
         # HTTP status, 0 when there was no answer.
         self.status = status
@@ -49,7 +49,7 @@ class ClusterError(Exception):
 
 
 class Unreachable(ClusterError):
-    """No connection, or no answer in time."""
+    """There is no connection, or no answer in time."""
 
 
 class Deposed(ClusterError):
@@ -57,11 +57,11 @@ class Deposed(ClusterError):
 
 
 class Silent(Unreachable):
-    """The other side took the connection and then said nothing for too long."""
+    """The other side took the connection and then sent nothing for too long."""
 
 
 class Unusable(ClusterError):
-    """An answer in a form that wasn't asked for; it is neither followed nor unpacked."""
+    """The answer has a form that wasn't asked for; it is neither followed nor unpacked."""
 
 
 class Unauthorized(ClusterError):
@@ -105,7 +105,7 @@ class Unavailable(ClusterError):
 
 
 def is_unserved(error: NotFound) -> bool:
-    """Whether it is the resource type that isn't there, not an object of it.
+    """Returns whether it is the resource type that isn't there, not an object of it.
 
     A real API server answers such a path with plain text (k8s.io/apiserver, endpoints/handlers: "404 page not found"),
     an aggregated one with a Status that names no object.
@@ -114,7 +114,7 @@ def is_unserved(error: NotFound) -> bool:
 
 
 def from_response(request: str, status: int, headers: Mapping[str, str], body: bytes | str) -> ClusterError:
-    """The error that an answer means. The body is a metav1.Status, or whatever a proxy in between or a pod wrote."""
+    """Returns the error that an answer means. The body is a metav1.Status, or whatever a proxy or a pod wrote."""
     if 300 <= status < 400:
         where = headers.get("Location", "")[:100]
         return Unusable(request, f"a redirect to {where!r} (HTTP {status}), and none is followed", status=status)

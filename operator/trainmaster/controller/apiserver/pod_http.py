@@ -1,4 +1,4 @@
-"""HTTP with whoever answers: nothing is followed, unpacked or remembered, and what is read has a bound.
+"""HTTP with pods: nothing is followed, unpacked or remembered, and what is read has a bound.
 
 A pod runs users' code. What it answers comes to the operator directly, or through the API server's pod proxy, which
 passes status, headers and body on as they are. So a redirect isn't followed (it would send the operator, in its own
@@ -41,7 +41,7 @@ HEAD_PIECE = 512
 
 @dataclass
 class _Received:
-    """Bytes that came over a connection, and since something of them was handed on."""
+    """Counts the bytes that came over a connection, and those since something of them was handed on."""
 
     most_of_head: int = VAIN_HEAD_BYTES
     total: int = 0
@@ -89,7 +89,7 @@ class _PodSocket(socket.socket):
 
 
 class PodHttp:
-    """Requests to pods, on connections of their own: what pods do to them is nothing to those of the API server."""
+    """Sends requests to pods, on connections of their own: what pods do to them is nothing to the API server's."""
 
     def __init__(
         self, *, ssl: SSLContext | bool = True, trust_env: bool = False, most_of_head: int = VAIN_HEAD_BYTES
@@ -115,7 +115,7 @@ class PodHttp:
         connect_seconds: float,
         **way: Any,
     ) -> AsyncIterator[ResponseStream]:
-        """An open answer with a status of success. Raises ClusterError, in whose text the request is `request`.
+        """Yields an open answer with a status of success. Raises ClusterError, whose text names the request `request`.
 
         `way`: aiohttp's arguments for a proxy in between.
         """
@@ -159,7 +159,7 @@ class PodHttp:
 
 
 class ResponseStream:
-    """An open HTTP response as `PodStream`."""
+    """Reads an open HTTP response as `PodStream`."""
 
     def __init__(self, response: aiohttp.ClientResponse, request: str, received: _Received) -> None:
         self._response = response
@@ -184,7 +184,7 @@ class ResponseStream:
 async def refuse_unasked(
     response: aiohttp.ClientResponse, request: str, error_bytes: int, received: _Received | None = None
 ) -> None:
-    """Raise ClusterError for an answer that isn't a success, or that comes in a form that wasn't asked for."""
+    """Raises ClusterError for an answer that isn't a success, or that comes in a form that wasn't asked for."""
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding.strip().lower() != "identity":
         raise Unusable(request, f"an answer in the content encoding {encoding[:40]!r}, and none is accepted")
@@ -196,7 +196,7 @@ async def refuse_unasked(
 async def bounded_body(
     response: aiohttp.ClientResponse, request: str, limit: int, received: _Received | None = None
 ) -> bytes:
-    """The first bytes of a body. Raises ClusterError."""
+    """Returns the first bytes of a body. Raises ClusterError."""
     body = bytearray()
     async for chunk in ResponseStream(response, request, received or _Received()).chunks():
         body += chunk
@@ -206,7 +206,7 @@ async def bounded_body(
 
 
 def unreachable(request: str, error: BaseException) -> Unreachable:
-    """A connection's error as ours; aiohttp's timeouts have no text of their own, and its others quote the answer."""
+    """Returns a connection's error as ours; aiohttp's timeouts have no text, and its others quote the answer."""
     kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
     return kind(request, (str(error) or type(error).__name__)[:300])
 

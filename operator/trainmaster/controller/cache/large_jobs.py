@@ -1,4 +1,4 @@
-"""Jobs that are large are read and decided on apart: in one thread, one after the other.
+"""Large jobs are read and decided on apart: in one thread, one after the other.
 
 A thread doesn't make Python faster, but it lets go of the interpreter every 5 ms (sys.getswitchinterval), so that the
 event loop, and with it every other job, goes on. What is waited for isn't kept: only the key, and the object is read
@@ -26,13 +26,13 @@ Result = TypeVar("Result")
 
 
 class LargeJobThread:
-    """One thread for work that would hold up the event loop."""
+    """Does in one thread what would hold up the event loop."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="large jobs")
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """What `work` returns or raises. It must not touch the store, nor anything else that the loop changes."""
+        """Returns or raises what `work` does. It must not touch the store, nor anything else that the loop changes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
@@ -49,7 +49,7 @@ class LargeJobs:
         self._queue: WorkQueue[JobKey] = WorkQueue()
 
     def add(self, key: JobKey) -> None:
-        """A job that is to be read."""
+        """Ask for a job to be read."""
         self._queue.add(key)
 
     async def run(self, store: Store) -> None:
@@ -62,7 +62,7 @@ class LargeJobs:
             try:
                 await self._read(store, key)
             except NotFound:
-                # Deleted meanwhile; the watch or the next sweep tells.
+                # Deleted meanwhile; the watch or the next sweep shows it.
                 self._queue.forget(key)
             except ClusterError as error:
                 wait = self._queue.add_rate_limited(key)

@@ -1,4 +1,4 @@
-"""What was looked up for a job beyond its own objects: None where it isn't there or can't be read."""
+"""What lookups have found for a job beyond its own objects: None where it isn't there or can't be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LookupResults:
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
 
     def merge(self, more: LookupResults) -> bool:
-        """Add what was looked up now; whether anything is new."""
+        """Add what was found now; returns whether anything is new."""
         before = (dict(self.domains), dict(self.flavors), dict(self.priorities), dict(self.kills))
         self.domains.update(more.domains)
         self.flavors.update(more.flavors)

@@ -1,4 +1,4 @@
-"""One job's part of the store: all that is known of it, and what follows from a new word alone.
+"""One job's part of the store: all that is known of it, and what follows from an observation alone.
 
 Views are small and frozen; a record is changed by the store only, which knows when something is news.
 """
@@ -32,14 +32,14 @@ from trainmaster.wire.values import text, whole
 
 # StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
 FORMER_SETS = 8
-# Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. What a pod says
-# names any attempt.
+# Attempts of which reports are kept: the status's, the one before, and ones that it doesn't know yet. A pod's report
+# may name any attempt.
 REPORTED_ATTEMPTS = 4
 
 
 @dataclass(frozen=True, order=True)
 class JobKey:
-    """A job's place in the store and in the queue."""
+    """Names a job, in the store and in the queue."""
 
     namespace: str
     name: str
@@ -50,7 +50,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class SpecVersion:
-    """What a job's spec belongs to: it is another one when either changes."""
+    """Names what a job's spec belongs to: it is another spec when either changes."""
 
     uid: str
     generation: int
@@ -58,7 +58,7 @@ class SpecVersion:
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """A spec as it was read, or what is wrong with it."""
+    """Holds a spec as it was read, or what is wrong with it."""
 
     spec: JobSpec | None
     invalid: str | None
@@ -66,7 +66,7 @@ class ReadSpec:
 
 @dataclass(frozen=True)
 class Versioned:
-    """An object's identity and version, for staleness and preconditions."""
+    """Holds an object's identity and version, for staleness and preconditions."""
 
     uid: str
     resource_version: str
@@ -74,7 +74,7 @@ class Versioned:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod that has the job's label, and the uid of its controller: only that tells whose it is (`Record.owns`)."""
+    """Holds a pod that has the job's label, and its controller's uid, which decides whose it is (`Record.owns`)."""
 
     view: PodView
     version: Versioned
@@ -83,7 +83,7 @@ class Pod:
 
 @dataclass
 class Refusal:
-    """A write that is refused again and again, and when to try it next (event loop's clock)."""
+    """Describes a write that is refused again and again, and when to try it next (the event loop's clock)."""
 
     problem: RefusedWrite
     retry_at: float
@@ -92,7 +92,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`decide`'s input for one job, and what the executor needs to write."""
+    """Holds `decide`'s input for one job, and what the executor needs to write."""
 
     job: Job
     observed: Observed
@@ -102,7 +102,7 @@ class Snapshot:
 
 @dataclass
 class Record:
-    """All about one job."""
+    """Holds all that is known of one job."""
 
     job: Job | None = None
     job_version: Versioned | None = None
@@ -132,7 +132,7 @@ class Record:
         return self.job is None and not self.pods and not self.children
 
     def version(self, resource: Resource, name: str) -> Versioned | None:
-        """The newest version known of an object of the job."""
+        """Returns the newest version known of an object of the job."""
         if resource == JOBS:
             return self.job_version
         if resource == PODS:
@@ -142,14 +142,14 @@ class Record:
         return child[1] if child else None
 
     def parse(self, raw: Mapping[str, Any], name: str, of: SpecVersion) -> ReadSpec:
-        """The job's spec, or what is wrong with it; read once for each generation."""
+        """Returns the job's spec, or what is wrong with it; it is read once for each generation."""
         if self.parsed == of and self.job is not None:
             return ReadSpec(self.job.spec, self.job.invalid)
         self.parsed = of
         return read_spec(raw, name)
 
     def merge_report(self, report: Report) -> bool:
-        """Keep the one report of each worker and attempt that holds; whether that has changed it."""
+        """Merge a report into that of its worker and attempt; returns whether that has changed it."""
         known = self.reports.get((report.attempt, report.worker))
         holds = merge(known, report)
         if holds == known:
@@ -162,7 +162,7 @@ class Record:
         return True
 
     def own_sets(self) -> dict[str, tuple[str, range]]:
-        """By uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
+        """Returns, by uid, the name and the workers' indexes of each StatefulSet whose pods are the job's workers.
 
         It is controlled by the job and named as one of its groups is: anybody who may create a StatefulSet can write
         any owner and any label into it, but a name is there once, and ours is created or refused.
@@ -177,16 +177,16 @@ class Record:
         return {uid: (name, indexes[name]) for uid, name in sets if name in indexes}
 
     def owns(self, pod: Pod, sets: Mapping[str, tuple[str, range]]) -> bool:
-        """Whether a pod is one of the job's workers: made by one of its StatefulSets, under the name that this gives.
+        """Returns whether a pod is one of the job's workers: made by one of its StatefulSets, under a worker's name.
 
-        Labels say nothing: whoever may create a pod writes what he likes there.
+        Labels prove nothing: whoever may create a pod may write any into it.
         """
         name, indexes = sets.get(pod.controller or "", ("", range(0)))
         view = pod.view
         return view.worker in indexes and view.name == f"{name}-{view.worker}"
 
     def remove_set(self, view: ChildView) -> None:
-        """A child is gone, or another object has its name."""
+        """Remember a child that is gone, or whose name another object has."""
         if self._is_own_set(view):
             self.former_sets.append((view.uid, view.name))
 
@@ -195,7 +195,7 @@ class Record:
         return view.kind == "StatefulSet" and uid is not None and view.owner_uid == uid
 
     def merge_all_termination_reports(self) -> None:
-        """What the workers' containers told as they ended, where pods were known before their job or set."""
+        """Merge the reports of all workers' containers, where pods were known before their job or set."""
         sets = self.own_sets()
         for pod in self.pods.values():
             if self.owns(pod, sets):
@@ -207,11 +207,11 @@ class Record:
             self.merge_report(report)
 
     def is_past(self, attempt: int) -> bool:
-        """Whether nothing is decided on an attempt any more."""
+        """Returns whether nothing is decided on an attempt any more."""
         return self.job is not None and attempt < self.job.status.attempt - 1
 
     def drop_old_reports(self) -> None:
-        """Of attempts that nothing is decided on any more."""
+        """Drop the reports of attempts that nothing is decided on any more."""
         self._drop_reports({attempt for attempt in self.reported_attempts if self.is_past(attempt)})
 
     def _drop_reports(self, attempts: Set[int]) -> None:
@@ -220,14 +220,14 @@ class Record:
             self.reports = {place: report for place, report in self.reports.items() if place[0] not in attempts}
 
     def remove_pod(self, pod: Pod) -> bool:
-        """The pod is gone; returns whether it was the job's."""
+        """Remember a pod that is gone; returns whether it was the job's."""
         owned = self.owns(pod, self.own_sets())
         if owned:
             self.gone[pod.view.worker] = pod
         return owned
 
     def forget_job(self) -> None:
-        """The job is gone; its objects may still be there."""
+        """Forget the job, which is gone; its objects may still be there."""
         self.job = self.job_version = self.parsed = self.without_spec = None
         self.raw_status = {}
         self.reports.clear()
@@ -241,7 +241,7 @@ class Record:
         self.lookups = LookupResults()
 
     def snapshot(self, listed: frozenset[str]) -> Snapshot | None:
-        """`decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
+        """Returns `decide`'s input; None without a job. `listed`: kinds that are known as a whole."""
         if self.job is None or self.job_version is None:
             return None
         job = self.job
@@ -268,12 +268,12 @@ class Record:
 
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
-    """What the spec of an object with this metadata belongs to."""
+    """Returns what the spec of an object with this metadata belongs to."""
     return SpecVersion(text(metadata.get("uid"), 64), whole(metadata.get("generation")) or 1)
 
 
 def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
-    """The spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
+    """Returns the spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
     try:
         return ReadSpec(parse_spec(raw.get("spec") or {}, name), None)
     except InvalidJob as error:
@@ -281,9 +281,9 @@ def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:
-    """Whether `new` is a later version of what has this name. Versions that aren't numbers are taken as later.
+    """Returns whether `new` is a later version of what has this name. Versions that aren't numbers count as later.
 
-    Also where the uids differ: kopf keeps the order of events of each uid only, so what is told last of an object that
+    Also where the uids differ: kopf keeps the order of events of each uid only, so the last event of an object that
     was deleted can come after its successor. Versions of one resource type can be compared (KEP-5504).
     """
     if new.resource_version == known.resource_version:
@@ -294,5 +294,5 @@ def is_newer(new: Versioned, known: Versioned) -> bool:
 
 
 def _is_anothers(assignment: Assignment | None, job: Job) -> bool:
-    """Whoever may patch a pod can put there what the operator has signed for another job."""
+    """Returns whether it was signed for another job: whoever may patch a pod can put such a one there."""
     return assignment is not None and assignment.job != job.uid

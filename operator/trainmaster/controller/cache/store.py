@@ -3,7 +3,7 @@
 One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
 Everything happens in the event loop's thread, so there are no locks.
 
-**Staleness.** The watch is behind our own writes. Each write's answer is therefore noted here like a watch event, and
+**Staleness.** The watch is behind our own writes. Each write's answer is therefore recorded like a watch event, and
 an object is only ever replaced by a newer one: resourceVersions are compared as the integers that they are (Kubernetes
 1.35 made that official, KEP-5504; etcd's revisions always were). So after `status.attempt = 2` was written, no later
 pass sees 1 again, however late the watch is.
@@ -59,7 +59,7 @@ MAX_STATUS_BYTES = 256 * 1024
 
 class Store:
     """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed;
-    `keys` tell which assignments are the operator's own."""
+    by `keys` the operator's own assignments are known."""
 
     def __init__(
         self,
@@ -82,17 +82,17 @@ class Store:
         return len(self._records)
 
     def jobs(self) -> Iterator[Job]:
-        """All jobs that exist."""
+        """Returns all jobs that exist."""
         return (record.job for record in list(self._records.values()) if record.job is not None)
 
     # Objects of the API server.
 
     def upsert(self, resource: Resource, raw: Mapping[str, Any]) -> None:
-        """An object as a watch, a list or the answer to a write shows it. Never raises."""
+        """Insert or update an object as a watch, a list or the answer to a write shows it. Never raises."""
         try:
             self._upsert(resource, raw)
         except Exception as error:
-            # Everything that is taken in comes through here, and whoever brings it (a watch, a list, a sweep, a pass
+            # Everything that is received comes through here, and whoever brings it (a watch, a list, a sweep, a pass
             # over another job) must not end because somebody wrote what no reader of ours has foreseen.
             problem = f"the {'job' if resource == JOBS else 'object'} can't be read ({one_line(repr(error)[:300])})"
             self._unreadable.report(resource, raw, problem, error)
@@ -112,7 +112,7 @@ class Store:
             self._upsert_child(resource, raw, metadata, version)
 
     def delete(self, resource: Resource, raw: Mapping[str, Any]) -> None:
-        """An object that a watch shows to be gone. `raw` needs its metadata only."""
+        """Remove an object that a watch shows to be gone. `raw` needs its metadata only."""
         metadata = mapping(mapping(raw).get("metadata"))
         key = self._key(resource, metadata)
         if key is not None:
@@ -122,7 +122,7 @@ class Store:
             self.remove(resource, key, text(metadata.get("name")), _version(metadata).uid)
 
     def remove(self, resource: Resource, key: JobKey, name: str, uid: str) -> None:
-        """An object that is gone, by name and uid."""
+        """Remove an object that is gone, by name and uid."""
         self._remember_deleted(uid)
         record = self._records.get(key)
         known = self.version(key, resource, name)
@@ -141,7 +141,7 @@ class Store:
             self._changed(key)
 
     def known(self, resource: Resource) -> Iterator[tuple[JobKey, str, Versioned]]:
-        """The job's key, the name and the version of each object of a type, for the sweep."""
+        """Yields the job's key, the name and the version of each object of a type, for the sweep."""
         for key, record in list(self._records.items()):
             if resource == JOBS:
                 if record.job_version is not None:
@@ -155,19 +155,19 @@ class Store:
                         yield key, name, version
 
     def version(self, key: JobKey, resource: Resource, name: str) -> Versioned | None:
-        """The newest version known of an object of the job."""
+        """Returns the newest version known of an object of the job."""
         record = self._records.get(key)
         return record.version(resource, name) if record is not None else None
 
     def child(self, key: JobKey, resource: Resource, name: str) -> tuple[ChildView, Versioned] | None:
-        """A child of the job as it was last seen."""
+        """Returns a child of the job as it was last seen."""
         record = self._records.get(key)
         return record.children.get((resource.child_kind, name)) if record is not None else None
 
-    # What agents say.
+    # What agents report.
 
     def record_report(self, key: JobKey, report: Report) -> bool:
-        """A worker's report, from the stream; whether it is news."""
+        """Record a worker's report, from the stream; returns whether it is news."""
         record = self._records.get(key)
         if record is None or record.is_past(report.attempt) or not record.merge_report(report):
             return False
@@ -177,9 +177,9 @@ class Store:
     def record_progress(
         self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float, most_ranks: int
     ) -> bool | None:
-        """How far some of a worker's ranks are: whether it is the attempt's first news, None when it is too old.
+        """Record how far some of a worker's ranks are; returns whether it is the attempt's first, None when too old.
 
-        Doesn't ask for a pass by itself: progress comes every second and status tells it every few.
+        Doesn't ask for a pass by itself: progress comes every second, and status has it every few.
         """
         record = self._records.get(key)
         if record is None or attempt < record.progress_attempt:
@@ -195,7 +195,7 @@ class Store:
         return first
 
     def record_stream(self, key: JobKey, stream: StreamView) -> bool:
-        """The state of the lead's stream and its members; whether it is news."""
+        """Record the state of the leader's stream and its workers; returns whether it is news."""
         record = self._records.get(key)
         if record is None or record.stream == stream:
             return False
@@ -206,12 +206,12 @@ class Store:
     # Writes that were refused.
 
     def refusal(self, key: JobKey, action: str) -> Refusal | None:
-        """The refusal that stands for an action of this job."""
+        """Returns the refusal that stands for an action of this job."""
         record = self._records.get(key)
         return record.refusals.get(action) if record else None
 
     def record_refusal(self, key: JobKey, problem: RefusedWrite, retry_at: float) -> None:
-        """A write was refused; `decide` is asked again when this is news."""
+        """Record that a write was refused; `decide` is asked again when this is news."""
         record = self._records.get(key)
         if record is None:
             return
@@ -224,20 +224,20 @@ class Store:
         self._changed(key)
 
     def clear_refusal(self, key: JobKey, action: str) -> None:
-        """The action went through."""
+        """Forget an action's refusal: it went through."""
         record = self._records.get(key)
         if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
 
     def record_listed(self, resource: Resource) -> None:
-        """All objects of an optional type are known now."""
+        """Record that all objects of an optional type are known now."""
         if resource.child_kind not in self._listed:
             self._listed |= {resource.child_kind}
             for key in list(self._records):
                 self._changed(key)
 
     def record_lookups(self, key: JobKey, found: LookupResults) -> None:
-        """What the job needs to know of things that aren't its own."""
+        """Record what lookups have found for a job."""
         record = self._records.get(key)
         if record is not None and record.lookups.merge(found):
             self._changed(key)
@@ -245,7 +245,7 @@ class Store:
     # Reading.
 
     def snapshot(self, key: JobKey) -> Snapshot | None:
-        """`decide`'s input; None when the job doesn't exist (any more).
+        """Returns `decide`'s input; None when the job doesn't exist (any more).
 
         Pods and children of an earlier job of the same name aren't this job's: pods are left out, and children are
         shown with their owner's uid, so that `decide` waits for the garbage collector instead of adopting them.
@@ -293,17 +293,17 @@ class Store:
         self._set_job(key, record, raw, of, read, large=large)
 
     def is_large(self, key: JobKey) -> bool:
-        """Whether the job is to be decided on apart."""
+        """Returns whether the job is to be decided on apart."""
         record = self._records.get(key)
         return record is not None and record.job is not None and record.job.large
 
     def awaits_spec(self, key: JobKey) -> bool:
-        """Whether the job's spec has yet to be read apart."""
+        """Returns whether the job's spec has yet to be read apart."""
         record = self._records.get(key)
         return record is not None and record.without_spec is not None
 
     def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
-        """The spec of a large job. One that isn't of the newest generation is of no use: that was asked for as well."""
+        """Record a large job's spec. One of an older generation is of no use: the newest was asked for as well."""
         record = self._records.get(key)
         raw = record.without_spec if record is not None else None
         if record is None or raw is None or spec_version(raw["metadata"]) != of:
@@ -313,7 +313,7 @@ class Store:
         self._set_job(key, record, raw, of, read, large=True)
 
     def record_unreadable(self, key: JobKey, error: Exception) -> None:
-        """A large job that no reader has foreseen."""
+        """Record a large job that no reader has foreseen."""
         record = self._records.get(key)
         if record is not None and record.without_spec is not None:
             problem = f"the job can't be read ({one_line(repr(error)[:300])})"
@@ -330,7 +330,7 @@ class Store:
         *,
         large: bool,
     ) -> None:
-        """The job as `decide` sees it from now on."""
+        """Set the job as `decide` sees it from now on."""
         metadata, known = raw["metadata"], record.job
         record.raw_status = raw.get("status") or {}
         try:
@@ -364,7 +364,7 @@ class Store:
         self._changed(key)
 
     def _upsert_unreadable_job(self, raw: object, problem: str) -> None:
-        """A job of which nothing but its name may be known."""
+        """Insert or update a job of which nothing but its name may be known."""
         whole_object = mapping(raw)
         metadata = mapping(whole_object.get("metadata"))
         key, version = self._key(JOBS, metadata), _version(metadata)
@@ -377,7 +377,7 @@ class Store:
             self._set_unreadable(key, record, whole_object, problem)
 
     def _set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Nothing is done to such a job, and its status says why."""
+        """Set a job to which nothing is done, and whose status says why."""
         metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
         # Of such a status nothing else is ever written, and it may be large.
         record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}

@@ -1,7 +1,7 @@
-"""Objects that can't be taken in, though every reader of what they say is total: the last line of defence.
+"""Objects that can't be read, though every reader of what they hold is total: the last line of defence.
 
 Whatever the API server shows goes into the store one object at a time, and one that the store can't take costs nobody
-else anything: it is said in the log and counted, once for each of its versions, and a job says it in its own status.
+else anything: it is logged and counted, once for each of its versions, and a job's own status reports it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainmaster.wire.values import mapping, mappings, shown, text, whole
 
 logger = logging.getLogger(__name__)
 
-# Versions of objects that were said: a sweep meets the same ones again and again.
+# Versions of objects that were reported: a sweep meets the same ones again and again.
 REMEMBERED = 4_096
 
 
 class Unreadable:
-    """`count` is called with the kind of each version of an object that can't be taken in."""
+    """Logs and counts objects that can't be read: `count` is called with the kind of each version of one."""
 
     def __init__(self, count: Callable[[str], None]) -> None:
         self._count = count
@@ -40,9 +40,9 @@ class Unreadable:
         *,
         of: str = "resourceVersion",
     ) -> None:
-        """Say and count it. `error`: what no reader has foreseen, so that its traceback is of use.
+        """Log and count a version once. `error`: what no reader has foreseen, so that its traceback is of use.
 
-        `of`: the field of the metadata that tells its versions apart; of a spec the generation.
+        `of`: the field of the metadata by which its versions differ; of a spec the generation.
         """
         metadata = mapping(mapping(raw).get("metadata"))
         version = (
@@ -60,12 +60,12 @@ class Unreadable:
 
 
 def readable_part(raw: Mapping[str, Any]) -> JobStatus:
-    """What can be read of a status that can't be read as a whole: its conditions, to add one."""
+    """Returns what can be read of a status that can't be read as a whole: its conditions, to add one."""
     return JobStatus(conditions=[found for item in mappings(raw.get("conditions")) if (found := _condition(item))])
 
 
 def first_problem(error: ValueError) -> str:
-    """What is wrong, in a few words; where pydantic found it, the field, its value and what it should be."""
+    """Returns what is wrong, in short; where pydantic found it, the field, its value and what it should be."""
     if not isinstance(error, ValidationError):
         return str(error)
     found = error.errors(include_url=False)[0]

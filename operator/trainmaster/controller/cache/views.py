@@ -38,19 +38,19 @@ Raw = Mapping[str, Any]
 
 
 def parse_time(value: object) -> float | None:
-    """An RFC 3339 time as seconds since the epoch; None for anything else."""
+    """Returns an RFC 3339 time as seconds since the epoch; None for anything else."""
     return to_seconds(value) if isinstance(value, str) else None
 
 
 def event_time(event: Raw) -> float:
-    """When an Event happened last, by whichever of its fields say so; 0 where none does."""
+    """Returns when an Event happened last, by whichever of its fields have a time; 0 where none has."""
     series = mapping(event.get("series"))
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     return max((parsed for time in times if (parsed := parse_time(time)) is not None), default=0.0)
 
 
 def parse_seconds(value: object) -> float | None:
-    """Seconds since the epoch as a decimal number; None for anything else."""
+    """Returns seconds since the epoch, from a decimal number; None for anything else."""
     try:
         seconds = float(text(value, 40))
     except ValueError:
@@ -59,22 +59,22 @@ def parse_seconds(value: object) -> float | None:
 
 
 def label(metadata: Raw, name: str) -> str:
-    """A label's value; empty where there is none."""
+    """Returns a label's value; empty where there is none."""
     return text(mapping(metadata.get("labels")).get(name), MAX_NAME)
 
 
 def annotation(metadata: Raw, name: str) -> object:
-    """An annotation's value, as long as it may be; None where there is none."""
+    """Returns an annotation's value, as long as it may be; None where there is none."""
     return mapping(metadata.get("annotations")).get(name)
 
 
 def job_name_of(metadata: Raw) -> str | None:
-    """The job that a child or pod belongs to, by its label."""
+    """Returns the job that a child or pod belongs to, by its label."""
     return label(metadata, JOB_NAME_LABEL) or None
 
 
 def owner_uid(metadata: Raw) -> str | None:
-    """The uid of the controlling owner."""
+    """Returns the uid of the controlling owner."""
     for reference in mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is True:
             return text(reference.get("uid"), MAX_NAME)
@@ -82,12 +82,12 @@ def owner_uid(metadata: Raw) -> str | None:
 
 
 def is_from_create(entry: Raw) -> bool:
-    """Whether an entry of `metadata.managedFields` has what a create of ours wrote, which no apply drops."""
+    """Returns whether an entry of `metadata.managedFields` is of a create of ours, which no apply drops."""
     return entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
 
 
 def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
-    """The assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
+    """Returns the assignment annotation; None when absent or when somebody else wrote it: it is then overwritten.
 
     It has to be signed, or who may patch a pod could hold a job at an attempt that nobody counted.
     """
@@ -101,7 +101,7 @@ def parse_assignment(metadata: Raw, keys: SigningKeys) -> Assignment | None:
 
 
 def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
-    """A pod; None when its name doesn't end with an index, as those of StatefulSets' pods do."""
+    """Returns a pod; None when its name doesn't end with an index, as those of StatefulSets' pods do."""
     metadata, spec, status = mapping(raw.get("metadata")), mapping(raw.get("spec")), mapping(raw.get("status"))
     name = text(metadata.get("name"), MAX_NAME)
     index = decimal(name.rpartition("-")[2], MAX_INDEX)
@@ -141,7 +141,7 @@ def pod_view(raw: Raw, keys: SigningKeys) -> PodView | None:
 
 
 def container_view(raw: Raw) -> ContainerView:
-    """A container's status."""
+    """Returns a container's status."""
     state = mapping(raw.get("state"))
     waiting, running, terminated = (mapping(state.get(name)) for name in ("waiting", "running", "terminated"))
     last = mapping(mapping(raw.get("lastState")).get("terminated"))
@@ -159,7 +159,7 @@ def container_view(raw: Raw) -> ContainerView:
 
 
 def container_end(raw: Raw) -> ContainerEnd:
-    """How a container ended, with the agent's report when its termination message is one."""
+    """Returns how a container ended, with the agent's report when its termination message is one."""
     message = text(raw.get("message"), MAX_TERMINATION_MESSAGE)
     return ContainerEnd(
         exit_code=_exit_code(raw.get("exitCode")),
@@ -172,7 +172,7 @@ def container_end(raw: Raw) -> ContainerEnd:
 
 
 def parse_termination_message(message: str) -> Report | None:
-    """A report, when the message is one; a user's own program may write anything there."""
+    """Returns a report, when the message is one; a user's own program may write anything there."""
     if not message.lstrip().startswith("{"):
         return None
     try:
@@ -184,7 +184,7 @@ def parse_termination_message(message: str) -> Report | None:
 
 
 def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
-    """A child; `kind` is as `rendering.child_kind` names it."""
+    """Returns a child; `kind` is as `rendering.child_kind` names it."""
     metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
     template = mapping(mapping(spec.get("template")).get("metadata"))
     owner, assigned = owner_uid(metadata), parse_assignment(template, keys)
@@ -207,5 +207,5 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
 
 
 def _exit_code(value: object) -> int:
-    """An int32; Windows has negative ones."""
+    """Returns an int32; Windows has negative ones."""
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < MAX_INT32 else 0

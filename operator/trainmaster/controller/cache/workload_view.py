@@ -14,18 +14,18 @@ MAX_COUNT = 2**31
 
 
 def conditions_by_type(status: Raw) -> dict[str, Raw]:
-    """The conditions of any Kubernetes object's status."""
+    """Returns the conditions of any Kubernetes object's status, by type."""
     return {text(item.get("type")): item for item in mappings(status.get("conditions"))}
 
 
 def string_pairs(value: object) -> tuple[tuple[str, str], ...]:
-    """Labels, annotations or a node selector in the order of their keys."""
+    """Returns labels, annotations or a node selector in the order of their keys."""
     pairs = ((text(key), text(item, None)) for key, item in mapping(value).items() if isinstance(item, str))
     return tuple(sorted(pairs))
 
 
 def workload_view(raw: Raw) -> WorkloadView:
-    """github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2/workload_types.go."""
+    """Returns a Workload (github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2/workload_types.go)."""
     spec, status = mapping(raw.get("spec")), mapping(raw.get("status"))
     conditions = conditions_by_type(status)
     evicted, reserved, ready, admitted, finished = (

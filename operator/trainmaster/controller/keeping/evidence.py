@@ -1,10 +1,10 @@
-"""Keeps the evidence of every attempt that ended badly: who said what, stacks, the end of the culprit's log.
+"""Keeps the evidence of every attempt that failed: all reports, stacks, the end of the culprit's log.
 
 It is in the ConfigMap `<job>-evidence` (api/evidence.py), owned by the job: it outlives the pods and goes with the
-job. It is written in the background, SETTLE_SECONDS after an attempt's end, when all workers have spoken; nothing
+job. It is written in the background, SETTLE_SECONDS after an attempt's end, when all workers have reported; nothing
 ever waits for it, but what lets pods go: the end of the job, and the operator's own replacing of a pod. Bounded:
 ATTEMPT_BYTES an attempt, TOTAL_BYTES a job; the first attempt and the newest ones are kept. Evidence of stalls comes
-on the lead's stream before the report of the hang, and is held here until then. Where the job or the operator doesn't
+on the leader's stream before the report of the hang, and is held here until then. Where the job or the operator doesn't
 let output be kept, it has no logs, stacks and errors.
 """
 
@@ -61,12 +61,12 @@ class Tail(Protocol):
 
 @dataclass
 class _Kept:
-    """What is known of one job's newest failure, and of stalls that may become one."""
+    """Holds what is known of one job's newest failure, and of stalls that may become one."""
 
     stalls: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
     size: int = 0
     # (attempt, reason, time) of the failure that was written last, or is about to be.
-    told: tuple[int, str, str] | None = None
+    recorded: tuple[int, str, str] | None = None
     task: asyncio.Task[None] | None = None
     # By attempt: what was known at its end, until it is written.
     early: dict[int, AttemptEvidence] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class _Kept:
 
 
 class EvidenceKeeper:
-    """Told of every written status; see the module."""
+    """Keeps evidence from every status that is written; see the module."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class EvidenceKeeper:
         self._jobs: dict[str, _Kept] = {}
 
     def record_stall(self, uid: str, line: EvidenceLine) -> None:
-        """A worker's evidence of a stall, from the stream. Only so much is held of a job."""
+        """Record a worker's evidence of a stall, from the stream. Only so much is held of a job."""
         kept = self._jobs.setdefault(uid, _Kept())
         for old in [attempt for attempt in kept.stalls if attempt < line.attempt - 1]:
             kept.size -= sum(map(_size, kept.stalls.pop(old).values()))
@@ -108,22 +108,22 @@ class EvidenceKeeper:
                 kept.size += after - before
 
     def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
-        """A status was written: if it tells of a new failure, its evidence is written a little later."""
+        """Record a status that was written: if it has a new failure, its evidence is written a little later."""
         failure = status.failures[0] if status.failures else None
         if failure is None:
             return
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
-        told = (failure.attempt, failure.reason, failure.failed_at)
-        if kept.told == told:
+        recorded = (failure.attempt, failure.reason, failure.failed_at)
+        if kept.recorded == recorded:
             return
-        first = kept.told is None or kept.told[0] != failure.attempt
-        if kept.told is None and not since(time.time(), failure.failed_at) < OLD_SECONDS:
-            # Of an operator before this one; whoever could tell more of it has long gone on.
-            kept.told = told
+        first = kept.recorded is None or kept.recorded[0] != failure.attempt
+        if kept.recorded is None and not since(time.time(), failure.failed_at) < OLD_SECONDS:
+            # A failure of before this operator; whoever could report more of it has long gone on.
+            kept.recorded = recorded
             return
-        kept.told = told
+        kept.recorded = recorded
         if not first and kept.task is not None and not kept.task.done():
-            # The cause was corrected before it was written; the task looks at the status then.
+            # The cause was corrected before it was written; the task reads the status then.
             return
         before = kept.task
         early = kept.early[failure.attempt] = self._gather(snapshot, failure, {})
@@ -132,7 +132,7 @@ class EvidenceKeeper:
         )
 
     async def last(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None:
-        """The job is about to end: write what there is. Never in the way of that for long."""
+        """Write what there is: the job is about to end, and never waits for this for long."""
         failure = status.failures[0] if status.failures else None
         kept = self._jobs.get(snapshot.job.uid)
         if kept is not None and kept.task is not None and not kept.task.done():
@@ -140,7 +140,7 @@ class EvidenceKeeper:
         if failure is None or snapshot.job.deleting:
             return
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
-        kept.told = (failure.attempt, failure.reason, failure.failed_at)
+        kept.recorded = (failure.attempt, failure.reason, failure.failed_at)
         # Attempts that ended a moment before this one may not have been written yet.
         earlier = [
             known for known in status.failures if known.attempt in kept.early and known.attempt < failure.attempt
@@ -150,7 +150,7 @@ class EvidenceKeeper:
                 self._written(snapshot.job.uid, each.attempt)
 
     async def before_deletion(self, key: JobKey, snapshot: Snapshot, pod_uid: str) -> None:
-        """The operator is about to delete a pod: write what is only known as long as it is there.
+        """Write what is only known as long as a pod is there, which the operator is about to delete.
 
         Never in the way of that for long, and once for all pods of an attempt but its culprit's.
         """
@@ -165,13 +165,13 @@ class EvidenceKeeper:
         await self._write_now(key, snapshot, failure, with_log=culprits)
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         kept = self._jobs.pop(uid, None)
         if kept is not None and kept.task is not None:
             kept.task.cancel()
 
     async def close(self) -> None:
-        """Stop; what wasn't written yet is written by the next operator, from the same status and stream."""
+        """End; what wasn't written yet is written by the next operator, from the same status and stream."""
         tasks = [kept.task for kept in self._jobs.values() if kept.task is not None]
         for task in tasks:
             task.cancel()
@@ -217,14 +217,14 @@ class EvidenceKeeper:
         return AttemptEvidence(failure.attempt, record, workers, ranks, logs)
 
     def _written(self, uid: str, attempt: int) -> None:
-        """What was written needn't be held any longer."""
+        """Forget what was written."""
         kept = self._jobs.get(uid)
         if kept is not None:
             kept.size -= sum(map(_size, kept.stalls.pop(attempt, {}).values()))
             kept.early.pop(attempt, None)
 
     async def _log(self, key: JobKey, snapshot: Snapshot, failure: Failure) -> dict[int, str]:
-        """The end of the culprit's log, while its pod is there (and not another of its name)."""
+        """Read the end of the culprit's log, while its pod is there (and not another of its name)."""
         if not self._keeps_output(snapshot.job):
             return {}
         uids = {
@@ -244,7 +244,7 @@ class EvidenceKeeper:
         return {}
 
     async def _write_now(self, key: JobKey, snapshot: Snapshot, failure: Failure, *, with_log: bool) -> bool:
-        """Write what there is while something waits for it; whether that was done in time."""
+        """Write what there is while something waits for it; returns whether that was done in time."""
         try:
             async with asyncio.timeout(LAST_WRITE_SECONDS):
                 logs = await self._log(key, snapshot, failure) if with_log else {}
@@ -290,20 +290,20 @@ class EvidenceKeeper:
 
 
 def without_output(evidence: AttemptEvidence) -> AttemptEvidence:
-    """Who failed, when and how, without anything that the workers printed."""
+    """Returns who failed, when and how, without anything that the workers printed."""
     return replace(
         evidence,
         ranks={rank: {**data, "text": ""} for rank, data in evidence.ranks.items()},
         workers={
-            worker: {name: value for name, value in told.items() if name != "error"}
-            for worker, told in evidence.workers.items()
+            worker: {name: value for name, value in entry.items() if name != "error"}
+            for worker, entry in evidence.workers.items()
         },
         logs={},
     )
 
 
 def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvidence:
-    """The same evidence in at most `limit` bytes of JSON: texts are shortened, the culprit's last."""
+    """Returns the same evidence in at most `limit` bytes of JSON: texts are shortened, the culprit's last."""
     culprit_rank, culprit = evidence.failure.get("rank"), evidence.failure.get("worker")
     for share in (16_000, 8_000, 4_000, 2_000, 1_000, 400, 100, 0):
         if len(evidence.to_json()) <= limit:
@@ -316,8 +316,11 @@ def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvid
                 if share or rank == culprit_rank
             },
             workers={
-                worker: {**told, "error": str(told.get("error", ""))[-share if share else 2_000 :]}
-                for worker, told in evidence.workers.items()
+                worker: {
+                    **entry,
+                    "error": str(entry.get("error", ""))[-share if share else 2_000 :],
+                }
+                for worker, entry in evidence.workers.items()
                 if share or worker == culprit
             },
             logs={worker: text[-4 * share or -1_000 :] for worker, text in evidence.logs.items()},
@@ -326,7 +329,7 @@ def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvid
 
 
 def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TOTAL_BYTES) -> dict[str, str | None]:
-    """The changes of the ConfigMap's data that add an attempt: older ones give way, but not the first."""
+    """Returns the changes of the data that add an attempt: older ones make room, but not the first."""
     key, text = evidence_key(evidence.attempt), evidence.to_json()
     if data.get(key) == text:
         return {}
@@ -342,15 +345,15 @@ def room_for(data: Mapping[str, str], evidence: AttemptEvidence, limit: int = TO
 
 
 def _with_early(gathered: AttemptEvidence, early: AttemptEvidence | None) -> AttemptEvidence:
-    """Also what was known at the attempt's end, of a pod that has been replaced since."""
+    """Adds what was known at the attempt's end, of a pod that has been replaced since."""
     if early is None:
         return gathered
-    workers = {worker: {**early.workers.get(worker, {}), **told} for worker, told in gathered.workers.items()}
+    workers = {worker: {**early.workers.get(worker, {}), **entry} for worker, entry in gathered.workers.items()}
     return replace(gathered, workers={**early.workers, **workers})
 
 
 def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> AttemptEvidence:
-    """What an earlier operator kept of the attempt stays where this one knows nothing."""
+    """Adds what an earlier operator kept of the attempt, where this one knows nothing."""
     if known is None:
         return evidence
     return AttemptEvidence(
@@ -363,14 +366,14 @@ def _merged(known: AttemptEvidence | None, evidence: AttemptEvidence) -> Attempt
 
 
 def _kept_state(state: RankState) -> dict[str, Any]:
-    """How a rank stood, for a person; the limit that it was over is in the failure's message."""
+    """Returns a rank's state for a person; the limit that it was over is in the failure's message."""
     shown = state._replace(state=clean(state.state, 1), text=clean(state.text, MAX_EVIDENCE_BYTES))
     return shown._replace(limit_seconds=0.0, limit="", patient=False).to_wire()
 
 
 def _worker_evidence(report: Report, pod: PodView | None) -> dict[str, Any]:
     same = pod is not None and (not report.uid or pod.uid == report.uid)
-    told = {
+    entry = {
         "pod": pod.name if pod is not None and same else None,
         "node": clean(report.node, 253) or (pod.node if pod is not None and same else None),
         "state": report.state,
@@ -382,7 +385,7 @@ def _worker_evidence(report: Report, pod: PodView | None) -> dict[str, Any]:
         "error": clean(report.error, 2_000),
         "at": report.at,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 def _size(data: Mapping[str, Any]) -> int:

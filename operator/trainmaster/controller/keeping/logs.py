@@ -34,12 +34,12 @@ CONCURRENT_READS = 16
 
 
 def logs_name(job: str) -> str:
-    """The ConfigMap's name."""
+    """Returns the ConfigMap's name."""
     return f"{job}-logs"
 
 
 def allows_logs(job: Job) -> bool:
-    """Whether the job lets its output be kept (runPolicy.keepLogs). What can't be read hasn't allowed it."""
+    """Returns whether the job lets its output be kept (runPolicy.keepLogs). What can't be read hasn't allowed it."""
     return job.spec is not None and job.spec.run_policy.keep_logs
 
 
@@ -52,7 +52,7 @@ class KeptLogs:
         self._saved: set[str] = set()
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         self._saved.discard(uid)
 
     async def __call__(self, key: JobKey, snapshot: Snapshot) -> None:
@@ -87,7 +87,7 @@ class KeptLogs:
         self._saved.add(job.uid)
 
     async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
-        """The end of a worker's log, at most `limit` bytes, from whole lines. Raises ClusterError."""
+        """Read the end of a worker's log, at most `limit` bytes, from whole lines. Raises ClusterError."""
         # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut here.
         container = pod.worker_container
         restarted = container is not None and container.restarts > 0
@@ -108,7 +108,7 @@ class KeptLogs:
         return tail.partition("\n")[2] or tail
 
     async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
-        """The log once it doesn't grow any more; an empty one may still be on its way."""
+        """Read the log once it doesn't grow any more; an empty one may still be on its way."""
         before: str | None = None
         text = ""
         for _ in range(SETTLE_TRIES):
@@ -147,7 +147,7 @@ class KeptLogs:
 
 
 def share_out(pods: Sequence[PodView], limit: int, failed: set[str | None]) -> list[tuple[PodView, int]]:
-    """Bytes for each pod's tail: full tails for the pods that failed and worker 0, an equal share for the others."""
+    """Returns bytes for each pod's tail: full ones for pods that failed and worker 0, equal shares for the others."""
     first = [pod for pod in pods if pod.name in failed or pod.worker == 0]
     others = [pod for pod in pods if pod not in first]
     full = min(LONGEST_TAIL, limit // (2 * len(first) if others else len(first)) if first else 0)

@@ -12,7 +12,7 @@ from trainmaster.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LAB
 
 
 def owned_config_map(job: Job, name: str, content: str, data: Mapping[str, str]) -> dict[str, Any]:
-    """The object to create. `content` is its CONTENT_LABEL, which keeps it out of the operator's watch."""
+    """Returns the object to create. `content` is its CONTENT_LABEL, which keeps it out of the operator's watch."""
     owner = {"apiVersion": API_VERSION, "kind": KIND, "name": job.name, "uid": job.uid}
     return {
         "apiVersion": "v1",

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class AgentsSecrets:
-    """See the module."""
+    """Makes the Secret of each namespace once."""
 
     def __init__(self, cluster: Cluster, keys: SigningKeys) -> None:
         self._cluster = cluster
@@ -26,9 +26,9 @@ class AgentsSecrets:
         self._refused: set[str] = set()
 
     async def make(self, namespace: str) -> None:
-        """See to it that the namespace has its Secret, before pods ask for it. Raises ClusterError.
+        """Make the namespace's Secret unless it was made, before pods ask for it. Raises ClusterError.
 
-        One that is refused is said in the log and does without: agents then report by exiting, and jobs run.
+        A refusal is logged, and the namespace does without: agents then report by exiting, and jobs run.
         """
         if namespace in self._made:
             return

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 SECRET_NAME = "trainmaster-signing-keys"
 # The Secret's data: private keys, one in a line and the newest first, and one seed; 32 bytes each, in base64.
 PRIVATE_KEYS, AGENTS_SEED = "private-keys", "agents-seed"
-# Each signature costs an annotation 110 bytes, and an agent a look at its key.
+# Each signature costs an annotation 110 bytes, and an agent the reading of its key.
 MAX_KEYS = 4
 
 
@@ -62,7 +62,7 @@ async def load_keys(cluster: Cluster, namespace: str, *, make_namespace: bool) -
 
 
 async def read_keys(cluster: Cluster, namespace: str) -> tuple[SigningKeys, RawObject]:
-    """The keys, and the Secret that holds them. Raises NotFound where no operator has made it yet, or DamagedKeys."""
+    """Returns the keys, and the Secret that holds them. Raises NotFound where nobody has made it, or DamagedKeys."""
     secret = await cluster.get(SECRETS, namespace, SECRET_NAME)
     return parse_keys(secret), secret
 
@@ -77,24 +77,24 @@ async def _make_namespace(cluster: Cluster, name: str) -> None:
 
 
 def new_keys() -> SigningKeys:
-    """Keys that nobody else has."""
+    """Returns keys that nobody else has."""
     return SigningKeys((os.urandom(SEED_BYTES),), os.urandom(SEED_BYTES))
 
 
 def rotated(keys: SigningKeys) -> SigningKeys:
-    """A new key in front: all of them sign from now on. Raises TooManyKeys."""
+    """Returns the keys with a new one in front: all of them sign from now on. Raises TooManyKeys."""
     if len(keys.private) >= MAX_KEYS:
         raise TooManyKeys(f"there are {len(keys.private)} keys, and no more than {MAX_KEYS} can be; prune them first")
     return SigningKeys((os.urandom(SEED_BYTES), *keys.private), keys.agents_seed)
 
 
 def pruned(keys: SigningKeys) -> SigningKeys:
-    """The newest key alone. Pods that were made before it came take no assignment any more."""
+    """Returns the newest key alone. Pods that were made before it came accept no assignment any more."""
     return SigningKeys(keys.private[:1], keys.agents_seed)
 
 
 def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
-    """Whether a worker's pod was made since the newest key is there; so is any pod that has no keys at all."""
+    """Returns whether a pod was made since the newest key is there; also of pods that have no keys at all."""
     newest = keys.public_keys.partition(",")[0]
     for container in mappings(mapping(pod.get("spec")).get("containers")):
         for variable in mappings(container.get("env")):
@@ -104,7 +104,7 @@ def knows_newest(pod: RawObject, keys: SigningKeys) -> bool:
 
 
 def parse_keys(secret: RawObject) -> SigningKeys:
-    """The keys in a Secret; raises DamagedKeys."""
+    """Returns the keys in a Secret. Raises DamagedKeys."""
     data = secret.get("data") or {}
     lines = _text(data, PRIVATE_KEYS).split()
     if not 1 <= len(lines) <= MAX_KEYS:
@@ -116,7 +116,7 @@ def parse_keys(secret: RawObject) -> SigningKeys:
 
 
 def keys_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
-    """The Secret that holds the keys."""
+    """Returns the Secret that holds the keys."""
     lines = "".join(f"{base64.b64encode(seed).decode()}\n" for seed in keys.private)
     return {
         "apiVersion": SECRETS.api_version,
@@ -131,7 +131,7 @@ def keys_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
 
 
 def agents_secret(namespace: str, keys: SigningKeys) -> dict[str, Any]:
-    """The Secret from which a namespace's agents derive their jobs' tokens. The operator only ever writes it."""
+    """Returns the Secret from which a namespace's agents derive their jobs' tokens. The operator never reads it."""
     secret = keys.agents_secret(namespace)
     return {
         "apiVersion": SECRETS.api_version,

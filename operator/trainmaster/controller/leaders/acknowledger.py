@@ -1,4 +1,4 @@
-"""Acknowledges reports to the lead of a job, so that their workers needn't make them by exiting."""
+"""Acknowledges reports to a job's leader, so that their workers needn't make them by exiting."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ACKNOWLEDGE_SECONDS = 0.25
 
 
 class Acknowledger:
-    """Tells the lead what has been taken in: the newest number only, one request at a time, in the background."""
+    """Sends the leader the newest number that has been recorded: one request at a time, in the background."""
 
     def __init__(self, post: Callable[[int], Awaitable[None]]) -> None:
         self._post = post

@@ -1,7 +1,7 @@
-"""How much a job's lead may say: bytes, lines and changes, by the job's size. Who says more is read slowly.
+"""How much a job's leader may send: bytes, lines and changes, by the job's size. One that sends more is read slowly.
 
 Reading slowly is all that it takes: what isn't read stays with the pod, which then can't send any more. A change is
-what the store is told of: each asks for a pass over the job, which costs a hundred times what its line does. A healthy
+what the store changes by: each asks for a pass over the job, which costs a hundred times what its line does. A healthy
 job has a few for each worker and attempt, so every attempt brings an allowance of them, and hardly any otherwise.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Lines a second: progress comes once a second from each worker, reports and members now and then.
+# Lines a second: progress comes once a second from each worker, reports and workers now and then.
 LINES, LINES_A_WORKER = 20.0, 5.0
 # Bytes a second: a worker's progress has a few hundred for each rank.
 BYTES, BYTES_A_WORKER, BYTES_A_RANK = 65_536.0, 4_096.0, 1_024.0
-# Seconds of lines and of bytes that may come at once: a stream begins with all that the lead knows.
+# Seconds of lines and of bytes that may come at once: a stream begins with all that the leader knows.
 LINES_BURST, BYTES_BURST = 10.0, 3.0
-# Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are told again.
+# Changes that an attempt brings: a worker joins, sees it, starts, runs, ends, and its peers' ends are sent again.
 CHANGES, CHANGES_A_WORKER = 10.0, 6.0
 # Changes a second beyond those.
 CHANGES_A_SECOND = 1.0
@@ -24,7 +24,7 @@ CHANGES_A_SECOND = 1.0
 
 @dataclass
 class _Allowance:
-    """So much a second, saved up to a limit; below nothing, until it is made up for."""
+    """Allows so much a second, saved up to a limit; below nothing, until it is made up for."""
 
     rate: float
     most: float
@@ -45,7 +45,7 @@ class _Allowance:
 
 
 class StreamBudget:
-    """Of one job, whichever connections its lead uses. `clock` is the event loop's."""
+    """Bounds what one job's leader sends, over whichever connections. `clock` is the event loop's."""
 
     def __init__(self, workers: int, ranks: int, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -56,21 +56,21 @@ class StreamBudget:
         self.resize(workers, ranks)
 
     def resize(self, workers: int, ranks: int) -> None:
-        """The job has another size."""
+        """Allow what a job of another size needs."""
         lines = LINES + LINES_A_WORKER * workers
         self._lines.resize(lines, LINES_BURST * lines)
         size = BYTES + BYTES_A_WORKER * workers + BYTES_A_RANK * ranks
         self._bytes.resize(size, BYTES_BURST * size)
         self._an_attempt = CHANGES + CHANGES_A_WORKER * workers
-        # The attempt that is over may still be told of.
+        # The attempt that is over may still be reported on.
         self._changes.resize(CHANGES_A_SECOND, 2 * self._an_attempt)
 
     def grant_attempt(self) -> None:
-        """The operator opens an attempt, as often as the job's own policy has it."""
+        """Allow the changes of an attempt that the operator opens."""
         self._changes.left = min(self._changes.most, self._changes.left + self._an_attempt)
 
     def spend(self, size: int, lines: int, changes: int) -> None:
-        """A lead has said something."""
+        """Count what a leader has sent."""
         now = self._clock()
         for allowance, spent in ((self._bytes, size), (self._lines, lines), (self._changes, changes)):
             allowance.refill(now)
@@ -78,7 +78,7 @@ class StreamBudget:
 
     @property
     def seconds(self) -> float:
-        """How long nothing more should be read; less once an attempt is granted."""
+        """Returns how long nothing more should be read (seconds); less once an attempt is granted."""
         now = self._clock()
         for allowance in (self._bytes, self._lines, self._changes):
             allowance.refill(now)

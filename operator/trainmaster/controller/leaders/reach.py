@@ -21,7 +21,7 @@ CONNECT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class AgentAddress:
-    """A worker's pod, as far as reaching it goes."""
+    """Holds what is needed to reach a worker's pod."""
 
     namespace: str
     pod: str
@@ -31,7 +31,7 @@ class AgentAddress:
 
 
 class Reach(Protocol):
-    """A way to agents. Raises ClusterError."""
+    """Opens requests to agents. Raises ClusterError."""
 
     def open(
         self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, token: str, body: bytes | None = None
@@ -41,7 +41,7 @@ class Reach(Protocol):
 
 
 class ProxyReach:
-    """Through the API server."""
+    """Reaches agents through the API server."""
 
     def __init__(self, cluster: Cluster, port: int) -> None:
         self._cluster = cluster
@@ -58,7 +58,7 @@ class ProxyReach:
 
 
 class DirectReach:
-    """To the pod's address."""
+    """Reaches agents at their pods' addresses."""
 
     def __init__(self, port: int) -> None:
         self._port = port

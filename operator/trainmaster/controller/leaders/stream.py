@@ -51,22 +51,22 @@ PREFERENCE_SECONDS = 1.0
 POST_SECONDS = 2.0
 # Seconds for the first line, which an agent sends at once.
 HELLO_SECONDS = 5.0
-# Seconds after which a connection has lasted: two pings, and whatever a lead has to say at first.
+# Seconds after which a connection has lasted: two pings, and whatever a leader sends at first.
 LASTING_SECONDS = 10.0
-# Seconds until a lead is asked again whose stream ended by a fault of its own; twice as many each time, up to a minute.
+# Seconds until a leader is asked again whose stream ended by its own fault; twice as many each time, up to a minute.
 FIRST_FAULT, LONGEST_FAULT = 0.5, 60.0
 # Seconds between two lines of the log about one job's faults; metrics count all of them.
 LOG_SECONDS = 60.0
-# Lines that are noted before the loop turns: as many streams as there are may have something to say at a time.
+# Lines that are recorded before the loop turns: all streams may send something at a time.
 LINES_A_TURN = 16
 
-# What ends a stream: the lead says what doesn't fit the protocol; it answers in a form that wasn't asked for; or a
+# What ends a stream: the leader sends what doesn't fit the protocol; it answers in a form that wasn't asked for; or a
 # mistake of ours.
 Fault = Literal["protocol", "unusable", "bug"]
 
 
 class StreamEvents(Protocol):
-    """What is done with what comes over a stream and isn't kept in the store."""
+    """Receives what comes over a stream and isn't kept in the store."""
 
     def progressed(self, key: JobKey, first: bool) -> None:
         """Ranks have reported progress; `first`: for the first time in the attempt."""
@@ -86,7 +86,7 @@ class StreamEvents(Protocol):
 
 
 class LeaderStream:
-    """The stream of one job, whichever of its agents leads."""
+    """Watches one job, whichever of its agents leads."""
 
     def __init__(
         self,
@@ -108,18 +108,18 @@ class LeaderStream:
         self._token = keys.job_token(target.key.namespace, target.uid)
         self.connected_to: AgentAddress | None = None
         self._view = StreamView()
-        # Members as the lead tells of them; the store is told once for all lines that came together.
+        # Workers as the leader lists them; the store is changed once for all lines that came together.
         self._workers: dict[int, WorkerLine] = {}
         self._changed = asyncio.Event()
         self._failures = 0
         self._faults = 0
         self._logged_at = float("-inf")
-        # When the lead said hello, by the event loop's clock.
+        # When the leader's hello came, by the event loop's clock.
         self._connected_at: float | None = None
         self._prefer_first = False
-        # A report of this stream wasn't taken in: of an attempt, or a worker, that this operator doesn't know (yet).
+        # A report of this stream wasn't recorded: of an attempt, or a worker, that this operator doesn't know (yet).
         self._passed_over = False
-        # All reports shall be told again, by the same agent.
+        # All reports shall be sent again, by the same agent.
         self._again = False
         self._clock = asyncio.get_running_loop().time
         self._budget = StreamBudget(len(target.workers), target.world, self._clock)
@@ -129,7 +129,7 @@ class LeaderStream:
         self.task = asyncio.create_task(self._run(), name=f"stream {target.key}")
 
     def update(self, target: StreamTarget) -> None:
-        """Other candidates, or a newer attempt."""
+        """Go on with other candidates, or a newer attempt."""
         before, self.target = self.target, target
         if (target.workers, target.world) != (before.workers, before.world):
             self._budget.resize(len(target.workers), target.world)
@@ -162,7 +162,7 @@ class LeaderStream:
         try:
             await self._post(agent, "/v1/assignment", self._keys.sign(assignment).encode())
         except Conflict:
-            logger.info("%s: the lead knows a newer attempt than %d", self.target.key, assignment.attempt)
+            logger.info("%s: the leader knows a newer attempt than %d", self.target.key, assignment.attempt)
             return False
         except (ClusterError, TimeoutError) as error:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
@@ -172,7 +172,7 @@ class LeaderStream:
     async def _run(self) -> None:
         while True:
             try:
-                await self._follow(self._choose())
+                await self._watch_once(self._choose())
             except Exception as error:
                 # A mistake of ours must not end the watching of a job for good, and nobody would see that it has.
                 self._fault("bug", self._choose(), error)
@@ -183,8 +183,8 @@ class LeaderStream:
                 async with asyncio.timeout(self._pause()):
                     await self._changed.wait()
 
-    async def _follow(self, agent: AgentAddress) -> None:
-        """One connection, until it ends or another agent should be listened to."""
+    async def _watch_once(self, agent: AgentAddress) -> None:
+        """Watch over one connection, until it ends or another agent should be watched."""
         self._changed.clear()
         self._passed_over = self._again = self._prefer_first = False
         reader = asyncio.create_task(self._listen(agent))
@@ -201,7 +201,7 @@ class LeaderStream:
                 self._fault("bug", agent, result)
 
     def _pause(self) -> float:
-        """Seconds until the next connection, after one that ended."""
+        """Returns the seconds until the next connection, after one that ended."""
         longest = LONGEST_RETRY if self._failures < PATIENT_TRIES else PATIENT_RETRY
         pause = min(FIRST_RETRY * 2.0 ** min(self._failures - 1, 20), longest)
         if self._faults:
@@ -209,7 +209,7 @@ class LeaderStream:
         return pause * (0.8 + 0.4 * random.random())
 
     def _fault(self, fault: Fault, agent: AgentAddress, error: Exception) -> None:
-        """A stream ended by more than a broken connection. Asking the same agent again soon helps nobody."""
+        """Count a stream that ended by more than a broken connection. Asking the same agent again soon doesn't help."""
         self._faults += 1
         self._try_the_next()
         self._events.failed(fault)
@@ -230,7 +230,7 @@ class LeaderStream:
         return candidates[0 if self._prefer_first else (self._failures // TRIES) % len(candidates)]
 
     async def _stay_with(self, agent: AgentAddress) -> None:
-        """Returns when another agent should be listened to: this one is gone, or an earlier one is back."""
+        """Returns when another agent should be watched: this one is gone, or an earlier one is back."""
         while True:
             first = self.target.candidates[0] == agent
             with suppress(TimeoutError):
@@ -242,7 +242,7 @@ class LeaderStream:
                 return
             self._changed.clear()
             if candidates[0] != agent and self.connected_to is not None and await self._answers(candidates[0]):
-                # The members have gone back to it, as they do within a second.
+                # The followers have gone back to it, as they do within a second.
                 self._prefer_first = True
                 self._changed.set()
                 return
@@ -293,7 +293,7 @@ class LeaderStream:
             acknowledger.stop()
 
     async def _wait_for_budget(self) -> None:
-        """Wait until the lead may say more."""
+        """Wait until the leader may send more."""
         while (seconds := self._budget.seconds) > 0:
             self._granted.clear()
             with suppress(TimeoutError):
@@ -301,7 +301,7 @@ class LeaderStream:
                     await self._granted.wait()
 
     def _record_lines(self, agent: AgentAddress, raws: Sequence[bytes], acknowledger: Acknowledger) -> int:
-        """Note what some lines say; how often the store was told of a change by them. Raises ProtocolError."""
+        """Record some lines; returns how many of them changed the store. Raises ProtocolError."""
         changes, most_ranks = 0, max(self.target.processes.values(), default=0)
         for raw in raws:
             line = parse_line(raw, most_ranks)
@@ -311,11 +311,11 @@ class LeaderStream:
         return changes + self._record_workers()
 
     def _record_line(self, agent: AgentAddress, line: StreamLine) -> bool:
-        """Note what a line says, if it is this job's; whether the store was told of a change by it."""
+        """Record what a line reports, if it is this job's; returns whether that changed the store."""
         key, target = self.target.key, self.target
         job = self._store.version(key, JOBS, key.name)
         if job is None or job.uid != target.uid:
-            # The job is gone, and another of its name may be there already: its agents have nothing to tell of that.
+            # The job is gone, and another of its name may be there already: its agents have nothing to report on that.
             return False
         if (self.connected_to is None) != isinstance(line, Hello):
             raise ProtocolError("a stream begins with its one hello")

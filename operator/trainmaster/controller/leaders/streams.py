@@ -39,11 +39,11 @@ class LeaderStreams:
 
     @property
     def open(self) -> int:
-        """Streams that are connected now."""
+        """Returns how many streams are connected now."""
         return sum(stream.connected_to is not None for stream in self._streams.values())
 
     def watch(self, key: JobKey, target: StreamTarget | None) -> None:
-        """Listen to a job's leader, to other agents of the job than before, or (None) no more."""
+        """Watch a job's leader, among other agents of the job than before, or (None) no more."""
         stream = self._streams.get(key)
         if stream is not None and (target is None or stream.target.uid != target.uid):
             stream.stop()
@@ -59,13 +59,13 @@ class LeaderStreams:
             stream.update(target)
 
     def expect(self, key: JobKey, attempt: int) -> None:
-        """An attempt is about to be opened: reports of it may come before the pass that opens it has ended."""
+        """Accept reports of an attempt that is about to be opened: they may come before the pass has ended."""
         stream = self._streams.get(key)
         if stream is not None and attempt > stream.target.attempt:
             stream.update(replace(stream.target, attempt=attempt))
 
     def push(self, key: JobKey, assignment: Assignment) -> None:
-        """Send an assignment to the lead if its stream is open, in the background: no pass waits for a pod."""
+        """Send an assignment to the leader if its stream is open, in the background: no pass waits for a pod."""
         stream = self._streams.get(key)
         if stream is not None:
             stream.start_push(assignment)

@@ -1,6 +1,6 @@
-"""Whom the operator listens to for a job, and which workers and ranks can be told of: from what stands in the cluster.
+"""Which agents of a job the operator watches, and which workers and ranks they may report on: from the snapshot.
 
-All that is kept of what a lead says is bounded by what is planned here: the spec's workers and their ranks, and pods.
+All that is kept of what a leader sends is bounded by a target: the spec's workers and their ranks, and pods.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from trainmaster.rendering import worker_layout
 
 @dataclass(frozen=True)
 class StreamTarget:
-    """Whom to listen to for a job, and for what.
+    """Names the agents of a job that may lead, and what they may report on.
 
-    `candidates` are reachable agents in the order of lead succession. `processes` has how many ranks each worker has
+    `candidates` are reachable agents in the order in which they lead. `processes` has how many ranks each worker has
     that the job can have, whether or not its pod is there now; `ranks` which these are in the attempt `assigned`, the
-    newest whose members are known.
+    newest whose workers are known.
     """
 
     key: JobKey
@@ -33,24 +33,24 @@ class StreamTarget:
 
     @property
     def workers(self) -> Collection[int]:
-        """The workers that the job can have."""
+        """Returns the workers that the job can have."""
         return self.processes.keys()
 
     @property
     def world(self) -> int:
-        """Ranks that the job can have."""
+        """Returns the number of ranks that the job can have."""
         return sum(self.processes.values())
 
     def has_ranks(self, attempt: int, worker: int, ranks: Collection[int]) -> bool:
-        """Whether a worker can have these ranks: exactly its own where the attempt's members are known."""
+        """Returns whether a worker can have these ranks: exactly its own where the attempt's workers are known."""
         if attempt == self.assigned:
             own = self.ranks.get(worker, range(0))
             return all(rank in own for rank in ranks)
         return len(ranks) <= self.processes.get(worker, 0) and all(rank < self.world for rank in ranks)
 
 
-def plan(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
-    """Whom to listen to, by the newest assignment that stands anywhere; None when there is nobody."""
+def stream_target(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
+    """Returns which agents to watch, by the newest assignment that stands anywhere; None when there are none."""
     job, observed = snapshot.job, snapshot.observed
     if job.deleting or job.unreadable is not None or status.phase in TERMINAL_PHASES or status.phase == "Suspended":
         return None
@@ -86,9 +86,9 @@ def plan(snapshot: Snapshot, status: JobStatus) -> StreamTarget | None:
 
 
 def _ranks(workers: Iterable[int], processes: Mapping[int, int]) -> dict[int, range]:
-    """The ranks of each member: they follow each other in the order of the assignment.
+    """Returns the ranks of each worker: they follow each other in the order of the assignment.
 
-    How many a worker has can't be changed once the job exists, so what an annotation says of it isn't asked.
+    How many a worker has can't be changed once the job exists, so it isn't read from an annotation.
     """
     ranks, first = {}, 0
     for worker in workers:

@@ -1,8 +1,8 @@
 """Why the kubelet killed a worker's container: a container's status only has the signal's exit code.
 
-The kubelet says in an Event of the pod (reason Killing, pkg/kubelet/kuberuntime) that a probe failed. It is read before
-the pass that decides on such ends, so that the failure's record names the probe, and several count once: one list, and
-only where containers ended by SIGKILL or SIGTERM and their agents had nothing to say about that.
+The kubelet reports in an Event of the pod (reason Killing, pkg/kubelet/kuberuntime) that a probe failed. It is read
+before the pass that decides on such ends, so that the failure's record names the probe, and several count once: one
+list, and only where containers ended by SIGKILL or SIGTERM and their agents reported nothing about that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLOCK_SLACK = 2.0
 
 
 class Kill(NamedTuple):
-    """The end of a worker's container by a signal (seconds since the epoch)."""
+    """Names the end of a worker's container by a signal (seconds since the epoch)."""
 
     pod_uid: str
     started_at: float
@@ -61,7 +61,7 @@ def _end_to_explain(pod: PodView) -> ContainerEnd | None:
 
 
 async def _read(cluster: Cluster, key: JobKey, kills: Collection[Kill]) -> Mapping[Kill, str | None]:
-    """By the kubelets' events on kills of these pods; of the whole namespace where there are several."""
+    """Reads the kubelets' events on kills of these pods; of the whole namespace where there are several."""
     uids = [kill.pod_uid for kill in kills]
     about = f"involvedObject.uid={uids[0]}" if len(uids) == 1 else "involvedObject.kind=Pod"
     try:
@@ -80,7 +80,7 @@ def _reason(events: list[RawObject], kill: Kill) -> str | None:
 
 
 def _is_about(event: Mapping[str, Any], kill: Kill) -> bool:
-    """Whether an event names this end, and a probe: others say that the pod itself was stopped."""
+    """Returns whether an event names this end, and a probe: others report that the pod itself was stopped."""
     involved = mapping(event.get("involvedObject"))
     container = (kill.pod_uid, f"spec.containers{{{WORKER_CONTAINER}}}")
     if (involved.get("uid"), involved.get("fieldPath")) != container or "probe" not in text(event.get("message")):

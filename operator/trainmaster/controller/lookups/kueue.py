@@ -1,7 +1,7 @@
 """What a Workload and its admission name, and what that means: the priority of its class, the nodes of its flavors.
 
 Both types have no namespace, so an operator that serves a list of namespaces needs a ClusterRole for them; without it
-the job says which flavor it can't read.
+the job's status names the flavor that can't be read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _priority_class_needed(snapshot: Snapshot) -> Collection[str]:
 
 
 def _priority(name: str, raw: RawObject) -> int | None:
-    """An int32."""
+    """Returns an int32."""
     del name
     value = raw.get("value")
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31 else None

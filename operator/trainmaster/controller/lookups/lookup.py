@@ -28,7 +28,7 @@ CONCURRENT_READS = 16
 
 @dataclass(frozen=True)
 class Lookup(Generic[Question, Answer]):
-    """One kind of question.
+    """Declares one kind of question.
 
     `read` returns the answer to each question, None where there is none, and leaves out what can't be answered now. It
     raises nothing of the cluster's.
@@ -54,7 +54,7 @@ class Lookup(Generic[Question, Answer]):
 
 @dataclass
 class _Asked(Generic[Question]):
-    """When a job began to need answers of a kind, when they were read last, and to which questions there is one."""
+    """Holds when a job began to need answers of a kind, when they were read, and which questions have one."""
 
     since: float
     at: float = float("-inf")
@@ -169,5 +169,5 @@ def get_each(
 
 
 async def list_events(cluster: Cluster, namespace: str, field_selector: str) -> list[RawObject]:
-    """The Events of a namespace that a selector names. Raises ClusterError."""
+    """Returns the Events of a namespace that a selector names. Raises ClusterError."""
     return [event async for page in cluster.pages(EVENTS, namespace, field_selector=field_selector) for event in page]

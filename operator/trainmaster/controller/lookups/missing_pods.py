@@ -1,8 +1,8 @@
 """Why pods that a StatefulSet should have don't exist: quotas, webhooks, missing service accounts.
 
-A StatefulSet's status doesn't say so; only an Event of its controller does (reason FailedCreate,
+A StatefulSet's status doesn't show it; only an Event of its controller does (reason FailedCreate,
 pkg/controller/statefulset/stateful_pod_control.go). So when pods stay missing, the set's events are read, and the
-newest refusal becomes a `RefusedWrite` in the job's snapshot, in the API server's own words.
+newest refusal becomes a `RefusedWrite` in the job's snapshot, with the API server's own message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class LackingSet(NamedTuple):
-    """A StatefulSet that has fewer pods than it should have."""
+    """Names a StatefulSet that has fewer pods than it should have."""
 
     name: str
     uid: str

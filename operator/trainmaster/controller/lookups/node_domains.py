@@ -18,7 +18,7 @@ from trainmaster.wire.values import mapping
 
 
 class NodeLabel(NamedTuple):
-    """A node, and the topology key that a job asks of it."""
+    """Names a node, and the topology key that a job asks of it."""
 
     node: str
     label: str

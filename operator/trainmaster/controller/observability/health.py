@@ -10,7 +10,7 @@ from trainmaster.controller.observability.metrics import OperatorMetrics
 
 
 class HealthServer:
-    """`healthy` and `ready` answer None when all is well, else one sentence."""
+    """Serves the probes; `healthy` and `ready` answer None when all is well, else one sentence."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class HealthServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is a free one for 0."""
+        """Listen on a port; returns it, which is a free one for 0."""
         app = web.Application()
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._readiness)

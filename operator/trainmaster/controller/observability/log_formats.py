@@ -1,6 +1,6 @@
 """The operator's logs: one JSON object a line, or text for people. Both name the job that a line is about.
 
-Messages quote names, sentences of the API server and what pods said: nothing of it can begin a line of its own or
+Messages quote names, messages of the API server and what pods wrote: nothing of it can begin a line of its own or
 command the terminal that shows the log.
 """
 
@@ -20,7 +20,7 @@ current_attempt: ContextVar[int] = ContextVar("current_attempt", default=0)
 
 
 class JsonFormatter(logging.Formatter):
-    """One line of JSON, with the fields that log collectors know: time, level, logger, message, job, attempt, error."""
+    """Writes lines of JSON; collectors know the fields: time, level, logger, message, job, attempt, error."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """For a terminal. Further lines (of tracebacks, of messages) are indented."""
+    """Writes for a terminal. Further lines (of tracebacks, of messages) are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
@@ -56,7 +56,7 @@ def set_up(log_format: LogFormat, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # kopf tells each event, and of each failure the same traceback from five tasks; the watcher tells what ended it.
+    # kopf logs each event, and of each failure the same traceback from five tasks; the watcher logs what ended it.
     logging.getLogger("kopf").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

@@ -34,7 +34,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class OperatorMetrics:
-    """All metrics. Names and labels are part of the interface: dashboards and alerts use them."""
+    """Holds all metrics. Names and labels are part of the interface: dashboards and alerts use them."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -71,10 +71,10 @@ class OperatorMetrics:
             buckets=RECOVERY,
             registry=self.registry,
         )
-        self.streams = Gauge("trainmaster_streams_open", "Open streams of leads.", registry=self.registry)
+        self.streams = Gauge("trainmaster_streams_open", "Open streams of leaders.", registry=self.registry)
         self.stream_faults = Counter(
             "trainmaster_stream_faults",
-            "Streams of leads that didn't just break, by what was wrong: what the lead said, how it answered, a bug.",
+            "Streams of leaders that didn't just break, by what was wrong: what was sent, how it was answered, a bug.",
             ["fault"],
             registry=self.registry,
         )
@@ -88,7 +88,7 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.leader = Gauge("trainmaster_leader", "1 on the replica that leads.", registry=self.registry)
-        # A rate can only be told of a counter that was there before it was counted up.
+        # A rate needs a counter that was there before it was counted up.
         for result in RESULTS:
             self.reconciles.labels(result=result)
         for cause in ("failure", "disruption"):
@@ -112,14 +112,14 @@ class OperatorMetrics:
         self.unreadable.labels(kind=kind).inc()
 
     def count_jobs(self, jobs: Iterable[Job]) -> None:
-        """Bring what is told of jobs up to date."""
+        """Bring the series of jobs up to date."""
         self._per_job.jobs = tuple((job.namespace, job.name, job.status) for job in jobs)
         phases = Counts(status.phase or "Pending" for _, _, status in self._per_job.jobs)
         for phase in get_args(Phase):
             self.jobs.labels(phase=phase).set(phases[phase])
 
     def count_transition(self, old: JobStatus, new: JobStatus) -> None:
-        """What a written status means for the counters."""
+        """Count what a written status has changed."""
         if new.restarts > old.restarts:
             self.restarts.labels(cause="failure").inc(new.restarts - old.restarts)
         if new.disruptions > old.disruptions:
@@ -128,18 +128,18 @@ class OperatorMetrics:
             self.finished.labels(phase=new.phase).inc()
 
     def text(self) -> bytes:
-        """The exposition format."""
+        """Returns the exposition format."""
         return generate_latest(self.registry)
 
 
 class _PerJob(Collector):
-    """What each job's status says, for as long as the job exists: its series go with it."""
+    """Collects from each job's status, for as long as the job exists: its series go with it."""
 
     # Namespace, name and status: a job that is deleted until the next scrape isn't kept for it.
     jobs: Sequence[tuple[str, str, JobStatus]] = ()
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Made at each scrape."""
+        """Yields the series, made at each scrape."""
         # Not `job`, which is Prometheus' own label for what it scrapes.
         names = ["namespace", "job_name"]
         seconds = CounterMetricFamily(

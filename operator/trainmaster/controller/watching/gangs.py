@@ -25,12 +25,12 @@ from trainmaster.rendering import scheduler_of
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks for a type that isn't served, or may not be listed: the first wait, and the longest.
+# Seconds between two tries to list a type that isn't served, or may not be listed: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
 
 
-class GangWatching:
-    """`want` it for every job; `close` ends what it started."""
+class GangWatcher:
+    """Watches the types that jobs want; `close` ends what it started."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class GangWatching:
             await self._list(resource)
 
     def want(self, spec: JobSpec | None) -> None:
-        """A job may have an object of its gang scheduler: watch the type."""
+        """Watch the type of a job's gang scheduler, of which the job may have an object."""
         resource = gang_resource(spec)
         if resource is not None and resource not in self._tasks:
             self._tasks[resource] = asyncio.create_task(self._serve(resource), name=f"watcher of {resource.plural}")
@@ -98,8 +98,8 @@ class GangWatching:
         logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")
 
     async def _list(self, resource: Resource) -> bool:
-        """Read all objects of the type into the store; whether that worked."""
-        # By the answers to our own writes too: the type may have come and gone between two looks.
+        """Read all objects of the type into the store; returns whether that worked."""
+        # By the answers to our own writes too: the type may have come and gone between two tries.
         known = list(self._store.known(resource))
         try:
             for namespace in self._namespaces or (None,):
@@ -125,6 +125,6 @@ class GangWatching:
 
 
 def gang_resource(spec: JobSpec | None) -> Resource | None:
-    """The type of object that a job's gang scheduler needs."""
+    """Returns the type of object that a job's gang scheduler needs."""
     scheduler = scheduler_of(spec) if spec is not None else None
     return GANGS.get(scheduler) if scheduler is not None else None

@@ -3,7 +3,7 @@
 **Why a thread.** kopf's documentation advises against sharing a loop with it ("Embedding"), and it is right:
 
 - When kopf ends it cancels every task of its loop that wasn't there at its start: streams, workers, the lease.
-- In the main thread it takes SIGTERM and SIGINT for itself: the operator would no longer end when it is told to.
+- In the main thread it takes SIGTERM and SIGINT for itself: the operator would no longer end when it should.
 - A page of a list costs Python a few ms for each object, in one go. While 500 pods are listed, other tasks wait for
   29 to 69 ms in kopf's own loop and for 11 to 29 ms beside its thread (the slowest of 100; 194 to 612 and 53 to 152 ms
   at most). Changes one by one cost the same either way (docs/architecture.md, "What of kopf is used").
@@ -51,7 +51,7 @@ class Unserved(Exception):
 
 
 class KopfThread:
-    """One run of kopf. `receive` is called in its thread."""
+    """Runs kopf once. `receive` is called in its thread."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class KopfThread:
             await asyncio.to_thread(thread.join, END_SECONDS)
 
     async def _main(self) -> None:
-        """kopf, until one of its root tasks ends; raises what ended it.
+        """Run kopf until one of its root tasks ends; raises what ended it.
 
         `kopf.operator` would then wait for seconds for tasks that do nothing; ending the loop cancels them at once.
         """
@@ -143,7 +143,7 @@ class KopfThread:
         await asyncio.Event().wait()
 
     def _requested(self, path: str) -> None:
-        """kopf sends a request."""
+        """Notice a request of kopf's."""
         for listed in [known for known in self._unlisted if path.endswith(known)]:
             del self._unlisted[listed]
 
@@ -200,7 +200,7 @@ def _selects(resource: Resource) -> Callable[[Any], bool]:
 
 
 class _NoDiffBase(kopf.DiffBaseStorage):
-    """kopf's idea of what an object was before; event handlers need none."""
+    """Keeps nothing of what an object was before; event handlers need none of it."""
 
     def build(self, *, body: kopf.Body, extra_fields: Iterable[Any] | None = None) -> kopf.BodyEssence:
         del body, extra_fields
@@ -215,7 +215,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """kopf's memory of handlers' retries; event handlers have none."""
+    """Keeps nothing of handlers' retries; event handlers have none."""
 
     def fetch(self, **_: Any) -> None:
         return None

@@ -86,7 +86,7 @@ class Resync:
                     logger.warning("The sweep of %s failed: %s", resource.plural, error)
 
     async def _sweep(self, resource: Resource, namespace: str | None) -> None:
-        # What is known is noted first: what comes while the list is on its way is never taken for gone.
+        # What is known is remembered first: what comes while the list is on its way is never taken for gone.
         known: Known = {
             (key.namespace, name): (key, version)
             for key, name, version in self._store.known(resource)
@@ -101,7 +101,7 @@ class Resync:
             self._store.remove(resource, key, name, version.uid)
 
     async def _compare(self, resource: Resource, metadata: Mapping[str, Any], known: Known) -> None:
-        """One object of the list; what is left in `known` at the end isn't there any more."""
+        """Compare one object of the list; what is left in `known` at the end isn't there any more."""
         place = (text(metadata.get("namespace")), text(metadata.get("name")))
         entry = known.pop(place, None)
         if entry is not None and entry[1].uid == metadata.get("uid"):
@@ -112,7 +112,7 @@ class Resync:
         try:
             self._store.upsert(resource, await self._cluster.get(resource, *place))
         except NotFound:
-            # Deleted since the list; the watch or the next sweep tells.
+            # Deleted since the list; the watch or the next sweep shows it.
             return
         except Unusable as error:
             # All others of the list are still to be compared.

@@ -33,7 +33,7 @@ WATCHED = (JOBS, PODS, SERVICES, STATEFUL_SETS, CONFIG_MAPS)
 
 
 class WatchedTypes:
-    """The types that are watched now: some always, others as long as the cluster serves them and a job uses them."""
+    """Holds the types that are watched now: some always, others while the cluster serves them and a job uses them."""
 
     def __init__(self, always: Collection[Resource] = WATCHED) -> None:
         self.always = tuple(always)

@@ -4,7 +4,7 @@ kopf lists, watches, reconnects and re-authenticates (`kopf_thread`); this modul
 
 - kopf runs in a thread and an event loop of its own, and hands its events over to the loop that `run` is awaited in.
 - A watch error other than 410 ends kopf. It is then started again after a jittered back-off. The store stays; the new
-  lists bring what was missed, and `restarted` asks for a sweep, because a list can't tell deletions.
+  lists bring what was missed, and `restarted` asks for a sweep, because a list can't show deletions.
 - kopf looks once, when it begins, for which types the API server serves: one that isn't there then (its definition was
   deleted, and is about to be made again) would never be watched. So each type is listed before kopf begins.
 """
@@ -60,7 +60,7 @@ class Watcher:
         self._dead_since: float | None = None
 
     def dead_seconds(self) -> float:
-        """Seconds since kopf ended last, 0 while it runs."""
+        """Returns the seconds since kopf ended last, 0 while it runs."""
         return 0.0 if self._dead_since is None else time.monotonic() - self._dead_since
 
     async def run(self) -> None:

@@ -1,6 +1,6 @@
 """What carries decisions out.
 
 Read `executor` first: status, then actions, then events. `status_patch` makes the smallest patch of a status;
-`children` creates and applies StatefulSets, Services and the like, with preconditions; `lost_nodes` looks at a node
+`children` creates and applies StatefulSets, Services and the like, with preconditions; `lost_nodes` reads a node
 before a pod is deleted by force; `workload_status` writes into Kueue's Workload; `events` records Kubernetes Events.
 """

@@ -34,7 +34,7 @@ APPLY_TRIES = 3
 
 
 class ChildWriter:
-    """See the module. Raises ClusterError; `Refused` is the child's own trouble, any other the whole pass's."""
+    """Writes children. Raises ClusterError; `Refused` is the child's own problem, any other the whole pass's."""
 
     def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets) -> None:
         self._cluster = cluster
@@ -53,7 +53,7 @@ class ChildWriter:
             if known is None:
                 answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
             else:
-                _refuse_stranger(key, resource, name, known.owner_uid, snapshot.job.uid)
+                _refuse_foreign(key, resource, name, known.owner_uid, snapshot.job.uid)
                 answer = await self._apply(key, resource, known, manifest)
         except NotFound as error:
             raise _without_place(error, resource) from error
@@ -66,7 +66,7 @@ class ChildWriter:
             return await self._cluster.create(resource, key.namespace, manifest)
         except AlreadyExists:
             live = await self._read(key, resource, name)
-            _refuse_stranger(key, resource, name, owner_uid(live["metadata"]), job_uid)
+            _refuse_foreign(key, resource, name, owner_uid(live["metadata"]), job_uid)
             # Not what was decided on: a write made for its absence could start a finished job again.
             raise
 
@@ -88,7 +88,7 @@ class ChildWriter:
                     raise
 
     async def _declare_applied(self, key: JobKey, resource: Resource, known: ChildView) -> ChildView:
-        """Make the entry of our create one of an apply; returns what the child looks like then."""
+        """Make the entry of our create one of an apply; returns the child as it is then."""
         live = await self._read(key, resource, known.name)
         version = self._decided_on(key, resource, known)
         metadata = {
@@ -114,14 +114,14 @@ class ChildWriter:
             raise
 
     def _decided_on(self, key: JobKey, resource: Resource, known: ChildView) -> Versioned:
-        """The newest version that still looks as it did when the job was decided on: status may have moved on."""
+        """Returns the newest version, if it still looks as it did when the job was decided on but for its status."""
         view, version = self._store.child(key, resource, known.name) or (None, None)
         if view != known or version is None:
             raise _changed(key, resource, known.name)
         return version
 
     async def _read(self, key: JobKey, resource: Resource, name: str) -> RawObject:
-        """The object as it is now, noted. Raises Conflict where it is gone."""
+        """Read the object as it is now into the store. Raises Conflict where it is gone."""
         try:
             live = await self._cluster.get(resource, key.namespace, name)
         except NotFound as error:
@@ -134,7 +134,7 @@ class ChildWriter:
 
 
 def as_applied(entries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`metadata.managedFields` with what our creates and updates wrote in the entry of our applies."""
+    """Returns `metadata.managedFields` with what our creates and updates wrote in the entry of our applies."""
     ours = [dict(entry) for entry in entries if is_from_create(entry) or _is_applied(entry)]
     fields: dict[str, Any] = {}
     for entry in ours:
@@ -148,7 +148,7 @@ def _is_applied(entry: Mapping[str, Any]) -> bool:
 
 
 def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Sets of fields as `fieldsV1` writes them: objects in objects, each name a field, a key or a value."""
+    """Merges sets of fields as `fieldsV1` writes them: objects in objects, each name a field, a key or a value."""
     return {
         **one,
         **{name: _union(mapping(one.get(name)), mapping(inner)) for name, inner in other.items()},
@@ -165,7 +165,7 @@ def _changed(key: JobKey, resource: Resource, name: str) -> Conflict:
     )
 
 
-def _refuse_stranger(key: JobKey, resource: Resource, name: str, owner: str | None, job_uid: str) -> None:
+def _refuse_foreign(key: JobKey, resource: Resource, name: str, owner: str | None, job_uid: str) -> None:
     if owner != job_uid:
         raise Refused(
             f"apply {resource.kind} {key.namespace}/{name}",
@@ -177,7 +177,7 @@ def _refuse_stranger(key: JobKey, resource: Resource, name: str, owner: str | No
 
 
 def _without_place(error: NotFound, resource: Resource) -> Refused:
-    """A write answered with 404: the namespace is gone and the job goes with it, or the type isn't served."""
+    """Returns the error of a write that is answered with 404: the namespace is gone, or the type isn't served."""
     product = next((GANG_APIS[name].product for name, gang in GANGS.items() if gang == resource), None)
     if product is None or not is_unserved(error):
         return Refused(error.request, error.message, status=404, reason="NotFound")

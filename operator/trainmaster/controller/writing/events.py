@@ -49,7 +49,7 @@ class _Budget:
 
 
 class EventRecorder:
-    """Tells events. Never raises: an event that can't be written is logged, and the job goes on."""
+    """Records events. Never raises: an event that can't be written is logged, and the job goes on."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
         self._cluster = cluster
@@ -59,7 +59,7 @@ class EventRecorder:
         self._budgets: OrderedDict[str, _Budget] = OrderedDict()
 
     async def record(self, job: Job, event: JobEvent) -> None:
-        """Write an event, or count up the one that says the same."""
+        """Write an event, or count up the one that is the same."""
         now = self._clock()
         # kubectl prints messages as they are, a line of a table each.
         message = one_line(event.message).encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")

@@ -4,11 +4,11 @@ Status is the source of truth, so it is written before anything that follows fro
 write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
 
 - The status patch carries the resourceVersion that was decided on, so a decision on an old view never lands (Conflict:
-  the job is read anew and decided again). A patch that tells only progress waits its turn.
-- An assignment goes all ways at once: pushed to the lead, annotated on each pod, and with the applies of the pass.
-- Children are created, then applied, with preconditions (`child_writing`).
+  the job is read anew and decided again). A patch of progress alone waits its turn.
+- An assignment goes all ways at once: pushed to the leader, annotated on each pod, and with the applies of the pass.
+- Children are created, then applied, with preconditions (`children`).
 - A pod is read live before it is deleted, and the delete has its uid and resourceVersion as preconditions. What only it
-  can tell of a failure is saved first.
+  has of a failure is saved first.
 - What the API server refuses for good (quota, webhook, permission) becomes a `RefusedWrite` in the next snapshot and is
   tried again with a back-off of its own; other failures are raised, and the queue tries the whole pass again.
 """
@@ -58,7 +58,7 @@ CONCURRENT_PATCHES = 64
 
 
 class Push(Protocol):
-    """Sends an assignment to the lead of a job, if its stream is open; the slower ways don't wait for it."""
+    """Sends an assignment to a job's leader, if its stream is open; the slower ways don't wait for it."""
 
     def __call__(self, key: JobKey, assignment: Assignment) -> None: ...
 
@@ -70,7 +70,7 @@ class LogKeeper(Protocol):
 
 
 class Evidence(Protocol):
-    """Keeps what is known of attempts that ended badly."""
+    """Keeps what is known of attempts that failed."""
 
     def record_failure(self, key: JobKey, snapshot: Snapshot, status: JobStatus) -> None: ...
 
@@ -81,14 +81,14 @@ class Evidence(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pass did. `retry_after`: seconds until something that was put off should be tried again."""
+    """Holds what a pass did. `retry_after`: seconds until something that was put off should be tried again."""
 
     wrote_status: bool = False
     retry_after: float | None = None
 
 
 class Executor:
-    """See the module. Raises ClusterError when the pass should be tried again."""
+    """Carries out decisions. Raises ClusterError when the pass should be tried again."""
 
     def __init__(
         self,
@@ -117,11 +117,11 @@ class Executor:
         self._status_written: dict[str, float] = {}
 
     def forget(self, uid: str) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         self._status_written.pop(uid, None)
 
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
-        """Write the status, carry out the actions, tell the events."""
+        """Write the status, carry out the actions, record the events."""
         if decision.status.phase in TERMINAL_PHASES and snapshot.job.status.phase not in TERMINAL_PHASES:
             # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
             await self._keep_logs(key, snapshot)
@@ -146,7 +146,7 @@ class Executor:
         if not patch:
             return False, None
         uid = snapshot.job.uid
-        # Also where it tells only progress: a deposed leader's view of that is as old as of all else.
+        # Also where it is of progress alone: a deposed leader's view of that is as old as of all else.
         version = snapshot.version.resource_version
         body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
@@ -173,7 +173,7 @@ class Executor:
             self._store.remove(JOBS, key, key.name, uid)
 
     async def _act(self, key: JobKey, snapshot: Snapshot, actions: Sequence[Action]) -> float | None:
-        """Applies and assignments go together, the sets after what their pods mount; the rest in order."""
+        """Carry out applies and assignments together, the sets after what their pods mount; the rest in order."""
         together = [action for action in actions if isinstance(action, Assign)]
         applies = [action for action in actions if isinstance(action, Apply)]
         sets = [action for action in applies if action.manifest["kind"] == "StatefulSet"]
@@ -278,7 +278,7 @@ class Executor:
             return
         known = self._store.version(key, PODS, action.pod.name)
         if known is None or known.resource_version != metadata.get("resourceVersion"):
-            # Not what was decided on: look at it again before destroying anything.
+            # Not what was decided on: read it again before destroying anything.
             self._store.upsert(PODS, live)
             raise Conflict(
                 f"delete Pod {key.namespace}/{action.pod.name}", "the pod has changed since it was decided on"
@@ -342,7 +342,7 @@ class Executor:
 
 
 def describe(action: Action) -> str:
-    """An action's name in problems and logs; the same for the same thing, so that it can be followed."""
+    """Returns an action's name in problems and logs: the same for the same thing, so that it can be found."""
     match action:
         case Apply(manifest=manifest):
             return f"apply {manifest['kind']} {manifest['metadata']['name']}"
@@ -355,6 +355,6 @@ def describe(action: Action) -> str:
         case DeleteChild():
             return f"delete {action.kind} {action.name}"
         case ReportWorkload():
-            return f"tell Workload {action.name}"
+            return f"update Workload {action.name}"
         case DeleteJob():
             return "delete the job"

@@ -1,4 +1,4 @@
-"""Whether a node is lost: the live look before a pod is deleted by force.
+"""Whether a node is lost: the live read before a pod is deleted by force.
 
 Deleting a pod by force while its node still runs it breaks what a StatefulSet promises, so "not ready" isn't enough:
 the node object must be gone, tainted out-of-service by an administrator, or unreachable for longer than the job's limit
@@ -18,7 +18,7 @@ UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 async def is_lost(cluster: Cluster, node: str, *, lost_after: float, now: float) -> bool:
-    """Look at the node; `lost_after` in seconds. Raises ClusterError where nodes can't be read."""
+    """Returns whether the node is lost; `lost_after` in seconds. Raises ClusterError where nodes can't be read."""
     try:
         live = await cluster.get(NODES, "", node)
     except NotFound:

@@ -14,12 +14,12 @@ PROGRESS_FIELDS = frozenset({"progress", "timeSpent", "workers", "replicas"})
 
 
 def to_wire(status: JobStatus) -> dict[str, Any]:
-    """A status as the API has it: camelCase, without what isn't set."""
+    """Returns a status as the API has it: camelCase, without what isn't set."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """What to send so that `old` becomes `new`. Lists are replaced whole, as the standard has it."""
+    """Returns what to send so that `old` becomes `new`. Lists are replaced whole, as the standard has it."""
     patch: dict[str, Any] = {name: None for name in old if name not in new}
     for name, value in new.items():
         before = old.get(name)
@@ -33,7 +33,7 @@ def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any
 
 
 def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]:
-    """The patch that brings these conditions into such a status, and leaves all else as it stands."""
+    """Returns the patch that brings these conditions into a status, and leaves all else as it stands."""
     wanted = to_wire(JobStatus(conditions=status.conditions)).get("conditions", [])
     types = {item["type"] for item in wanted}
     old = mappings(raw.get("conditions"))
@@ -42,5 +42,5 @@ def with_conditions(raw: Mapping[str, Any], status: JobStatus) -> dict[str, Any]
 
 
 def is_only_progress(patch: Mapping[str, Any]) -> bool:
-    """Whether a patch tells progress and nothing else."""
+    """Returns whether a patch has progress and nothing else."""
     return bool(patch) and patch.keys() <= PROGRESS_FIELDS

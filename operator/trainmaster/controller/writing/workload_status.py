@@ -1,7 +1,7 @@
 """What the job's side writes into the status of its Workload, as Kueue's own integrations do.
 
 A merge patch of the whole list of conditions, on the version that was read a moment ago: Kueue writes there too, and
-a Conflict means that its word is read first.
+a Conflict means that its status is read first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _with(
     metadata: Mapping[str, Any],
     now: float,
 ) -> list[Mapping[str, Any]]:
-    """The conditions with one set: its time moves when its status does."""
+    """Returns the conditions with one set: its time moves when its status does."""
     old = next((item for item in conditions if item.get("type") == kind), None)
     moved = old is None or old.get("status") != status
     new = {

@@ -24,7 +24,7 @@ from trainmaster.controller.leaders import stream
 from trainmaster.controller.leaders.budget import StreamBudget
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.streams import LeaderStreams
-from trainmaster.controller.leaders.targets import StreamTarget, plan
+from trainmaster.controller.leaders.targets import StreamTarget, stream_target
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.lines import LineBuffer
 from trainmaster.wire.report import Report
@@ -383,7 +383,7 @@ def test_an_edited_annotation_does_not_make_a_job_larger() -> None:
     store.upsert(PODS, {**pod, "metadata": {**pod["metadata"], "resourceVersion": "1"}})
     found = store.snapshot(KEY)
     assert found is not None
-    target = plan(found, found.job.status)
+    target = stream_target(found, found.job.status)
     assert target is not None
     assert (set(target.workers), target.world) == ({0, 1}, 2)
     assert not target.has_ranks(1, 0, [1])

@@ -25,7 +25,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach
 from trainmaster.controller.leaders.streams import LeaderStreams
-from trainmaster.controller.leaders.targets import StreamTarget, plan
+from trainmaster.controller.leaders.targets import StreamTarget, stream_target
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.lines import LineBuffer
 from trainmaster.wire.names import TOKEN_HEADER
@@ -389,7 +389,7 @@ def planned(status: JobStatus, *pods: dict[str, Any]) -> StreamTarget | None:
         store.upsert(resource, {**raw, "metadata": {"uid": f"u{number}", **raw["metadata"], "resourceVersion": "1"}})
     snapshot = store.snapshot(KEY)
     assert snapshot is not None
-    return plan(snapshot, status)
+    return stream_target(snapshot, status)
 
 
 def test_only_agents_that_run_are_followed_in_rank_order() -> None:

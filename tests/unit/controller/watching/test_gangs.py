@@ -13,7 +13,7 @@ from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import NotFound
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.watching.gangs import GangWatching
+from trainmaster.controller.watching.gangs import GangWatcher
 from trainmaster.controller.watching.watched import WatchedTypes
 from trainmaster.wire.names import JOB_NAME_LABEL
 
@@ -32,7 +32,7 @@ async def test_what_was_written_to_a_type_that_was_gone_before_it_was_ever_liste
     cluster.fail("list", POD_GROUPS.plural, NotFound("list", "the cluster doesn't serve it", status=404))
     changed.clear()
     watched = WatchedTypes()
-    watching = GangWatching(
+    watching = GangWatcher(
         cast(Connection, None), cluster, store, watched, (), receive=lambda _event: None, relisted=lambda: None
     )
     await watching.fill([SPEC])
