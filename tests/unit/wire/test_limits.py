@@ -1,11 +1,13 @@
-"""The protocol's limits stand once in the code, and docs/protocol.md shows the same."""
+"""The protocol's facts stand once in the code, and docs/protocol.md shows the same."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from trainmaster.wire import limits
+from trainmaster.wire import limits, names, states
+from trainmaster.wire.ports import FIRST_PORT, LAST_PORT, PORTS
+from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_CODES, FAILURE_REASONS
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 
@@ -14,3 +16,20 @@ def test_the_page_shows_every_limit_as_it_is() -> None:
     table = PAGE.read_text().partition("\n## Limits\n")[2]
     shown = {name: int(value.replace(",", "")) for value, name in re.findall(r"\| ([\d,]+) \| `(\w+)` \|", table)}
     assert shown == {name: value for name, value in vars(limits).items() if name.startswith("MAX_")}
+
+
+def test_the_page_names_every_reason_state_section_and_code() -> None:
+    page = " ".join(PAGE.read_text().split())
+    for word in (*FAILURE_REASONS, *states.STATES, *states.SECTIONS):
+        assert f"`{word}`" in page
+    for reason, code in EXIT_BY_REASON.items():
+        assert f"{code} {reason}" in page
+    assert f"exit code {EXIT_CODES['Diverged']}" in page
+    assert f"one of {PORTS:,} ports from {FIRST_PORT} to {LAST_PORT}" in page
+
+
+def test_the_page_names_every_label_annotation_header_and_variable() -> None:
+    page = PAGE.read_text()
+    for name, value in vars(names).items():
+        if name.endswith(("_LABEL", "_ANNOTATION", "_HEADER", "_VARIABLE", "_PORT")):
+            assert str(value) in page, name

@@ -24,9 +24,9 @@ from trainmaster.controller.keeping.evidence import EvidenceKeeper, fitted, room
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_text
 from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.evidence import parse_ranks
+from trainmaster.wire.evidence import RankState, parse_ranks
 from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, parse_line
+from trainmaster.wire.stream import EvidenceLine, parse_line, split
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -112,6 +112,21 @@ async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner()
     metadata = world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["metadata"]
     assert metadata["ownerReferences"][0]["uid"] == b.JOB_UID
     world.note(failed())
+    await world.keeper.close()
+
+
+async def test_of_a_worker_with_hundreds_of_ranks_the_evidence_of_all_is_kept() -> None:
+    """Its agent cut what it sent to 128 ranks."""
+    world = World()
+    states = {rank: RankState(step=3, state="S") for rank in range(400)}
+    for line in split(EvidenceLine(1, 1, states)):
+        parsed = parse_line(json.dumps(line.to_wire()).encode())
+        assert isinstance(parsed, EvidenceLine)
+        world.keeper.record_stall(b.JOB_UID, parsed)
+    world.note(failed())
+    world.reported(1, reason="Hung", rank=1, exit_code=68)
+    await until(lambda: bool(world.data()))
+    assert world.kept(1).ranks == {rank: {"step": 3, "state": "S", "text": ""} for rank in states}
     await world.keeper.close()
 
 
