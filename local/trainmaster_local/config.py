@@ -53,14 +53,14 @@ class NodeConfig:
 
 @dataclass(frozen=True)
 class NodeTimings:
-    """How nodes are watched. Seconds; the defaults are kube-controller-manager's and the kubelet's."""
+    """Says how nodes are watched. Seconds; the defaults are kube-controller-manager's and the kubelet's."""
 
     lease_seconds: float = 10.0
     """Between two renewals of a node's Lease (a quarter of nodeLeaseDurationSeconds)."""
     monitor_grace_seconds: float = 50.0
     """Without a renewal for this long a node is NotReady (`--node-monitor-grace-period`)."""
     monitor_seconds: float = 5.0
-    """Between two looks at all nodes (`--node-monitor-period`)."""
+    """Between two observations of all nodes (`--node-monitor-period`)."""
     orphan_seconds: float = 40.0
     """Until pods of a node that is gone are deleted (`pod-garbage-collector`'s quarantine)."""
 

@@ -33,7 +33,7 @@ def _micro(seconds: float) -> str:
 
 
 def reference(obj: Object, field_path: str = "") -> dict[str, Any]:
-    """What an event says it is about."""
+    """Returns what an event says it is about."""
     metadata = obj["metadata"]
     made = {
         "kind": obj["kind"],

@@ -34,8 +34,8 @@ class ImageNotFound(LookupError):
 
 @dataclass(frozen=True)
 class Image:
-    """What a container of a known image gets. `paths` maps the image's paths to files or folders of this machine; a
-    host path that isn't absolute lies in the container's own folder. `command` is the entrypoint of a container
+    """Holds what a container of a known image gets. `paths` maps the image's paths to files or folders of this machine;
+    a host path that isn't absolute lies in the container's own folder. `command` is the entrypoint of a container
     without one."""
 
     patterns: Sequence[str]

@@ -26,8 +26,8 @@ Object = Mapping[str, Any]
 
 
 class AddressPool:
-    """Addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>. One that was given back is
-    given out again as late as possible, so that a pod's successor never has its address. Raises OSError when all
+    """Addresses 127.<block>.1.0 to 127.<block>.255.254; nodes have 127.<block>.0.<n>. One that was released is
+    allocated again as late as possible, so that a pod's successor never has its address. Raises OSError when all
     blocks are taken."""
 
     def __init__(self, first: int | None = None) -> None:
@@ -55,7 +55,7 @@ class AddressPool:
         """The address of the node with this number, from 0."""
         return f"127.{self.block}.0.{number + 1}"
 
-    def take(self) -> str:
+    def allocate(self) -> str:
         if self._next < 255 * 254:
             third, fourth = divmod(self._next, 254)
             self._next += 1
@@ -64,7 +64,7 @@ class AddressPool:
             raise OSError(errno.EADDRNOTAVAIL, "more than 64,770 pods run at once")
         return self._free.popleft()
 
-    def give_back(self, address: str) -> None:
+    def release(self, address: str) -> None:
         self._free.append(address)
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class HostsFiles:
 
 
 def _facts(obj: Object) -> tuple[Any, ...]:
-    """What of an object the hosts file depends on."""
+    """Returns what of an object the hosts file depends on."""
     if obj["kind"] == "Service":
         return (obj["spec"],)
     status, spec = obj.get("status") or {}, obj["spec"]

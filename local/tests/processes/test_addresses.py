@@ -46,7 +46,7 @@ def test_a_machine_whose_kubelet_listens_everywhere_has_room_for_a_cluster(
 def test_two_clusters_share_no_address() -> None:
     with contextlib.closing(AddressPool(77)) as one, contextlib.closing(AddressPool(77)) as two:
         assert one.block != two.block
-        taken = [one.take() for _ in range(600)]
+        taken = [one.allocate() for _ in range(600)]
         assert len(set(taken)) == 600 and one.node(0) not in taken
         assert all(0 < int(part) < 255 for address in taken for part in address.split(".")[2:])
 

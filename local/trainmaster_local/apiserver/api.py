@@ -86,7 +86,7 @@ class Api:
         return [revision.object for revision in self.storage.items(resource, namespace)]
 
     def revision(self, plan: Plan, name: str, namespace: str = "") -> Revision:
-        """What is stored, in the plan's version. Raises 404."""
+        """Returns what is stored, in the plan's version. Raises 404."""
         space = namespace if plan.type.namespaced else ""
         return self._in_version(plan, require(plan, self.storage.get(plan.resource, space, name), name))
 

@@ -85,7 +85,7 @@ class Deleter:
         if not finalizers and not grace and not held:
             return self._remove(plan, found, options)
         obj = copied(found.object)
-        self._mark(plan, obj, finalizers, grace)
+        self._set_deleting(plan, obj, finalizers, grace)
         if options.dry_run:
             return obj
         return self._storage.put(plan.resource, metadata.get("namespace", ""), metadata["name"], obj).object
@@ -107,7 +107,7 @@ class Deleter:
             )
             raise conflict(type_.group, type_.kind, metadata["name"], problem)
 
-    def _mark(self, plan: Plan, obj: Object, finalizers: list[str], grace: int) -> None:
+    def _set_deleting(self, plan: Plan, obj: Object, finalizers: list[str], grace: int) -> None:
         metadata = obj["metadata"]
         metadata["deletionTimestamp"] = objectmeta.rfc3339(self._clock() + grace)
         if finalizers:
@@ -149,7 +149,7 @@ class Deleter:
             last["metadata"]["deletionTimestamp"] = objectmeta.rfc3339(self._clock())
             last["metadata"]["deletionGracePeriodSeconds"] = 0
         else:
-            self._mark(plan, last, last["metadata"].get("finalizers") or [], 0)
+            self._set_deleting(plan, last, last["metadata"].get("finalizers") or [], 0)
         return last
 
     def _remove(self, plan: Plan, found: Revision, options: DeleteOptions) -> Object:

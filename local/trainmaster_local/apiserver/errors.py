@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 NOT_HERE = "the local cluster doesn't have it"
-"""Said of what Kubernetes has and this one refuses (docs/local-cluster.md)."""
+"""The detail of refusals of what Kubernetes has and this one doesn't (docs/local-cluster.md)."""
 
 
 def go_value(value: Any) -> str:

@@ -68,7 +68,7 @@ def drop_empty(metadata: dict[str, Any]) -> None:
 
 
 def validate(obj: Object, namespaced: bool, name_rule: Callable[[str], list[str]] | None) -> list[FieldError]:
-    """What is wrong with an object's metadata."""
+    """Returns what is wrong with an object's metadata."""
     metadata = obj["metadata"]
     errors = []
     rule = name_rule or dns_subdomain_problems
@@ -93,7 +93,7 @@ def validate(obj: Object, namespaced: bool, name_rule: Callable[[str], list[str]
 
 
 def label_errors(labels: dict[str, Any], field: str) -> list[FieldError]:
-    """What is wrong with labels, also those of a template or a selector."""
+    """Returns what is wrong with labels, also those of a template or a selector."""
     errors = []
     for key in sorted(labels):
         errors += [FieldError.invalid(field, key, problem) for problem in qualified_name_problems(key)]
@@ -147,7 +147,7 @@ def _validate_parts(metadata: dict[str, Any]) -> list[FieldError]:
 
 
 def validate_update(new: Object, old: Object) -> list[FieldError]:
-    """What an update changed in metadata that can't be changed."""
+    """Returns what an update changed in metadata that can't be changed."""
     metadata = new["metadata"]
     before = old["metadata"]
     errors = []

@@ -32,7 +32,7 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 @dataclass(frozen=True)
 class User:
-    """Who asks. `groups` without `system:authenticated`, which the HTTP layer adds."""
+    """Says who asks. `groups` without `system:authenticated`, which the HTTP layer adds."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ScalePaths:
-    """Where the scale subresource finds its numbers, as JSON paths with a leading dot (`.spec.replicas`)."""
+    """Says where the scale subresource finds its numbers, as JSON paths with a leading dot (`.spec.replicas`)."""
 
     spec_replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
@@ -66,7 +66,8 @@ class ScalePaths:
 
 @dataclass(frozen=True)
 class Admission:
-    """What `admit` is told: reads through `api` (its `peek` is synchronous) are of the same instant as the write."""
+    """Holds what `admit` may use: reads through `api` (its `peek` is synchronous) are of the same instant as the
+    write."""
 
     api: Api
     type: ResourceType
@@ -159,11 +160,11 @@ class ResourceType:
     required fields, enums and bounds are the `validate_*` hooks' business."""
 
     zero: Mapping[str, Any] = field(default_factory=lambda: {"metadata": {}})
-    """What the empty Go struct is as JSON (`{"metadata": {}, "spec": {"containers": None}}`): the parts of an object
+    """The empty Go struct as JSON (`{"metadata": {}, "spec": {"containers": None}}`): the parts of an object
     that its creator doesn't own as a whole in managedFields. Custom resources keep the default."""
 
     custom: bool = False
-    """Of a CRD: validated in the words of custom resources, and strategic merge patch is refused."""
+    """True for a CRD's type: validated in the words of custom resources, and strategic merge patch is refused."""
     has_status: bool = False
     scale: ScalePaths | None = None
     scale_selector: Callable[[Object], str] | None = None
@@ -184,7 +185,8 @@ class ResourceType:
     validate_status: Callable[[Object, Object], list[FieldError]] = _valid_old
     warnings: Callable[[Object], list[str]] | None = None
     name_rule: Callable[[str], list[str]] | None = None
-    """What is wrong with a name, as sentences; None: a DNS subdomain. Path segments, DNS labels: see `names`."""
+    """Returns what is wrong with a name, in sentences; None: a DNS subdomain. Path segments, DNS labels: see
+    `names`."""
 
     columns: tuple[Column, ...] = ()
     """All columns in order, Name first. Empty: Name and Age."""

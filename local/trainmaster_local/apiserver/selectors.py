@@ -83,7 +83,7 @@ class _Parser:
     def next(self) -> str:
         return self._tokens[self._position]
 
-    def take(self) -> str:
+    def advance(self) -> str:
         token = self.next
         self._position = min(self._position + 1, len(self._tokens) - 1)
         return token
@@ -94,7 +94,7 @@ class _Parser:
             if self.next != "!" and self.next in _PUNCTUATION:
                 raise bad_request(f"found '{self.next}', expected: !, identifier, or 'end of string'")
             requirements.append(self.requirement())
-            token = self.take()
+            token = self.advance()
             if token == "":
                 break
             if token != ",":
@@ -106,21 +106,21 @@ class _Parser:
     def requirement(self) -> Requirement:
         absent = self.next == "!"
         if absent:
-            self.take()
-        key = self.take()
+            self.advance()
+        key = self.advance()
         if not key or key in _PUNCTUATION:
             raise bad_request(f"unable to parse requirement: found '{key}', expected: identifier")
         if problems := qualified_name_problems(key):
             raise bad_request(f'unable to parse requirement: <nil>: Invalid value: "{key}": ' + "; ".join(problems))
         if absent or self.next in ("", ","):
             return Requirement(key, "DoesNotExist" if absent else "Exists")
-        operator = self.take()
+        operator = self.advance()
         if operator not in _OPERATORS:
             expected = "in, notin, =, ==, !=, gt, lt"
             raise bad_request(f"unable to parse requirement: found '{operator}', expected: {expected}")
         if operator in ("in", "notin"):
             return Requirement(key, "In" if operator == "in" else "NotIn", self.values(key))
-        value = "" if self.next in ("", ",") else self.take()
+        value = "" if self.next in ("", ",") else self.advance()
         if value in _PUNCTUATION:
             raise bad_request(f"unable to parse requirement: found '{value}', expected: identifier")
         if operator in ("<", ">"):
@@ -132,13 +132,13 @@ class _Parser:
         return Requirement(key, "NotIn" if operator == "!=" else "In", frozenset([value]))
 
     def values(self, key: str) -> frozenset[str]:
-        if self.take() != "(":
+        if self.advance() != "(":
             found = self._tokens[self._position - 1]
             raise bad_request(f"unable to parse requirement: found '{found}', expected: '('")
         values = []
         while True:
-            values.append("" if self.next in (",", ")") else self.take())
-            token = self.take()
+            values.append("" if self.next in (",", ")") else self.advance())
+            token = self.advance()
             if token == ")":
                 break
             if token != ",":

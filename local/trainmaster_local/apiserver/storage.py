@@ -82,7 +82,7 @@ class Storage:
         self._tables.setdefault(resource, _Table(self.version, self._history))
 
     def drop(self, resource: str) -> None:
-        """Forgets a resource that is no longer served; who watches it is told that this is the end."""
+        """Forgets a resource that is no longer served; its watches receive their end."""
         table = self._tables.pop(resource, None)
         for end in tuple(table.ends) if table is not None else ():
             end()
@@ -161,7 +161,7 @@ class Storage:
             subscriber(change)
 
     def changes_since(self, resource: str, version: int) -> Iterable[Change]:
-        """What happened after `version`. Raises 410 Expired when that is older than the history."""
+        """Returns what happened after `version`. Raises 410 Expired when that is older than the history."""
         table = self._table(resource)
         if version < table.floor:
             raise expired(f"too old resource version: {version} ({table.floor})")

@@ -25,7 +25,7 @@ _BLOCKING = (
 
 
 def custom_errors(plan: Plan, obj: Object, old: Object | None) -> list[FieldError]:
-    """What is wrong with a custom resource; `old` is what it replaces."""
+    """Returns what is wrong with a custom resource; `old` is what it replaces."""
     schema = plan.type.schema
     errors = validate(obj, schema, old) if old is not None else validate(obj, schema)
     errors += _scale_errors(plan, obj)

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """How a write is asked for. `validation` is Ignore, Warn or Strict; what it warns of is appended to `warnings`."""
+    """Says how a write is asked for. `validation` is Ignore, Warn or Strict; what it warns of is appended to
+    `warnings`."""
 
     user: User = SYSTEM
     manager: str = "unknown"
@@ -293,7 +294,8 @@ class Writer:
             new.pop("status", None)
 
     def _entries(self, plan: Plan, new: Object, before: Object, subresource: str, options: Options) -> Entries:
-        """Who owns what after this update: as the object says when it brings managedFields, and what changed."""
+        """Returns who owns what after this update: as the object says when it brings managedFields, and what
+        changed."""
         given = new["metadata"].get("managedFields")
         entries = managed.read(new if given else before)
         time = "" if subresource == "scale" else self.now()

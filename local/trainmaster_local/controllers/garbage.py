@@ -53,7 +53,7 @@ class GarbageCollector(Controller):
 
             self._ends.append(self.api.storage.subscribe(resource, changed, withdrawn))
             for obj in self.api.peek_all(resource):
-                self._note(resource, obj)
+                self._index(resource, obj)
 
     def _changed(self, resource: str, change: Change) -> None:
         old = change.old.object if change.old else None
@@ -73,11 +73,11 @@ class GarbageCollector(Controller):
             # An owner that waits for its dependents may go now.
             self._queue_owners(gone)
         else:
-            self._note(resource, new)
+            self._index(resource, new)
             if old is not None and old["metadata"].get("ownerReferences") != new["metadata"].get("ownerReferences"):
                 self._queue_owners(old)
 
-    def _note(self, resource: str, obj: Object) -> None:
+    def _index(self, resource: str, obj: Object) -> None:
         place = _place(resource, obj)
         for uid in _owners(obj):
             self._dependents.setdefault(uid, {})[place] = None

@@ -29,7 +29,7 @@ LEASES = "leases.coordination.k8s.io"
 
 
 class NodeController(Controller):
-    """Keys are nodes' names; each is looked at again every `monitor_seconds`."""
+    """Keys are nodes' names; each is observed again every `monitor_seconds`."""
 
     def __init__(self, api: Api, events: EventRecorder, timings: NodeTimings) -> None:
         super().__init__(api)
@@ -62,7 +62,7 @@ class NodeController(Controller):
         return min(self._timings.monitor_seconds, soon) if soon is not None else self._timings.monitor_seconds
 
     def _is_lost(self, name: str, now: float) -> bool:
-        """Whether the Lease hasn't changed for the grace period, by this clock and not by the node's.
+        """Returns whether the Lease hasn't changed for the grace period, by this clock and not by the node's.
 
         A look that comes late says that this process was held up (a loaded machine, a debugger), and the kubelets
         in it with it: that time isn't the node's.

@@ -30,7 +30,7 @@ def safe_hash(data: bytes) -> str:
 
 
 def template_data(template: Object) -> dict[str, Any]:
-    """What a revision holds of a set: a patch that replaces its template."""
+    """Returns what a revision holds of a set: a patch that replaces its template."""
     return {"spec": {"template": {**template, "$patch": "replace"}}}
 
 

@@ -73,7 +73,7 @@ def revision_for(spec: Object, index: int, current: str, update: str) -> str:
 
 
 def plan(statefulset: Object, pods: Sequence[Object], update_revision: str, now: float) -> Plan:
-    """What to do now. `pods` are those that the set controls."""
+    """Returns what to do now. `pods` are those that the set controls."""
     spec = statefulset["spec"]
     name = statefulset["metadata"]["name"]
     if statefulset["metadata"].get("deletionTimestamp"):

@@ -126,7 +126,7 @@ class DeploymentController(Controller):
             new = self._find_new(found, owned)
         if new is None:
             return None
-        await self._note_revision(found, new, owned)
+        await self._record_revision(found, new, owned)
         old = [entry for entry in owned if entry["metadata"]["uid"] != new["metadata"]["uid"]]
         if not found["spec"].get("paused"):
             await self._roll(found, new, old)
@@ -176,7 +176,7 @@ class DeploymentController(Controller):
         await self.api.create(SETS, made, found["metadata"]["namespace"], options=self.options)
         self._scaled(found, made["metadata"]["name"], 0, room)
 
-    async def _note_revision(self, found: Object, new: Object, owned: list[Object]) -> None:
+    async def _record_revision(self, found: Object, new: Object, owned: list[Object]) -> None:
         """Rolled back to, an old set becomes the newest revision."""
         others = [entry for entry in owned if entry["metadata"]["uid"] != new["metadata"]["uid"]]
         number = _revision(new)

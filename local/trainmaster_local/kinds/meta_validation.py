@@ -65,7 +65,7 @@ def config_key_problems(key: str) -> list[str]:
 
 
 def label_selector_errors(selector: Json | None, field: str) -> list[FieldError]:
-    """What is wrong with a `LabelSelector` (k8s.io/apimachinery `ValidateLabelSelector`)."""
+    """Returns what is wrong with a `LabelSelector` (k8s.io/apimachinery `ValidateLabelSelector`)."""
     errors: list[FieldError] = []
     labels = (selector or {}).get("matchLabels") or {}
     for key, value in sorted(labels.items()):
@@ -96,7 +96,7 @@ def is_empty_selector(selector: Json | None) -> bool:
 
 
 def selects(selector: Json, labels: Json) -> bool:
-    """Whether a valid selector matches labels."""
+    """Returns whether a valid selector matches labels."""
     return from_object(selector).matches(labels)
 
 

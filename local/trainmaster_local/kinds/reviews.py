@@ -21,7 +21,7 @@ _MAX_SECONDS = 1 << 32
 
 
 def _attributes(user: User, spec: Json) -> Attributes:
-    """What a review's spec asks about."""
+    """Returns what a review's spec asks about."""
     if "nonResourceAttributes" in spec:
         asked = spec["nonResourceAttributes"]
         return Attributes(user, asked.get("verb", ""), path=asked.get("path", ""))

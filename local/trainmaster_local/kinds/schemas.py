@@ -79,7 +79,7 @@ def definition_of_kind(api_version: str, kind: str) -> str:
 
 
 def description(name: str, field: str) -> str:
-    """What the release says of a definition's field; the columns of tables show it."""
+    """Returns what the release says of a definition's field; the columns of tables show it."""
     text: str = _definitions()[name]["properties"][field].get("description", "")
     return text
 

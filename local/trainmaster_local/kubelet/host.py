@@ -16,7 +16,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class KubeletTimings:
-    """How long the kubelet waits. Seconds; every default is Kubernetes' own.
+    """Says how long the kubelet waits. Seconds; every default is Kubernetes' own.
 
     `backoff_scale` multiplies the crash and image back-off and the wait between tries of what can't start yet. Tests
     shrink it; messages keep the real durations, so that order and words stay those of Kubernetes.
@@ -28,7 +28,7 @@ class KubeletTimings:
     waiting_shown_after: float = 1.0
     """From a container's end until its state says CrashLoopBackOff, before scaling: the kubelet's next sync."""
     minimum_grace_seconds: float = 2.0
-    """What a container gets at least between SIGTERM and SIGKILL (`minimumGracePeriodInSeconds`)."""
+    """The time that a container gets at least between SIGTERM and SIGKILL (`minimumGracePeriodInSeconds`)."""
 
 
 class PodHost(Protocol):
@@ -49,7 +49,7 @@ class PodHost(Protocol):
     def claim_folder(self, namespace: str, claim: str) -> Path | None: ...
 
     def base_environment(self) -> dict[str, str]:
-        """What every image has: PATH, LANG and the like."""
+        """Returns what every image has: PATH, LANG and the like."""
 
     def cluster_environment(self, pod: Object) -> dict[str, str]:
         """The variables of Services, and where the hosts file is."""
@@ -59,7 +59,7 @@ class PodHost(Protocol):
 
     async def token(self, pod: Object, audience: str, seconds: int) -> str: ...
 
-    def take_address(self) -> str: ...
+    def allocate_address(self) -> str: ...
 
     def release_address(self, address: str) -> None: ...
 

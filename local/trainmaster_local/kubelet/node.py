@@ -101,7 +101,7 @@ class Kubelet:
             self._api.storage.subscribe("secrets", self._data_changed),
         ]
         for pod in self._api.peek_all("pods"):
-            self._take(pod)
+            self._upsert_worker(pod)
 
     async def run(self) -> None:
         """Renews the lease until it is cancelled."""
@@ -122,7 +122,7 @@ class Kubelet:
         await self.fakes.close()
 
     async def lose(self, *, kill: bool) -> None:
-        """From now on the node is unreachable: it reports nothing and hears nothing. With `kill` its processes end
+        """From now on the node is unreachable: it reports nothing and receives nothing. With `kill` its processes end
         too."""
         self._lost = True
         for end in self._ends:
@@ -238,9 +238,9 @@ class Kubelet:
                 worker.pod = pod
                 worker.forget()
             return
-        self._take(pod)
+        self._upsert_worker(pod)
 
-    def _take(self, pod: Object) -> None:
+    def _upsert_worker(self, pod: Object) -> None:
         if pod["spec"].get("nodeName") != self.node_name:
             return
         uid = pod["metadata"]["uid"]
@@ -345,11 +345,11 @@ class Kubelet:
         )
         return str(answer["status"]["token"])
 
-    def take_address(self) -> str:
-        return self._pool.take()
+    def allocate_address(self) -> str:
+        return self._pool.allocate()
 
     def release_address(self, address: str) -> None:
-        self._pool.give_back(address)
+        self._pool.release(address)
 
     def event(self, pod: Object, kind: str, reason: str, message: str, container: str = "", init: bool = False) -> None:
         if self._lost:

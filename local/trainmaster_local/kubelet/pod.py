@@ -1,6 +1,6 @@
 """A pod's worker: one task that brings a pod up, keeps its containers as its restart policy says, and ends it.
 
-The task repeats `_step`, which looks at everything and does what can be done now; whatever happens (a container's
+The task repeats `_step`, which observes everything and does what can be done now; whatever happens (a container's
 end, a new version of the pod, a probe's verdict, a back-off that is over) only wakes it. The order in which a pod's
 status shows things is part of what it does: each state that a person or a controller acts on is written before the
 next one begins (`pkg/kubelet/pod_workers.go`, `kubelet.go:SyncPod`).
@@ -156,13 +156,13 @@ class PodWorker:
     async def _set_up(self) -> bool:
         """Folders, volumes and an address. False when the pod is to end before it has them."""
         if self._faked:
-            self.view.pod_ip = self._take_address()
+            self.view.pod_ip = self._allocate_address()
             self.view.sandbox_ready = True
             return True
         await self._publish()
         folder = self._host.pod_folder(self.pod)
         self.view.pod_ip = ""
-        address = self._take_address()
+        address = self._allocate_address()
         wait = 0.5
         while not self._stopping:
             try:
@@ -185,9 +185,9 @@ class PodWorker:
         self.view.pod_ip = address
         return True
 
-    def _take_address(self) -> str:
+    def _allocate_address(self) -> str:
         """The pod's own address, or the node's with `hostNetwork`."""
-        return self._host.host_ip if self.pod["spec"].get("hostNetwork") else self._host.take_address()
+        return self._host.host_ip if self.pod["spec"].get("hostNetwork") else self._host.allocate_address()
 
     def _release_address(self, address: str) -> None:
         if address != self._host.host_ip:
@@ -375,7 +375,8 @@ class PodWorker:
         await stop_containers(self._runs, lambda: self.pod, grace, self._wake)
 
     def _deletion_grace(self) -> float:
-        """What the deletion asks for, in seconds, but no less than the kubelet gives; a later one may shorten it."""
+        """Returns what the deletion asks for, in seconds, but no less than the kubelet gives; a later one may shorten
+        it."""
         minimum = self._host.timings.minimum_grace_seconds
         asked = self.pod["metadata"].get("deletionGracePeriodSeconds")
         if self._gone or asked is None:

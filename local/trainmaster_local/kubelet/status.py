@@ -25,7 +25,7 @@ def timestamp(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Terminated:
-    """How one run of a container ended. Times in seconds since the epoch, `started_at` 0 where it never ran."""
+    """Says how one run of a container ended. Times in seconds since the epoch, `started_at` 0 where it never ran."""
 
     exit_code: int
     reason: str
@@ -68,7 +68,7 @@ State = Waiting | Running | Terminated
 
 @dataclass
 class ContainerView:
-    """What the kubelet knows of one container. `container_id` is that of its newest run."""
+    """Holds what the kubelet knows of one container. `container_id` is that of its newest run."""
 
     spec: Object
     state: State
@@ -127,7 +127,7 @@ class ContainerView:
 
 @dataclass
 class PodView:
-    """What the kubelet knows of one pod. `reason` and `message` are set when it is evicted or rejected."""
+    """Holds what the kubelet knows of one pod. `reason` and `message` are set when it is evicted or rejected."""
 
     containers: Sequence[ContainerView]
     host_ip: str
@@ -162,7 +162,7 @@ class PodView:
 
 
 def restarts(spec: Object, container: ContainerView, exit_code: int) -> bool:
-    """Whether a container that ended so is started again."""
+    """Returns whether a container that ended so is started again."""
     if container.sidecar:
         return True
     policy = spec.get("restartPolicy", "Always")

@@ -40,7 +40,7 @@ class ClaimNotBoundError(MountError):
 
 @dataclass(frozen=True)
 class Sources:
-    """Where volumes come from. `token` issues the pod's account one for `(audience, seconds)`; `claim` answers the
+    """Says where volumes come from. `token` issues the pod's account one for `(audience, seconds)`; `claim` answers the
     folder of a bound claim, None while it isn't bound; `memory` is where memory-backed folders lie; `rewrite` is
     applied to ConfigMaps' text, because container paths in it mean nothing to a process here."""
 

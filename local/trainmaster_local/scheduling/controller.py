@@ -24,7 +24,7 @@ NAME = "default-scheduler"
 
 
 class SchedulerController:
-    """Keeps the nodes' state up to date with every change, and looks at waiting pods whenever something may have
+    """Keeps the nodes' state up to date with every change, and tries waiting pods again whenever something may have
     helped."""
 
     name = "kube-scheduler"

@@ -59,7 +59,7 @@ def _holds(labels: Mapping[str, str], expression: Object) -> bool:
 
 
 class Rules:
-    """What a pod says of other pods and domains, and they of it, counted once over all nodes."""
+    """Holds what a pod says of other pods and domains, and they of it, counted once over all nodes."""
 
     def __init__(self, pod: Object, places: Sequence[Place], eligible: Sequence[Place]) -> None:
         """`eligible`: places that the pod's own selectors admit; only they count for spreading."""
@@ -107,7 +107,8 @@ def scores(
     eligible: Sequence[Place],
     matches_node: Callable[[Object, Object], bool],
 ) -> list[float]:
-    """How much each node that fits is preferred, from 0 to 600. `matches_node`: a node selector term and a node."""
+    """Returns how much each node that fits is preferred, from 0 to 600. `matches_node`: a node selector term and a
+    node."""
     near = _near_nodes(pod, fitting, matches_node)
     others = _near_pods(pod, fitting, places)
     spread = _even(pod, fitting, eligible)
@@ -157,7 +158,7 @@ def _from_0_to_100(raw: list[float]) -> list[float]:
 
 
 def _domains(pod: Object, term: Object, places: Iterable[Place]) -> Counter[str | None]:
-    """How many pods that a term selects are in each domain."""
+    """Returns how many pods that a term selects are in each domain."""
     found: Counter[str | None] = Counter()
     for place in places:
         domain = node_labels(place).get(term["topologyKey"])
@@ -169,7 +170,7 @@ def _domains(pod: Object, term: Object, places: Iterable[Place]) -> Counter[str 
 
 
 def _spread(pod: Object, constraint: Object, places: Iterable[Place]) -> Counter[str | None]:
-    """How many pods of the constraint are in each domain, the empty ones included."""
+    """Returns how many pods of the constraint are in each domain, the empty ones included."""
     found: Counter[str | None] = Counter()
     namespace = pod["metadata"].get("namespace")
     for place in places:
@@ -197,12 +198,12 @@ def _shunned(pod: Object, places: Sequence[Place]) -> set[tuple[str, str]]:
 
 
 def is_shunning(pod: Object) -> bool:
-    """Whether a pod has a rule about which others may come near it."""
+    """Returns whether a pod has a rule about which others may come near it."""
     return bool(((pod["spec"].get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED))
 
 
 def _selects(term: Object, owner: Object, other: Object) -> bool:
-    """Whether the term of one pod is about another one."""
+    """Returns whether the term of one pod is about another one."""
     namespaces = term.get("namespaces") or [owner["metadata"].get("namespace")]
     return other["metadata"].get("namespace") in namespaces and matches_labels(
         term.get("labelSelector"), pod_labels(other)

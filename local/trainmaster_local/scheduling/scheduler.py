@@ -28,7 +28,8 @@ NO_VICTIMS = "No preemption victims found for incoming pod"
 
 
 def pod_requests(spec: Object) -> dict[str, Fraction]:
-    """What a pod asks of a node: the sum of its containers, or its largest init container, whichever is more."""
+    """Returns what a pod asks of a node: the sum of its containers, or its largest init container, whichever is
+    more."""
     total: dict[str, Fraction] = {}
     for container in spec.get("containers") or []:
         _add(total, _requests(container))
@@ -74,7 +75,7 @@ class NodeState:
 
     @property
     def allocatable(self) -> dict[str, Fraction]:
-        """What the node offers; read anew when the node has changed."""
+        """Returns what the node offers; read anew when the node has changed."""
         if self._read_from is not self.node:
             values = (self.node.get("status") or {}).get("allocatable") or {}
             self._allocatable = {name: parse_quantity(value) for name, value in values.items()}
@@ -105,7 +106,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Decision:
-    """Where a pod goes, or the message of its PodScheduled condition. `victims` are to be evicted to make room on
+    """Says where a pod goes, or the message of its PodScheduled condition. `victims` are to be evicted to make room on
     `nominated`."""
 
     node: str = ""

@@ -62,7 +62,7 @@ class SharedCluster:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request needs to be the administrator's, beside `tls`."""
+        """Returns what a request needs to be the administrator's, beside `tls`."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
@@ -166,7 +166,7 @@ def given_cluster(path: Path, folder: Path) -> SharedCluster:
     user = next(u["user"] for u in config["users"] if u["name"] == context["user"])
 
     def pem(owner: dict[str, str], name: str) -> bytes:
-        """What is given in place, or in a file beside the kubeconfig."""
+        """Returns what is given in place, or in a file beside the kubeconfig."""
         if name in owner:
             return (path.parent / owner[name]).read_bytes()
         return base64.b64decode(owner.get(f"{name}-data", ""))

@@ -64,7 +64,7 @@ def _prepare_update(new: Object, old: Object) -> None:
 
 
 def validate(obj: Object) -> list[FieldError]:
-    """What is wrong with a definition."""
+    """Returns what is wrong with a definition."""
     spec = obj["spec"]
     names = spec["names"]
     errors = []

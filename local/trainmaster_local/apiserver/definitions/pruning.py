@@ -20,7 +20,8 @@ _META = ("apiVersion", "kind", "metadata")
 
 
 class _Findings:
-    """What a pass found. `compact` is False for a configuration to apply, whose empty lists and maps mean something."""
+    """Holds what a pass found. `compact` is False for a configuration to apply, whose empty lists and maps mean
+    something."""
 
     __slots__ = ("compact", "problem", "unknown")
 
@@ -199,7 +200,7 @@ def unmarshal_error(kind: str, version: str, found: str, path: str, wanted: str)
 
 
 def strict_problems(unknown: list[str], duplicates: list[str]) -> list[str]:
-    """What strict field validation says of each field."""
+    """Returns what strict field validation says of each field."""
     return [f'duplicate field "{path}"' for path in duplicates] + [f'unknown field "{path}"' for path in unknown]
 
 

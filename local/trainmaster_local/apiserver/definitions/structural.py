@@ -136,7 +136,7 @@ def _check_keywords(schema: Any, path: str) -> None:
 
 
 def structural_errors(schema: Mapping[str, Any], path: str) -> list[FieldError]:
-    """What keeps a whole object's schema from being structural."""
+    """Returns what keeps a whole object's schema from being structural."""
     errors = []
     if not schema.get("type"):
         errors.append(FieldError.required(f"{path}.type", "must not be empty at the root"))

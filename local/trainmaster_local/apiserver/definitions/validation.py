@@ -43,7 +43,7 @@ def type_name(value: Any) -> str:
 
 
 def validate(value: Any, schema: Schema, old: Any = _UNSET, path: str = "") -> list[FieldError]:
-    """What is wrong with `value`. `old` is what stood there before, on an update."""
+    """Returns what is wrong with `value`. `old` is what stood there before, on an update."""
     if old is not _UNSET and old == value:
         return []
     errors: list[FieldError] = []
@@ -181,7 +181,7 @@ def _list_errors(value: list[Any], schema: Schema, old: Any, field: str, path: s
 
 
 def _old_items(old: Any, schema: Schema) -> Callable[[int, Any], Any]:
-    """How an item finds what it was before: by its key in a list of maps, not at all in an atomic list."""
+    """Returns how an item finds what it was before: by its key in a list of maps, not at all in an atomic list."""
     keys = list_keys(schema) if list_type(schema) == "map" else []
     if not isinstance(old, list) or not keys:
         return lambda index, item: _UNSET

@@ -24,7 +24,7 @@ class Access:
         self._authorizer = authorizer
 
     def authenticate(self, request: web.BaseRequest) -> User:
-        """Who asks. Raises ApiError 401 for a token that is nobody's."""
+        """Returns who asks. Raises ApiError 401 for a token that is nobody's."""
         if self._authenticator is None:
             return SYSTEM
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -38,7 +38,8 @@ class Access:
         return self._impersonated(request, user)
 
     def _impersonated(self, request: web.BaseRequest, user: User) -> User:
-        """Who `kubectl --as` asks to be, if `user` may (k8s.io/apiserver `pkg/endpoints/filters/impersonation`)."""
+        """Returns who `kubectl --as` asks to be, if `user` may (k8s.io/apiserver
+        `pkg/endpoints/filters/impersonation`)."""
         name = request.headers.get("Impersonate-User", "")
         groups = tuple(request.headers.getall("Impersonate-Group", []))
         if not name:

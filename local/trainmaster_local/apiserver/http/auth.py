@@ -17,7 +17,7 @@ ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
 
 @dataclass(frozen=True)
 class Attributes:
-    """What is asked for. `path` is set for requests that aren't about resources (`/version`)."""
+    """Holds what is asked for. `path` is set for requests that aren't about resources (`/version`)."""
 
     user: User
     verb: str

@@ -128,7 +128,7 @@ def _keys(value: Any) -> int:
 
 
 def go_json_error(text: str) -> str:
-    """What encoding/json says of text that is no JSON."""
+    """Returns what encoding/json says of text that is no JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:

@@ -46,7 +46,7 @@ class Fault:
         )
 
     def error(self, resource: str, name: str) -> ApiError | None:
-        """What it answers, in Kubernetes' words; None when it doesn't answer."""
+        """Returns what it answers, in Kubernetes' words; None when it doesn't answer."""
         plural, _, group = resource.partition(".")
         if self.code == 409:
             return errors.conflict(group, plural, name)
@@ -86,10 +86,10 @@ class Faults:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing can strike."""
+        """Returns whether nothing can strike."""
         return not self.rules and self.hook is None
 
-    def take(self, verb: str, resource: str, name: str, namespace: str = "") -> Fault | None:
+    def match(self, verb: str, resource: str, name: str, namespace: str = "") -> Fault | None:
         """The first rule that acts on this request; one of its times is used up."""
         struck = self.hook(verb, resource, name, namespace) if self.hook is not None else None
         if struck is not None:

@@ -125,7 +125,7 @@ class ApiServer:
         if self.faults.idle:
             return None
         resource = type_.qualified + (f"/{route.subresource}" if route.subresource else "")
-        fault = self.faults.take(route.verb, resource, route.name, route.namespace)
+        fault = self.faults.match(route.verb, resource, route.name, route.namespace)
         if fault is None:
             return None
         if fault.latency:

@@ -55,7 +55,7 @@ class Call:
 
     @property
     def include(self) -> str:
-        """How much of each object a table's rows hold."""
+        """Returns how much of each object a table's rows hold."""
         return self.query.get("includeObject", "Metadata")
 
     @property

@@ -178,7 +178,7 @@ def keyed_items(items: list[Any], schema: Schema) -> dict[str, Any] | None:
 
 
 def fields_of(value: Any, schema: Schema) -> Fields:
-    """What an applied configuration owns: its leaves, and its items and map keys themselves."""
+    """Returns what an applied configuration owns: its leaves, and its items and map keys themselves."""
     if isinstance(value, dict) and value and not is_atomic_map(schema):
         result: Fields = {}
         for name, child in value.items():
@@ -200,7 +200,7 @@ def fields_of(value: Any, schema: Schema) -> Fields:
 
 
 def added(value: Any, schema: Schema) -> Fields:
-    """What a value that wasn't there before brings: every node of it, inner ones too."""
+    """Returns what a value that wasn't there before brings: every node of it, inner ones too."""
     if isinstance(value, dict) and value and not is_atomic_map(schema):
         result: Fields = {MEMBER: {}}
         for name, child in value.items():
@@ -218,7 +218,7 @@ def added(value: Any, schema: Schema) -> Fields:
 
 
 class Comparison:
-    """What changed from one object to another: `changed` is what was added or modified, `removed` what went."""
+    """Holds what changed from one object to another: `changed` is what was added or modified, `removed` what went."""
 
     __slots__ = ("changed", "removed")
 

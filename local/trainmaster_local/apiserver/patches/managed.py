@@ -46,7 +46,7 @@ _STRIPPED = (
 
 @dataclass(frozen=True)
 class Manager:
-    """Who writes: its name, how (`Apply` or `Update`), in which version and through which subresource."""
+    """Says who writes: its name, how (`Apply` or `Update`), in which version and through which subresource."""
 
     name: str
     operation: str
@@ -61,7 +61,7 @@ class Manager:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a manager owns, since when (RFC 3339, or empty)."""
+    """Holds what a manager owns, since when (RFC 3339, or empty)."""
 
     manager: Manager
     fields: Fields

@@ -194,7 +194,7 @@ class Policies:
 
 
 def problems(obj: Object) -> list[FieldError]:
-    """What is wrong with a policy."""
+    """Returns what is wrong with a policy."""
     spec = obj["spec"]
     errors = _unknown(spec, ("paramKind", "auditAnnotations"), "spec")
     constraints = spec.get("matchConstraints") or {}
@@ -226,7 +226,7 @@ def problems(obj: Object) -> list[FieldError]:
 
 
 def binding_problems(obj: Object) -> list[FieldError]:
-    """What is wrong with a binding."""
+    """Returns what is wrong with a binding."""
     spec = obj["spec"]
     errors = _unknown(spec, ("paramRef", "matchResources"), "spec")
     if not spec.get("policyName"):

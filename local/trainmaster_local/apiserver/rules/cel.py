@@ -209,7 +209,7 @@ class _Rule:
     optional_old: bool
 
     def failure(self, data: dict[str, Any]) -> str | None:
-        """What to say when the rule doesn't hold, None when it does."""
+        """Returns what to say when the rule doesn't hold, None when it does."""
         result = self.program.eval(data=data)
         if result.type() == cel.Type.ERROR:
             said = self.message or self.text

@@ -48,7 +48,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of an expression: its cost, and the size and declaration of its value."""
+    """Holds the cost of an expression, and the size and declaration of its value."""
 
     cost: int
     size: int = UNKNOWN
@@ -112,7 +112,8 @@ def _object(schema: Schema, escaped: Callable[[str], str]) -> Declared | None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where rules stand in a schema. `often`: how often its data can be in one object; `compiled`: rules, messages."""
+    """Says where rules stand in a schema. `often`: how often its data can be in one object; `compiled`: rules,
+    messages."""
 
     path: str
     declared: Declared | None
@@ -121,7 +122,7 @@ class Place:
 
 
 def cost_errors(places: Iterable[Place], root: str) -> list[FieldError]:
-    """What is over a limit, per expression and for the whole definition."""
+    """Returns what is over a limit, per expression and for the whole definition."""
     errors: list[FieldError] = []
     total = 0
     largest: list[tuple[int, str]] = []

@@ -60,7 +60,7 @@ def default_pod_template(template: Json, *, kind: str, version: str) -> None:
 
 
 def default_pod_spec(spec: Json, *, kind: str, version: str) -> None:
-    """What a pod and a template share. `kind` and `version` are of the object that is decoded, for its errors."""
+    """Sets what a pod and a template share. `kind` and `version` are of the object that is decoded, for its errors."""
     _drop_zero(spec, _ZERO_POD_FIELDS)
     for _, container in containers_of(spec):
         _default_container(container, bool(spec.get("hostNetwork")), kind, version)

@@ -48,7 +48,7 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
 
 
 def _grace_period(pod: Json, asked: int | None) -> int:
-    """What is asked for, else what the pod says. A pod without a node or with ended containers goes at once."""
+    """Returns what is asked for, else what the pod says. A pod without a node or with ended containers goes at once."""
     seconds = asked if asked is not None else pod["spec"].get("terminationGracePeriodSeconds", 30)
     if seconds < 0:
         seconds = 1

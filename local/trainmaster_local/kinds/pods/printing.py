@@ -65,7 +65,7 @@ def _condition(status: Json, kind: str) -> Json:
 
 
 def _ended(state: Json) -> str:
-    """What a container's end is called: its reason, else its signal or exit code."""
+    """Returns what a container's end is called: its reason, else its signal or exit code."""
     if state.get("reason"):
         return str(state["reason"])
     return f"Signal:{state['signal']}" if state.get("signal") else f"ExitCode:{state.get('exitCode', 0)}"

@@ -21,8 +21,8 @@ _SHORT = ("cpu", "memory", "ephemeral-storage")
 
 
 def pod_usage(pod: Json) -> Usage:
-    """What a pod counts for: itself, and the requests and limits of its containers. An ended pod counts for nothing but
-    its object."""
+    """Returns what a pod counts for: itself, and the requests and limits of its containers. An ended pod counts for
+    nothing but its object."""
     usage: Usage = {"count/pods": Fraction(1)}
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return usage
@@ -61,8 +61,8 @@ def _add(total: Usage, more: Mapping[str, Fraction]) -> None:
 
 
 def used_of(hard: Iterable[str], pods: Iterable[Json], counts: Mapping[str, int]) -> dict[str, str]:
-    """What is used of each resource that a quota limits, as its status says it. `counts` has the objects by their
-    counted name (`configmaps`, `count/jobs.batch`)."""
+    """Returns what is used of each resource that a quota limits, as its status says it. `counts` has the objects by
+    their counted name (`configmaps`, `count/jobs.batch`)."""
     total: Usage = {name: Fraction(count) for name, count in counts.items()}
     for pod in pods:
         _add(total, pod_usage(pod))

@@ -78,13 +78,13 @@ async def _evict(call: SubresourceCall) -> Object:
                 )
     options = (call.body or {}).get("deleteOptions") or {}
     if not call.dry_run:
-        await _say_evicted(call)
+        await _set_disruption_target(call)
         grace = options.get("gracePeriodSeconds")
         await call.api.delete("pods", call.name, call.namespace, options=DeleteOptions(grace_period=grace))
     return dict(_SUCCESS)
 
 
-async def _say_evicted(call: SubresourceCall) -> None:
+async def _set_disruption_target(call: SubresourceCall) -> None:
     """The condition that tells an eviction from a deletion (KEP-3329)."""
     condition = {
         "type": "DisruptionTarget",

@@ -179,7 +179,7 @@ def _restore(spec: Json, old: Json, name: str) -> None:
 
 
 def _difference(old: Json, new: Json) -> str:
-    """What differs, as a unified diff. Kubernetes prints Go's structs here, we the JSON."""
+    """Returns what differs, as a unified diff. Kubernetes prints Go's structs here, we the JSON."""
     before, after = (json.dumps(spec, indent=1, sort_keys=True).splitlines() for spec in (old, new))
     lines = list(difflib.unified_diff(before, after, lineterm=""))[2:]
     return "\n".join([line if line[0] == "@" else f"{line[0]} {line[1:].lstrip(' ')}" for line in lines]) + "\n"

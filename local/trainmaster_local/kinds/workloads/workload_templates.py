@@ -53,7 +53,7 @@ def settle_counts(obj: Json, always: tuple[str, ...]) -> None:
 
 
 def workload_errors(obj: Json, kind: str) -> list[FieldError]:
-    """What the three kinds have in common: numbers, the selector, the template and its restart policy."""
+    """Returns what the three kinds have in common: numbers, the selector, the template and its restart policy."""
     spec = obj["spec"]
     errors: list[FieldError] = []
     for name in ("replicas", "minReadySeconds", "revisionHistoryLimit"):
@@ -101,7 +101,7 @@ def template_cells(obj: Json) -> list[str]:
 
 
 def template_columns() -> tuple[Column, Column]:
-    """What `kubectl get -o wide` shows of the template."""
+    """Returns what `kubectl get -o wide` shows of the template."""
     return (
         Column("Containers", description="Names of each container in the template.", priority=1),
         Column("Images", description="Images referenced by each container in the template.", priority=1),

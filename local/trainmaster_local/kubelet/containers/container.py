@@ -75,7 +75,7 @@ class ContainerRun:
         remaining = self._backoff.remaining(finished.finished_at, now)
         if remaining <= 0:
             return 0.0
-        self._tell_backoff(pod)
+        self._report_backoff(pod)
         shown_at = finished.finished_at + self._host.timings.waiting_shown_after * self._host.timings.backoff_scale
         if now < shown_at and shown_at - now < remaining:
             return shown_at - now
@@ -92,7 +92,7 @@ class ContainerRun:
         self.view.last = finished
         self.view.state = Waiting("CrashLoopBackOff", message)
 
-    def _tell_backoff(self, pod: Object) -> None:
+    def _report_backoff(self, pod: Object) -> None:
         if not self.backed_off:
             self.backed_off = True
             message = f"Back-off restarting failed container {self.view.name} in pod {pod_name(pod)}"
@@ -315,6 +315,6 @@ def _tail(path: Path) -> str:
 
 
 def pod_name(pod: Object) -> str:
-    """How the kubelet names a pod in messages: `name_namespace(uid)`."""
+    """Returns how the kubelet names a pod in messages: `name_namespace(uid)`."""
     metadata = pod["metadata"]
     return f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"

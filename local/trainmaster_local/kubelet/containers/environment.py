@@ -28,7 +28,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class PodFacts:
-    """What of a running pod its object may not show yet."""
+    """Holds what of a running pod its object may not show yet."""
 
     pod_ip: str
     host_ip: str

@@ -8,7 +8,7 @@ annotation's value is JSON and scripts the containers' end; an empty value runs 
 Patching the annotation of a running pod scripts the end anew: `afterSeconds` then counts from the patch. A container
 that is started again by its restart policy runs the newest script again, unless it says `"once": true`.
 
-A test may play the program instead: `on_start` hears of each container that starts, and `end` ends it.
+A test may play the program instead: `on_start` is called with each container that starts, and `end` ends it.
 """
 
 from __future__ import annotations

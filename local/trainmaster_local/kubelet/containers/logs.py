@@ -19,7 +19,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class LogOptions:
-    """What to show. `since` in seconds since the epoch; `tail` None is everything."""
+    """Holds what to show. `since` in seconds since the epoch; `tail` None is everything."""
 
     follow: bool = False
     timestamps: bool = False
@@ -133,7 +133,7 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
 
 
 def _rotated(path: Path, descriptor: int) -> bool:
-    """Whether the log's name belongs to another file by now."""
+    """Returns whether the log's name belongs to another file by now."""
     return path.exists() and path.stat().st_ino != os.fstat(descriptor).st_ino
 
 

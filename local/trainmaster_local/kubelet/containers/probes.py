@@ -1,6 +1,6 @@
 """Liveness, readiness and startup probes of one container (`pkg/kubelet/prober`).
 
-A task per probe runs it every `periodSeconds` and tells the pod's worker when the answer has been the same often
+A task per probe runs it every `periodSeconds` and reports to the pod's worker when the answer has been the same often
 enough. Liveness and readiness begin once the container has started, that is at once or when its startup probe
 succeeds.
 """
@@ -29,7 +29,7 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class Target:
-    """What probes reach: the pod's address, ports by name, and a way to run a command in the container."""
+    """Holds what probes reach: the pod's address, ports by name, and a way to run a command in the container."""
 
     address: str
     ports: Mapping[str, int]
@@ -100,14 +100,14 @@ async def _tcp(action: Object, target: Target, timeout: float) -> ProbeResult:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What a probe's outcome does to its container."""
+    """Holds what a probe's outcome does to its container."""
 
     ready: Callable[[bool], None]
     started: Callable[[], None]
     unhealthy: Callable[[str, Object], None]
     """A liveness or startup probe gave up: `(kind, probe)`; the container is killed."""
     event: Callable[[str], None]
-    """A failed probe is told as the event Unhealthy."""
+    """A failed probe is recorded as the event Unhealthy."""
 
 
 class Prober:

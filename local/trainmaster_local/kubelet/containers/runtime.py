@@ -28,7 +28,8 @@ SIGKILL = 9
 
 @dataclass(frozen=True)
 class ContainerConfig:
-    """What to run. Paths are the host's. `memory` in bytes, 0 is no limit; `log` empty captures the output instead."""
+    """Holds what to run. Paths are the host's. `memory` in bytes, 0 is no limit; `log` empty captures the output
+    instead."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -41,7 +42,7 @@ class ContainerConfig:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a container ended. `code` is 128 + signal for a signal, as containerd reports; `at` in seconds since the
+    """Says how a container ended. `code` is 128 + signal for a signal, as containerd reports; `at` in seconds since the
     epoch. `output` is what was captured; `message` a termination message that isn't in a file (faked containers)."""
 
     code: int

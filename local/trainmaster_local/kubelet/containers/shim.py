@@ -80,9 +80,9 @@ def private_bytes(pids: list[int]) -> int:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal. The first process of a container is PID 1 of its PID namespace,
-    which the kernel spares signals that it has no handler for (pid_namespaces(7)): SIGTERM doesn't end a plain
-    `sleep`."""
+    """Returns whether a process has a handler for a signal. The first process of a container is PID 1 of its PID
+    namespace, which the kernel spares signals that it has no handler for (pid_namespaces(7)): SIGTERM doesn't end a
+    plain `sleep`."""
     try:
         with open(f"/proc/{pid}/status") as file:
             mask = next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt:")), 0)
@@ -173,9 +173,9 @@ class Monitor:
         try:
             streams = self._spawn()
         except OSError as error:
-            self._say({"event": "failed", "errno": error.errno, "error": os.strerror(error.errno or 0)})
+            self._report({"event": "failed", "errno": error.errno, "error": os.strerror(error.errno or 0)})
             os._exit(0)
-        self._say({"event": "started", "pid": self._pid, "at": time.time()})
+        self._report({"event": "started", "pid": self._pid, "at": time.time()})
         self._selector.register(wake_read, selectors.EVENT_READ, "wake")
         self._selector.register(self._control, selectors.EVENT_READ, "control")
         for name, descriptor in streams.items():
@@ -308,7 +308,7 @@ class Monitor:
     def _finish(self) -> None:
         status = self._status or 0
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        self._say(
+        self._report(
             {
                 "event": "exited",
                 "code": 128 + number if number else os.WEXITSTATUS(status),
@@ -320,7 +320,7 @@ class Monitor:
         )
         os._exit(0)
 
-    def _say(self, event: dict[str, object]) -> None:
+    def _report(self, event: dict[str, object]) -> None:
         if not self._orphaned:
             with contextlib.suppress(OSError):
                 self._control.sendall(json.dumps(event).encode() + b"\n")
@@ -398,14 +398,14 @@ class Shim:
             del self._monitors[identity], self._buffers[identity]
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-            # After an exit this says nothing new; a monitor that was killed told nobody.
-            self._tell({"event": "lost", "id": identity, "at": time.time()})
+            # After an exit this says nothing new; a monitor that was killed reported nothing.
+            self._report({"event": "lost", "id": identity, "at": time.time()})
             return
         *lines, self._buffers[identity] = (self._buffers[identity] + data).split(b"\n")
         for line in lines:
             event = json.loads(line)
             event["id"] = identity
-            self._tell(event)
+            self._report(event)
 
     def _sweep(self) -> None:
         """Kills what killed monitors left behind: children of ours that are no monitors."""
@@ -419,7 +419,7 @@ class Shim:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
-    def _tell(self, event: dict[str, object]) -> None:
+    def _report(self, event: dict[str, object]) -> None:
         with contextlib.suppress(OSError):
             self._upstream.sendall(json.dumps(event).encode() + b"\n")
 
