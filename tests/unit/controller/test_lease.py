@@ -1,4 +1,4 @@
-"""One leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
+"""`lease`: one leader at a time, by client-go's rules (tools/leaderelection/leaderelection.go)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator's log says of a job that changed."""
+"""`reconciler`: what the operator's log has of a job that changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The queue keeps client-go's promises (k8s.io/client-go/util/workqueue: queue.go, delaying_queue.go)."""
+"""`workqueue`: the queue keeps client-go's promises (k8s.io/client-go/util/workqueue)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pod answers costs a small buffer and nothing else, directly and through the API server's pod proxy."""
+"""`apiserver.pod_http`: what a pod answers costs a small buffer and nothing else, also through the API server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lead that misbehaves costs its own job's stream and nothing else: attacks that were shown, each with its bound."""
+"""`leaders`: a leader that misbehaves costs its own job's stream and nothing else; each attack has its bound."""
 
 from __future__ import annotations
 

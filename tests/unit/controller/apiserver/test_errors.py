@@ -1,4 +1,4 @@
-"""Each answer of the API server is one error of the tree, with the server's own words."""
+"""`apiserver.errors`: each answer of the API server is one error of the tree, with the server's own message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A container's log, and what a kubelet says in its place."""
+"""`apiserver.client`: a container's log, and what a kubelet answers in its place."""
 
 from __future__ import annotations
 

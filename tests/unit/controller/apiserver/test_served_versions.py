@@ -1,4 +1,4 @@
-"""Types that newer API servers have in another version: found by asking, and remembered."""
+"""`apiserver.client`: types that newer API servers have in another version are found by asking, and remembered."""
 
 from __future__ import annotations
 

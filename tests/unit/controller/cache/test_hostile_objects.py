@@ -1,4 +1,4 @@
-"""Whatever stands in objects of the API server, in its answers and in a lead's stream is read, or refused by name."""
+"""`cache.views` and `cache.store`: whatever stands in objects and in a leader's stream is read, or refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A large job costs only itself: it is read and decided on apart, and what is kept of it is small and goes with it."""
+"""`cache.large_jobs`: a large job costs only itself; it is decided on apart, and what is kept of it is small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod is a job's worker by its controller's uid, and by nothing that whoever may create a pod could write."""
+"""`cache.records`: a pod is a job's worker by its controller's uid, and by nothing that a pod's creator could write."""
 
 from __future__ import annotations
 

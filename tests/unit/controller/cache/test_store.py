@@ -1,4 +1,4 @@
-"""The store shows the newest that is known of a job, whatever order the news come in."""
+"""`cache.store`: the store shows the newest that is known of a job, in whatever order it becomes known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence of attempts is kept in a ConfigMap: bounded, clean, merged, and never in the way."""
+"""`keeping.evidence`: evidence is kept in a ConfigMap, bounded, clean and merged, and nothing waits for it."""
 
 from __future__ import annotations
 

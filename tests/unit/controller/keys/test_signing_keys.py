@@ -1,4 +1,4 @@
-"""The operator's keys: made once, read ever after, rotated in two steps; what others write on pods isn't believed."""
+"""`keys`: the operator's keys are made once and rotated in two steps; what others write on pods isn't believed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a container was killed is asked of the kubelet's events, once and before anything is decided."""
+"""`lookups.killed_containers`: the kubelet's events are read once for a kill, before anything is decided."""
 
 from __future__ import annotations
 

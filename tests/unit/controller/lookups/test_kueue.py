@@ -1,4 +1,4 @@
-"""Kueue's objects: read tolerantly, and told of the job without undoing what Kueue wrote."""
+"""`lookups.kueue`, `cache.workload_view`, `writing.workload_status`: Kueue's objects are read, and lose nothing."""
 
 from __future__ import annotations
 

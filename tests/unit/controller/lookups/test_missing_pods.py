@@ -1,4 +1,4 @@
-"""Pods that aren't made are explained in the API server's words."""
+"""`lookups.missing_pods`: pods that aren't made are explained with the API server's message."""
 
 from __future__ import annotations
 

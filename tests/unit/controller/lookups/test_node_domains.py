@@ -1,4 +1,4 @@
-"""Labels of a job's nodes: each read once, and none where they can't be read."""
+"""`lookups.node_domains`: labels of a job's nodes are each read once, and are none where they can't be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote can neither begin a line of the operator's log, nor an event, nor command a terminal."""
+"""`observability.log_formats`: what others wrote begins no line of the log, no event, and commands no terminal."""
 
 from __future__ import annotations
 

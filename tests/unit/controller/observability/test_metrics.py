@@ -1,4 +1,4 @@
-"""What /metrics tells of each job."""
+"""`observability.metrics`: what /metrics shows of each job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of gang schedulers that come and go."""
+"""`watching.gangs`: types of gang schedulers come and go."""
 
 from __future__ import annotations
 

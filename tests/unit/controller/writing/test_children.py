@@ -1,4 +1,4 @@
-"""Children are created, then applied as they were decided on; nothing of somebody else's is written over."""
+"""`writing.children`: children are created, then applied; nothing of another owner's is written over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor writes status first, and never what was decided on something that is no longer so."""
+"""`writing.executor`: status is written first, and never what was decided on something that is no longer so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live look at a node before a pod is deleted by force."""
+"""`writing.lost_nodes`: the live read of a node before a pod is deleted by force."""
 
 from __future__ import annotations
 

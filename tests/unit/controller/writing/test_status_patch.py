@@ -1,4 +1,4 @@
-"""The patch brings the server's status to the one that is meant, whatever stood there."""
+"""`writing.status_patch`: the patch brings the server's status to the one that is meant, whatever stood there."""
 
 from __future__ import annotations
 

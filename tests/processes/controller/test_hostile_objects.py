@@ -1,4 +1,4 @@
-"""Objects that can't be decoded cost only themselves, with the operator as a whole against an API server over HTTP."""
+"""`apiserver.decoding`: objects that can't be decoded cost only themselves, with the whole operator over HTTP."""
 
 from __future__ import annotations
 

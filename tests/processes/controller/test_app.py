@@ -1,4 +1,4 @@
-"""The operator as a whole against a scripted API server: what watches lose, break or delay is made good."""
+"""`app`, `wiring`, `watching`: the whole operator against a scripted API server; what watches lose is made good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One object costs only itself: what can't be decoded or read ends neither the operator nor the work on other jobs."""
+"""`cache.unreadable`, `apiserver.decoding`, `watching.resync`: an object that can't be read costs only itself."""
 
 from __future__ import annotations
 

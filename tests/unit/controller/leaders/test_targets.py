@@ -1,0 +1,53 @@
+"""`leaders.targets`: which agents of a job the operator watches, and for which workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.controller.apiserver.cluster import JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.leaders.targets import StreamTarget, stream_target
+
+KEY = JobKey(b.NAMESPACE, "bert")
+
+
+def planned(status: JobStatus, *pods: dict[str, Any]) -> StreamTarget | None:
+    store = Store(lambda _: None, KEYS)
+    raws = [(JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), *((PODS, pod) for pod in pods)]
+    for number, (resource, raw) in enumerate(raws):
+        store.upsert(resource, {**raw, "metadata": {"uid": f"u{number}", **raw["metadata"], "resourceVersion": "1"}})
+    snapshot = store.snapshot(KEY)
+    assert snapshot is not None
+    return stream_target(snapshot, status)
+
+
+def test_only_agents_that_run_are_watched_in_rank_order() -> None:
+    assigned = b.assignment(2, workers=(1, 0, 2))
+    waiting = {"name": "worker", "state": {"waiting": {"reason": "ContainerCreating"}}}
+    found = planned(
+        JobStatus(phase="Running", attempt=2),
+        b.pod(0, assigned=b.assignment(1)),
+        b.pod(1, assigned=assigned),
+        b.pod(2, containerStatuses=[waiting]),
+    )
+    assert found is not None
+    assert [agent.worker for agent in found.candidates] == [1, 0]
+    assert found.attempt == 2
+
+
+def test_a_worker_without_a_pod_may_report() -> None:
+    """Its next pod may have joined, and finished, before the pass that opened the attempt has planned anew."""
+    found = planned(JobStatus(phase="Restarting", attempt=1), b.pod(0, assigned=b.assignment(1, workers=(0,))))
+    assert found is not None
+    assert found.workers == {0, 1}
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed", "Suspended"])
+def test_a_job_that_does_not_train_is_not_watched(phase: Any) -> None:
+    assert planned(JobStatus(phase=phase, attempt=1), b.pod(0, assigned=b.assignment(1))) is None
