@@ -39,3 +39,16 @@ def environment(keys: SigningKeys = KEYS, *, job_uid: str = JOB_UID) -> dict[str
 
 
 TOKEN = KEYS.job_token(NAMESPACE, JOB_UID)
+
+# A first assignment of that job, before it is signed.
+GOOD: dict[str, Any] = {
+    "job": JOB_UID,
+    "attempt": 3,
+    "workers": [0, 1],
+    "uids": ["a", "b"],
+    "hosts": ["job-0.job.ns.svc", "job-1.job.ns.svc"],
+    "master": "job-0.job.ns.svc",
+    "port": 28533,
+    "state": "Run",
+    "graceSeconds": 0.4,
+}

@@ -39,6 +39,7 @@ from trainmaster.agent.process.setup_line import SetupLine
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import Ping
 
@@ -190,7 +191,7 @@ class Executor:
         try:
             launched = run.start(self._command, action.environ)
         except LaunchError as error:
-            return events.LaunchFailed(str(error)[-2_000:])
+            return events.LaunchFailed(str(error)[-MAX_ERROR_CHARACTERS:])
         except OSError as error:
             return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
         self._processes = run

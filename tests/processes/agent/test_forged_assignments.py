@@ -11,8 +11,7 @@ import pytest
 
 from tests.processes.agent.agents import AGENT, Agent, Job, until
 from tests.processes.agent.test_group import RANK, joined, rank_pid, start_group
-from tests.signer import KEYS, STRANGER, TOKEN, environment, signed
-from tests.unit.agent.test_parsers import GOOD
+from tests.signer import GOOD, KEYS, STRANGER, TOKEN, environment, signed
 
 EVIL = "10.9.8.7"
 

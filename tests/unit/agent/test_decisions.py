@@ -8,6 +8,7 @@ from string import Template
 
 import pytest
 
+from tests.signer import GOOD
 from tests.signer import environment as trusted
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.planner import classification
@@ -16,8 +17,6 @@ from trainmaster.agent.process import cgroup, environment, launcher
 from trainmaster.agent.settings import Settings, read_settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.report import Report
-
-from .test_parsers import GOOD
 
 STARTING = Report(3, 1, "uid", "Starting")
 

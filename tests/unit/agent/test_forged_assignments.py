@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.signer import JOB_UID, KEYS, STRANGER, TOKEN, environment, signed
-from tests.unit.agent.test_parsers import GOOD
+from tests.signer import GOOD, JOB_UID, KEYS, STRANGER, TOKEN, environment, signed
 from trainmaster.agent import ed25519
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import Settings, read_settings

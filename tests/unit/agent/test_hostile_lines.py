@@ -6,14 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.signer import GOOD
 from tests.unit.agent.network.test_follower import Way, assignment
 from tests.unit.agent.network.test_leader import Table, stream_of
-from tests.unit.agent.test_parsers import GOOD
-from tests.unit.hostile_json import JSON, damaged, nested
+from tests.unit.hostile_json import JSON, damaged
 from trainmaster.agent.hang.heartbeats import parse_progress
 from trainmaster.agent.network import http
 from trainmaster.agent.network.actions import Close, Deliver
@@ -21,12 +20,8 @@ from trainmaster.agent.network.lines import JsonLines
 from trainmaster.agent.process import saved_report
 from trainmaster.agent.process.error_files import read_error_file
 from trainmaster.wire import evidence
-from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Environment, parse_from_follower
-from trainmaster.wire.limits import MAX_TERMINATION_BYTES
-from trainmaster.wire.progress import parse_ranks
-from trainmaster.wire.report import Report
 
 REPORT: dict[str, Any] = {"attempt": 3, "worker": 1, "uid": "u", "state": "Failed", "error": "words", "at": 1.5}
 RANKS: dict[str, Any] = {"0": {"step": 1, "loss": 0.5, "section": "train", "message": "m", "result": {"a": 1}}}
@@ -58,43 +53,6 @@ def text_of(value: Any) -> bytes:
         return json.dumps(value).encode()
     except (RecursionError, ValueError):
         return BARELY.encode()
-
-
-@given(damaged(GOOD))
-def test_an_assignment_is_read_or_refused(data: Any) -> None:
-    for read, given_ in ((Assignment.parse, data), (parse_text, text_of(data))):
-        try:
-            read(given_)
-        except ProtocolError as error:
-            assert len(str(error)) < 300
-
-
-@pytest.mark.parametrize(
-    "value",
-    [nested(5_000), 10**5_000, float("inf"), "\ud800" * 300, [nested(5_000)] * 2],
-    ids=["deep", "of many digits", "infinite", "no Unicode", "deep items"],
-)
-@pytest.mark.parametrize("field", sorted(GOOD))
-def test_no_value_of_an_assignment_ends_an_agent(field: str, value: Any) -> None:
-    with pytest.raises(ProtocolError):
-        Assignment.parse({**GOOD, field: value})
-
-
-@given(damaged(REPORT))
-def test_a_report_is_bounded(data: Any) -> None:
-    found = Report.read(data)
-    if found is not None:
-        assert len(found.termination_message().encode()) <= MAX_TERMINATION_BYTES
-        json.dumps(found.to_wire(), allow_nan=False)
-
-
-@given(damaged(RANKS))
-def test_progress_is_bounded(data: Any) -> None:
-    try:
-        found = parse_ranks(data)
-    except ProtocolError:
-        return
-    json.dumps([ranks.to_wire() for ranks in found.values()], allow_nan=False).encode()
 
 
 @given(damaged(STATES))

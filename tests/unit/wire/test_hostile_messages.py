@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.hostile_json import HUGE, JSON, damaged, nested
+from trainmaster.wire import progress
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import parse_ranks
+from trainmaster.wire.limits import MAX_TERMINATION_BYTES
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
 
@@ -82,17 +84,18 @@ def test_a_report_is_parsed_or_refused(data: Any) -> None:
 def test_progress_is_parsed_or_refused(data: Any) -> None:
     if isinstance(data, dict):
         try:
-            progress = RankProgress.parse(data)
+            found = RankProgress.parse(data)
         except ProtocolError:
             return
-        json.dumps([progress.loss, progress.step, dict(progress.result), progress.message], allow_nan=False)
+        json.dumps(found.to_wire(), allow_nan=False)
 
 
 @given(damaged(ASSIGNMENT).map(as_text) | st.text(st.characters()) | JSON)
 def test_an_assignment_is_parsed_or_refused(text: Any) -> None:
     try:
         assignment = Assignment.parse(parse_text(text))
-    except ProtocolError:
+    except ProtocolError as error:
+        assert len(str(error)) < 300
         return
     # What is taken can be written again, and reads the same.
     assert Assignment.parse(assignment.to_wire()) == assignment
@@ -133,3 +136,31 @@ def test_an_annotation_that_broke_the_operator_is_no_assignment(text: str) -> No
 def test_progress_that_is_no_plausible_number_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ProtocolError, match=f"^{field}: "):
         RankProgress.parse({field: value})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [nested(5_000), 10**5_000, float("inf"), "\ud800" * 300, [nested(5_000)] * 2],
+    ids=["deep", "of many digits", "infinite", "no Unicode", "deep items"],
+)
+@pytest.mark.parametrize("field", sorted(ASSIGNMENT))
+def test_no_value_of_an_assignment_ends_an_agent(field: str, value: Any) -> None:
+    with pytest.raises(ProtocolError):
+        Assignment.parse({**ASSIGNMENT, field: value})
+
+
+@given(damaged(REPORT))
+def test_a_report_is_bounded(data: Any) -> None:
+    found = Report.read(data)
+    if found is not None:
+        assert len(found.termination_message().encode()) <= MAX_TERMINATION_BYTES
+        json.dumps(found.to_wire(), allow_nan=False)
+
+
+@given(damaged({"5": PROGRESS}))
+def test_progress_is_bounded(data: Any) -> None:
+    try:
+        found = progress.parse_ranks(data)
+    except ProtocolError:
+        return
+    json.dumps([ranks.to_wire() for ranks in found.values()], allow_nan=False).encode()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from itertools import permutations
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.unit.hostile_json import PLAIN
 from trainmaster.wire.report import Report, merge
 
 
@@ -76,3 +81,21 @@ def test_ends_hold_in_whatever_order_they_come(order: tuple[Report, ...]) -> Non
     for one in order:
         known = merge(known, one)
     assert known == ENDS[1]
+
+
+@given(PLAIN)
+def test_any_report_is_bounded_or_refused(value: Any) -> None:
+    base = {"state": "Failed", "attempt": 1, "worker": 0}
+    for data in (value, {**base, "error": value, "exitCode": value, "at": value, "uid": value, "rank": value}):
+        found = Report.read(data)
+        if found is not None:
+            assert Report.read(json.loads(json.dumps(found.to_wire(), allow_nan=False))) is not None
+
+
+@given(st.text(max_size=3_000))
+def test_a_termination_message_fits_what_the_kubelet_keeps(error: str) -> None:
+    # Kubernetes: MaxContainerTerminationMessageLength in pkg/kubelet/container/runtime.go is 4 KiB.
+    made = Report(1, 0, "uid", "Failed", error=error)
+    message = made.termination_message()
+    assert len(message.encode()) <= 4_000
+    assert error.endswith(json.loads(message)["error"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
+from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
+
 MAX_HEAD_BYTES = 8_192
-MAX_BODY_BYTES = 262_144
 MAX_HEAD_PIECES = 64
 """Reads that a head may take: who sends it byte by byte costs no more than that. Clients send it in one or two."""
 HEAD_END = b"\r\n\r\n"
@@ -122,8 +123,8 @@ def parse_head(data: bytes) -> Head:
     length = headers.get("content-length", "0")
     if not length.isascii() or not length.isdigit():
         raise BadRequest(400, "Content-Length is not a whole number")
-    if len(length) > 9 or int(length) > MAX_BODY_BYTES:
-        raise BadRequest(413, f"the body is longer than {MAX_BODY_BYTES} bytes")
+    if len(length) > 9 or int(length) > MAX_ASSIGNMENT_BYTES:
+        raise BadRequest(413, f"the body is longer than {MAX_ASSIGNMENT_BYTES} bytes")
     connection = headers.get("connection", "").lower()
     keep_alive = connection != "close" if parts[2] == "HTTP/1.1" else connection == "keep-alive"
     return Head(parts[0], parts[1].partition("?")[0], headers, int(length), keep_alive)

@@ -20,6 +20,7 @@ from trainmaster.agent.planner.state import Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Ping
 
@@ -89,7 +90,7 @@ def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
     if event.attempt != state.started:
         return state
     error = "the workers' environments differ:\n" + "\n".join(event.lines)
-    return _fail(state, failed(_report(state, now), "PreflightMismatch", error[:2_000]), now)
+    return _fail(state, failed(_report(state, now), "PreflightMismatch", error[:MAX_ERROR_CHARACTERS]), now)
 
 
 def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> State:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-from tests.signer import environment
-from tests.unit.agent.test_parsers import GOOD
+from tests.signer import GOOD, environment
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import done, plan, wake_at
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact, Now, SavedReport, State

@@ -1,0 +1,90 @@
+"""Assignments: what one is, and which of two holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.signer import GOOD
+from tests.unit.hostile_json import PLAIN
+from trainmaster.wire.assignment import Assignment, newer, parse_text
+from trainmaster.wire.errors import ProtocolError
+
+
+def test_an_assignment_survives_the_wire() -> None:
+    assert Assignment.parse(parse_text(json.dumps(GOOD))).to_wire() == {
+        name: value for name, value in GOOD.items() if name != "signatures"
+    }
+    assert Assignment.parse(GOOD).node_rank(1, "b") == 1
+    assert Assignment.parse(GOOD).node_rank(1, "other") is None
+    assert Assignment.parse(GOOD).node_rank(2, "b") is None
+    assert Assignment.parse({**GOOD, "uids": None}).node_rank(1, "other") == 1
+
+
+def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
+    equal, uneven = Assignment.parse(GOOD), Assignment.parse({**GOOD, "processes": [8, 4]})
+    assert (equal.first_rank(1, 4), equal.world_size(4)) == (4, 8)
+    assert (uneven.first_rank(0, 8), uneven.first_rank(1, 4)) == (0, 8)
+    assert uneven.world_size(4) == uneven.world_size(8) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"attempt": -1}, "assignment.attempt: -1 is not a whole number from 0 to 1000000"),
+        ({"attempt": True}, "assignment.attempt: True is not a whole number from 0 to 1000000"),
+        ({"workers": []}, "assignment.workers: a list of 0 items is not a list of 1 to 1024 items"),
+        ({"workers": [1, 1]}, "assignment.workers: an index stands there twice"),
+        ({"hosts": ["x"]}, "assignment.hosts: 1 items for 2 workers"),
+        ({"uids": ["x"]}, "assignment.uids: 1 items for 2 workers"),
+        ({"processes": [8]}, "assignment.processes: 1 items for 2 workers"),
+        ({"processes": [8, 0]}, "assignment.processes: 0 is not a whole number from 1 to 1024"),
+        ({"port": 70000}, "assignment.port: 70000 is not a whole number from 20000 to 28979"),
+        ({"port": 29500}, "assignment.port: 29500 is not a whole number from 20000 to 28979"),
+        ({"attempt": 2**53}, "assignment.attempt: 9007199254740992 is not a whole number from 0 to 1000000"),
+        ({"job": ""}, "assignment.job: '' is not a text of 1 to 64 characters"),
+        ({"master": "10.0.0.7"}, "assignment.master: '10.0.0.7' is not the first of the hosts"),
+        ({"master": "a\r\nb"}, "assignment.master: 'a\\r\\nb' is not a text of 1 to 253 characters"),
+        ({"state": "Go"}, "assignment.state: 'Go' is neither Run nor Hold"),
+        ({"graceSeconds": math.nan}, "assignment.graceSeconds: nan is not a number of seconds of at least 0"),
+    ],
+)
+def test_a_bad_assignment_is_refused_by_field(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        Assignment.parse({**GOOD, **change})
+    assert str(refused.value) == sentence
+
+
+def test_the_higher_attempt_wins_and_at_the_same_one_hold() -> None:
+    def of(attempt: int, state: str) -> Assignment:
+        return Assignment.parse({**GOOD, "attempt": attempt, "state": state})
+
+    assert newer(None, of(1, "Run"))
+    assert newer(of(1, "Hold"), of(2, "Run"))
+    assert newer(of(2, "Run"), of(2, "Hold"))
+    assert not newer(of(2, "Hold"), of(2, "Run"))
+    assert not newer(of(2, "Run"), of(2, "Run"))
+    assert not newer(of(2, "Run"), of(1, "Hold"))
+
+
+@given(st.binary(max_size=200) | PLAIN.map(lambda value: json.dumps(value).encode()))
+def test_any_text_is_an_assignment_or_refused(text: bytes) -> None:
+    try:
+        Assignment.parse(parse_text(text))
+    except ProtocolError as refused:
+        assert len(str(refused)) < 400
+
+
+@given(st.sampled_from(sorted(GOOD)), PLAIN)
+def test_any_value_in_any_field_is_taken_or_refused(field: str, value: Any) -> None:
+    try:
+        taken = Assignment.parse({**GOOD, field: value})
+    except ProtocolError as refused:
+        assert field in str(refused) or "workers" in str(refused) or "master" in str(refused)
+    else:
+        assert Assignment.parse(json.loads(json.dumps(taken.to_wire()))) == taken
