@@ -27,7 +27,6 @@ Fields = dict[str, Any]
 """A set of fields, or a node of one."""
 
 MEMBER = "."
-EMPTY: Fields = {}
 _MISSING = object()
 
 

@@ -1,22 +1,18 @@
 """CEL rules of custom resources (`x-kubernetes-validations`), run by Google's own CEL runtime.
 
 `Rules.compile` compiles all rules of a schema, or says which can't be (a rule that doesn't compile refuses its CRD).
-`Rules.check` runs them over an object. The functions beyond standard CEL and its string, math, encoder and optional
-extensions are Kubernetes' (https://kubernetes.io/docs/reference/using-api/cel/): isSorted, sum, min, max,
-find, findAll, and the predicates isURL,
-isIP, isCIDR and isQuantity. `indexOf` of lists and the types of quantity(), url(), ip(), cidr(), semver() and the
-authorizer aren't there.
+`Rules.check` runs them over an object. There is standard CEL and its string, math, encoder and optional extensions;
+what Kubernetes adds beyond (https://kubernetes.io/docs/reference/using-api/cel/: lists' sum and isSorted, find, isURL,
+quantity(), the authorizer and the like) isn't there.
 """
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_encoders, ext_math, ext_optional, ext_strings
@@ -68,65 +64,6 @@ class RuleError(ValueError):
         super().__init__(message)
         self.path = path
         self.rule = rule
-
-
-def _function(
-    name: str, returns: cel.Type, parameters: list[cel.Type], run: Callable[..., Any], *, member: bool = True
-) -> cel.FunctionDecl:
-    identifier = f"k8s_{name}_{len(parameters)}"
-    return cel.FunctionDecl(name, [cel.Overload(identifier, returns, parameters, member, run)])
-
-
-def _find(text: str, pattern: str) -> str:
-    found = re.search(pattern, text)
-    return found.group(0) if found else ""
-
-
-def _find_all(text: str, pattern: str) -> list[str]:
-    return [found.group(0) for found in re.finditer(pattern, text)]
-
-
-def _is_url(text: str) -> bool:
-    parts = urlsplit(text)
-    return bool(parts.scheme) or text.startswith("/")
-
-
-def _parses(parse: Callable[[str], object], text: str) -> bool:
-    try:
-        parse(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_ip(text: str) -> bool:
-    return _parses(ipaddress.ip_address, text)
-
-
-def _is_cidr(text: str) -> bool:
-    return "/" in text and _parses(lambda value: ipaddress.ip_network(value, strict=False), text)
-
-
-def _is_quantity(text: str) -> bool:
-    number = r"[+-]?(\d+(\.\d*)?|\.\d+)"
-    return bool(re.fullmatch(rf"{number}(m|u|n|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", text))
-
-
-def _functions() -> list[cel.FunctionDecl]:
-    string, boolean = cel.Type.STRING, cel.Type.BOOL
-    items = cel.Type.List(_DYN)
-    return [
-        _function("find", string, [string, string], _find),
-        _function("findAll", cel.Type.List(string), [string, string], _find_all),
-        _function("isSorted", boolean, [items], lambda values: values == sorted(values)),
-        _function("sum", _DYN, [items], sum),
-        _function("min", _DYN, [items], min),
-        _function("max", _DYN, [items], max),
-        _function("isURL", boolean, [string], _is_url, member=False),
-        _function("isIP", boolean, [string], _is_ip, member=False),
-        _function("isCIDR", boolean, [string], _is_cidr, member=False),
-        _function("isQuantity", boolean, [string], _is_quantity, member=False),
-    ]
 
 
 _EXTENSIONS = [ext_strings.ExtStrings(), ext_math.ExtMath(), ext_optional.ExtOptional(), ext_encoders.ExtEncoders()]
@@ -396,7 +333,7 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
 def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: str = "") -> Any:
     """A program of `source` over these variables. Raises RuleError for `text`, where its author wrote that."""
     try:
-        environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS, functions=_functions())
+        environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS)
         return environment.compile(source)
     except RuntimeError as error:
         problem = re.sub(r"^[A-Z_]+: ", "", str(error)).replace(" [INVALID_ARGUMENT]", "")

@@ -291,10 +291,6 @@ def _matches(text: Estimate, given: list[Estimate]) -> tuple[int, int]:
     return min(_times(min(text.size + 1, UNKNOWN), _STRING) * _times(given[0].size, _REGEX), UNKNOWN), 1
 
 
-def _find(text: Estimate, given: list[Estimate]) -> tuple[int, int]:
-    return _matches(text, given)[0], text.size
-
-
 def _contains(text: Estimate, given: list[Estimate]) -> tuple[int, int]:
     return min(_times(text.size, _STRING) * _times(given[0].size, _STRING), UNKNOWN), 1
 
@@ -337,13 +333,11 @@ def _join(values: Estimate, given: list[Estimate]) -> tuple[int, int]:
 
 _OF_TARGET = {
     "matches": _matches,
-    "find": _find,
-    "findAll": _find,
     "contains": _contains,
     "startsWith": _begins,
     "endsWith": _begins,
     "format": _format,
-    **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _walk),
+    **dict.fromkeys(("indexOf", "lastIndexOf"), _walk),
     **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _part),
     "split": _split,
     "replace": _replace,
@@ -351,7 +345,7 @@ _OF_TARGET = {
 }
 _EQUALITIES = frozenset(("_==_", "_!=_"))
 _ORDERS = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
-_PARSES = frozenset(("url", "quantity", "isQuantity", "isIP", "isCIDR", "cidr", "ip", "bytes"))
+_PARSES = frozenset(("bytes",))
 _ARITHMETIC = frozenset(("_-_", "_*_", "_/_", "_%_", "-_"))
 
 
