@@ -23,6 +23,7 @@ from trainmaster.agent.network.server import Server
 from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
 
 from .agents import AGENT, Agent, Job, free_port, until
 
@@ -94,12 +95,12 @@ def test_without_the_token_no_body_is_waited_for(job: Job) -> None:
     agent = job.agent(0).start("sleep", "300")
     job.annotate(job.assignment(1))
     agent.until_state("Running")
-    head = f"POST /v1/assignment HTTP/1.1\r\nContent-Length: {http.MAX_BODY_BYTES}\r\n\r\n".encode()
+    head = f"POST /v1/assignment HTTP/1.1\r\nContent-Length: {MAX_ASSIGNMENT_BYTES}\r\n\r\n".encode()
     with connections(agent, ["127.77.0.1"]) as (sock,):
         sock.sendall(head + b"x" * 1_000)
         assert sock.recv(1_000).startswith(b"HTTP/1.1 401 ")
         # Who goes on sending what it announced gets its answer, and no reset that takes it away.
-        sock.sendall(b"x" * (http.MAX_BODY_BYTES - 1_000))
+        sock.sendall(b"x" * (MAX_ASSIGNMENT_BYTES - 1_000))
         assert sock.recv(1) == b""
 
 
