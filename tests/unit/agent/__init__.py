@@ -1,0 +1,57 @@
+"""The table names the test files of each module of `agent`, here or in another folder of tests/.
+
+| module | test files |
+|---|---|
+| `assignment` | `test_parsers` |
+| `authority` | `test_forged_assignments` |
+| `build` | `test_zipapp` |
+| `ed25519` | `test_ed25519` |
+| `errors` | `test_decisions` |
+| `executor` | `test_one_worker`, `test_group` |
+| `loop` | `test_network`, `test_server` |
+| `main` | `test_zipapp`, `test_one_worker` |
+| `settings` | `test_decisions`, `hang/test_observation` |
+| `hang/diagnosis` | `hang/test_diagnosis` |
+| `hang/evidence` | `hang/test_stall`, `test_hangs` |
+| `hang/heartbeats` | `test_hostile_lines`, `test_parsers` |
+| `hang/kernel_view` | `hang/test_stacks`, `cluster/test_failures_nodes` |
+| `hang/observation` | `hang/test_observation` |
+| `hang/rank_states` | `hang/test_rank_states` |
+| `hang/recorder` | `hang/test_recorder` |
+| `hang/stacks` | `hang/test_stacks` |
+| `hang/stall` | `hang/test_stall` |
+| `hang/watch` | `hang/test_stall`, `test_hangs` |
+| `network/actions` | `test_network`, `test_hostile_lines` |
+| `network/connection` | `test_network` |
+| `network/events` | `test_server` |
+| `network/follower` | `network/test_follower` |
+| `network/http` | `test_network`, `test_server` |
+| `network/joining` | `test_network`, `test_group` |
+| `network/kept_lines` | `network/test_leader` |
+| `network/leader` | `network/test_leader` |
+| `network/lines` | `test_network`, `test_hostile_lines` |
+| `network/metrics` | `network/test_metrics` |
+| `network/network` | `test_network` |
+| `network/resolve` | `network/test_resolve` |
+| `network/server` | `test_network`, `test_server` |
+| `network/unauthenticated` | `test_server` |
+| `network/workers` | `network/test_leader` |
+| `planner/actions` | `planner/test_attempts`, `planner/test_histories` |
+| `planner/classification` | `test_conclusions`, `test_decisions` |
+| `planner/events` | `planner/test_attempts`, `planner/test_histories` |
+| `planner/leaving` | `planner/test_leaving` |
+| `planner/plan` | `planner/test_attempts`, `planner/test_histories` |
+| `planner/ranks` | `planner/test_ranks` |
+| `planner/state` | `planner/test_attempts`, `planner/test_histories` |
+| `planner/update` | `planner/test_attempts` |
+| `planner/value` | `planner/test_value` |
+| `process/cgroup` | `test_decisions` |
+| `process/children` | `test_one_worker`, `test_faults` |
+| `process/environment` | `test_decisions` |
+| `process/error_files` | `test_conclusions`, `test_hostile_lines` |
+| `process/launcher` | `test_decisions` |
+| `process/output` | `test_one_worker` |
+| `process/run` | `planner/test_attempts`, `test_one_worker` |
+| `process/saved_report` | `test_hostile_lines` |
+| `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
+"""

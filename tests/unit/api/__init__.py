@@ -1,0 +1,25 @@
+"""The table names the test files of each module of `api`, here or in another folder of tests/.
+
+| module | test files |
+|---|---|
+| `accelerator_names` | `test_pod_template`, `unit/rendering/test_golden` |
+| `compact` | `unit/rendering/test_hostile` |
+| `crd` | `test_crd` |
+| `decoding` | `unit/controller/cache/test_unreadable` |
+| `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
+| `field_messages` | `test_sentences`, `test_pod_template` |
+| `limits` | `test_limits` |
+| `merge` | `unit/rendering/test_merge` |
+| `parsing` | `test_sentences`, `test_limits` |
+| `pod_template` | `test_pod_template` |
+| `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |
+| `problems` | `test_sentences`, `unit/cli/test_manifests` |
+| `quantities` | `test_sentences` |
+| `rules` | `test_sentences`, `test_crd` |
+| `signing` | `unit/controller/keys/test_signing_keys` |
+| `values` | `test_sentences`, `test_agreement` |
+| `v1alpha1/base_models` | `test_agreement`, `test_crd` |
+| `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
+| `v1alpha1/spec` | `test_agreement`, `test_sentences` |
+| `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |
+"""

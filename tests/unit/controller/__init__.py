@@ -1,0 +1,54 @@
+"""The table names the test files of each module of `controller`, here or in another folder of tests/.
+
+| module | test files |
+|---|---|
+| `app` | `test_app` |
+| `lease` | `test_lease` |
+| `reconciler` | `test_reconciler` |
+| `settings` | `unit/cli/test_settings_options` |
+| `wiring` | `test_app` |
+| `workqueue` | `test_workqueue` |
+| `apiserver/client` | `apiserver/test_pod_http`, `test_app` |
+| `apiserver/cluster` | `test_lease`, `writing/test_children` |
+| `apiserver/connection` | `test_app` |
+| `apiserver/decoding` | `cache/test_unreadable` |
+| `apiserver/errors` | `apiserver/test_errors` |
+| `apiserver/pod_http` | `apiserver/test_pod_http` |
+| `cache/large_jobs` | `cache/test_large_jobs` |
+| `cache/lookup_results` | `lookups/test_lookup` |
+| `cache/records` | `cache/test_store`, `cache/test_pod_ownership` |
+| `cache/store` | `cache/test_store` |
+| `cache/unreadable` | `cache/test_unreadable` |
+| `cache/views` | `cache/test_hostile_objects` |
+| `cache/workload_view` | `cache/test_hostile_objects`, `lookups/test_kueue` |
+| `keeping/evidence` | `keeping/test_evidence` |
+| `keeping/logs` | `writing/test_executor` |
+| `keeping/owned_config_map` | `keeping/test_evidence`, `writing/test_executor` |
+| `keys/agents_secrets` | `keys/test_signing_keys`, `writing/test_children` |
+| `keys/signing_keys` | `keys/test_signing_keys` |
+| `leaders/acknowledger` | `leaders/test_hostile_leaders`, `leaders/test_streams` |
+| `leaders/budget` | `leaders/test_hostile_leaders` |
+| `leaders/reach` | `apiserver/test_pod_http`, `leaders/test_hostile_leaders` |
+| `leaders/stream` | `leaders/test_hostile_leaders` |
+| `leaders/streams` | `leaders/test_streams` |
+| `leaders/targets` | `leaders/test_targets` |
+| `lookups/killed_containers` | `lookups/test_killed_containers` |
+| `lookups/kueue` | `lookups/test_kueue` |
+| `lookups/lookup` | `lookups/test_lookup` |
+| `lookups/missing_pods` | `lookups/test_missing_pods` |
+| `lookups/node_domains` | `lookups/test_node_domains` |
+| `observability/health` | `test_app` |
+| `observability/log_formats` | `observability/test_log_formats` |
+| `observability/metrics` | `observability/test_metrics` |
+| `watching/gangs` | `watching/test_gangs` |
+| `watching/kopf_thread` | `test_app` |
+| `watching/resync` | `test_app` |
+| `watching/watched` | `test_app`, `watching/test_gangs` |
+| `watching/watcher` | `test_app` |
+| `writing/children` | `writing/test_children` |
+| `writing/events` | `observability/test_log_formats`, `writing/test_executor` |
+| `writing/executor` | `writing/test_executor` |
+| `writing/lost_nodes` | `writing/test_lost_nodes` |
+| `writing/status_patch` | `writing/test_status_patch` |
+| `writing/workload_status` | `lookups/test_kueue` |
+"""

@@ -1,0 +1,38 @@
+"""The table names the test files of each module of `reconciling`, here or in another folder of tests/.
+
+| module | test files |
+|---|---|
+| `decide` | `test_histories`, `policies/test_lifecycle` |
+| `decision` | `actions/test_children`, `test_histories` |
+| `messages` | `policies/test_startup` |
+| `reasons` | `test_reasons` |
+| `timers` | `policies/test_attempts`, `policies/test_lifecycle` |
+| `times` | `policies/test_attempts`, `status/test_time_spent` |
+| `transition` | `test_transition` |
+| `actions/assignments` | `actions/test_children`, `policies/test_attempts` |
+| `actions/children` | `actions/test_children` |
+| `actions/pod_group` | `actions/test_pod_group` |
+| `actions/stuck_pods` | `actions/test_stuck_pods` |
+| `observed/kueue_admission` | `policies/test_queueing` |
+| `observed/situation` | `policies/test_attempts`, `actions/test_silent_workers` |
+| `observed/snapshot` | `test_histories`, `unit/controller/cache/test_store` |
+| `policies/attempts` | `policies/test_attempts` |
+| `policies/attribution` | `policies/test_attribution` |
+| `policies/crash_loop_backoff` | `policies/test_crash_loop_backoff` |
+| `policies/deadlines` | `policies/test_lifecycle`, `cluster/test_failures_lifecycle` |
+| `policies/elastic` | `test_histories`, `actions/test_silent_workers`, `cluster/test_operator_nodes` |
+| `policies/failure_rules` | `policies/test_failure_rules` |
+| `policies/quarantine` | `policies/test_quarantine` |
+| `policies/queueing` | `policies/test_queueing` |
+| `policies/replacement` | `policies/test_crash_loop_backoff`, `test_histories` |
+| `policies/scheduling_backoff` | `test_histories`, `policies/test_startup` |
+| `policies/startup` | `policies/test_startup` |
+| `policies/success` | `policies/test_lifecycle`, `cluster/test_failures_policy` |
+| `policies/suspension` | `policies/test_lifecycle`, `cluster/test_failures_run_policy` |
+| `policies/topology` | `policies/test_topology` |
+| `status/conditions` | `status/test_next_status` |
+| `status/events` | `policies/test_crash_loop_backoff`, `test_histories` |
+| `status/next_status` | `status/test_next_status` |
+| `status/progress` | `status/test_next_status` |
+| `status/time_spent` | `status/test_time_spent` |
+"""

@@ -1,0 +1,20 @@
+"""The table names the test files of each module of `wire`, here or in another folder of tests/.
+
+| module | test files |
+|---|---|
+| `assignment` | `test_hostile_messages`, `cluster/test_forged_assignments` |
+| `errors` | `test_hostile_lines`, `test_hostile_messages` |
+| `evidence` | `test_hostile_messages`, `test_stream` |
+| `joining` | `test_stream`, `processes/agent/test_network` |
+| `limits` | `test_limits` |
+| `lines` | `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
+| `names` | `unit/rendering/test_golden` |
+| `ports` | `test_ports` |
+| `progress` | `test_hostile_messages`, `test_stream` |
+| `reasons` | `test_limits`, `unit/reconciling/policies/test_failure_rules` |
+| `report` | `test_report` |
+| `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |
+| `states` | `test_report`, `test_stream` |
+| `stream` | `test_stream` |
+| `values` | `unit/api/test_hostile_messages` |
+"""

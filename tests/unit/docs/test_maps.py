@@ -1,0 +1,68 @@
+"""Every package begins with a map, and every folder of tests is named for what it tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = sorted(
+    init.parent
+    for top in ("operator/trainmaster", "images/trainer/trainloop", "tools", "bench")
+    for init in (ROOT / top).rglob("__init__.py")
+)
+# Folders of tests, and where the rooms are that their folders are named for.
+TESTS = {
+    "tests/unit": ("operator/trainmaster", ""),
+    "tests/processes": ("operator/trainmaster", ""),
+    "local/tests/unit": ("local/trainmaster_local",),
+}
+
+
+def docstring(path: Path) -> str:
+    """Returns a module's docstring; empty where it has none."""
+    return ast.get_docstring(ast.parse(path.read_text())) or ""
+
+
+def named(text: str) -> set[str]:
+    """Returns the words that stand in code spans."""
+    return {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_package_names_what_is_in_it(package: Path) -> None:
+    modules = {path.stem for path in package.glob("*.py") if not path.stem.startswith("__")}
+    packages = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert modules | packages <= named(docstring(package / "__init__.py"))
+
+
+@pytest.mark.parametrize("tests", TESTS)
+def test_a_folder_of_tests_is_named_for_a_room(tests: str) -> None:
+    folders = {path.parent.relative_to(ROOT / tests) for path in (ROOT / tests).rglob("test_*.py")}
+    rooms = [ROOT / room for room in TESTS[tests]]
+    assert {str(folder) for folder in folders if not any((room / folder).is_dir() for room in rooms)} == set()
+
+
+@pytest.mark.parametrize("tests", ["tests", "local/tests"])
+def test_a_test_file_says_what_it_tests(tests: str) -> None:
+    files = [path for path in (ROOT / tests).rglob("test_*.py") if "data" not in path.parts]
+    silent = {str(path.relative_to(ROOT)) for path in files if not docstring(path).split("\n\n")[0].endswith(".")}
+    assert files and silent == set()
+
+
+@pytest.mark.parametrize(
+    "room", sorted(path.parent.name for path in (ROOT / "operator/trainmaster").glob("*/__init__.py"))
+)
+def test_which_test_file_tests_a_module_is_written_down(room: str) -> None:
+    rows = re.findall(
+        r"^\| `([\w/]+)` \| (.+) \|$", docstring(ROOT / "tests/unit" / room / "__init__.py"), re.MULTILINE
+    )
+    source = ROOT / "operator/trainmaster" / room
+    modules = {str(path.relative_to(source).with_suffix("")) for path in source.rglob("[!_]*.py")}
+    assert {module for module, _ in rows} == modules
+    folders = [ROOT / "tests" / folder for folder in (f"unit/{room}", f"processes/{room}", "")]
+    for name in re.findall(r"`([\w/]+)`", " ".join(files for _, files in rows)):
+        assert any((folder / f"{name}.py").exists() for folder in folders), name
