@@ -4,8 +4,10 @@ Each module holds types that belong together, as data and hooks (`apiserver.reso
 refusal, the defaults and the columns are Kubernetes 1.36's. What needs the cluster's secret is added by
 `reviews.serve_tokens`, what a new cluster has from the start is created by `bootstrap.bootstrap`.
 
-Begin with `configuration`, which is short. `columns`, `meta_validation` and `schemas` are what many types share;
-`pods/` and `workloads/` are the largest. `protobuf` reads the bodies that `kubectl create` sends.
+Begin with `configuration`, which is short. Beside it are `namespaces`, `nodes`, `services`, `events`, `claims`,
+`policies` with `network_policies`, `rbac`, `admission_policies`, `reviews`; `pods/` and `workloads/` are the largest.
+`columns`, `meta_validation` and `schemas` are what many types share. `protobuf` reads the bodies that `kubectl create`
+sends.
 """
 
 from __future__ import annotations

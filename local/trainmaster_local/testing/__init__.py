@@ -1,1 +1,4 @@
-"""Fixtures of clusters for test suites that use kubectl; see `clusters`. Needs pytest."""
+"""Fixtures of clusters for test suites that use kubectl need pytest.
+
+`clusters` has the fixtures; `apiserver_binaries` starts a real API server for them.
+"""

@@ -5,5 +5,5 @@ between fields that `rules` writes once for Python and once in CEL. `parsing` re
 everything that is wrong (`problems`): `field_messages` for unknown fields and wrong values, `limits` for sizes,
 `pod_template` for what a podTemplate can't change; `merge` merges it as Kubernetes does. `values`, `quantities` and
 `accelerator_names` are the kinds of value; `compact` keeps large ones small in memory. `decoding` reads what others
-wrote, `printable` makes it harmless to print, `signing` signs assignments.
+wrote, `printable` makes it harmless to print, `signing` signs assignments, `evidence` is what is kept of an attempt.
 """

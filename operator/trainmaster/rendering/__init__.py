@@ -4,6 +4,7 @@ Start with `render`: which children a job has, in the order in which they are ap
 are; `stateful_set` (with `environment`, `accelerators`, `grace_periods`, `paths`), `pod_group` and `workload` compute
 what the templates of these names get, `child` what all of them get. `engine` renders a template and reads it back.
 `pod_overlay` is what the operator adds after the user's podTemplate is merged in; `manifest` adds the hash.
+`training_text` writes the bundled loop's configuration, and `settings` are the operator's own choices.
 """
 
 from trainmaster.rendering.grace_periods import pod_grace_seconds, rank_grace_seconds

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = sorted(
     init.parent
-    for top in ("operator/trainmaster", "images/trainer/trainloop", "tools", "bench")
+    for top in ("operator/trainmaster", "local/trainmaster_local", "images/trainer/trainloop", "tools", "bench")
     for init in (ROOT / top).rglob("__init__.py")
 )
 # Folders of tests, and where the rooms are that their folders are named for.

@@ -2,7 +2,8 @@
 
 A built-in task is named (`reviews`), a user's own is `module:factory`, where `factory(options)` returns a Task. The
 loop never reads a batch itself: it asks the task to collate samples, to count what the loss is a mean over, and for
-the loss as a *sum* over those, because only sums can be added up over micro-batches and ranks.
+the loss as a *sum* over those, because only sums can be added up over micro-batches and ranks. Built in are `reviews`
+and `text`, which need no network, and `hub`, which has the models of the transformers library.
 """
 
 from __future__ import annotations
