@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
 from trainmaster.agent.hang.rank_states import classify, is_over
 from trainmaster.agent.hang.stacks import shortened
 from trainmaster.agent.planner.state import Now
+from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience, Stalled
 from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
@@ -27,21 +28,21 @@ REJOIN_SECONDS = 2.0
 """Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
 
 
-class ToLeader(NamedTuple):
+class ToLeader(Value):
     """Send a message to whoever leads."""
 
     message: Union[Stalled, EvidenceLine]
 
 
-class CollectEvidence(NamedTuple):
+class CollectEvidence(Value):
     """Collect the evidence of this worker's ranks."""
 
 
-class LeaveLeader(NamedTuple):
+class LeaveLeader(Value):
     """Look for another leader: the present one doesn't answer."""
 
 
-class FailHung(NamedTuple):
+class FailHung(Value):
     """End the attempt here with a hang that this rank of the worker is to blame for."""
 
     rank: int
@@ -51,7 +52,7 @@ class FailHung(NamedTuple):
 StallAction = Union[ToLeader, CollectEvidence, LeaveLeader, FailHung]
 
 
-class Contact(NamedTuple):
+class Contact(Value):
     """How this worker stands with the leader at a moment."""
 
     known: bool

@@ -5,51 +5,52 @@ The agent's own worker is a follower like the others, whose connection is none: 
 
 from __future__ import annotations
 
-from typing import NamedTuple, Union
+from typing import Union
 
+from trainmaster.agent.value import Value
 from trainmaster.wire.joining import LeaderMessage
 
 OWN = 0
 
 
-class Send(NamedTuple):
+class Send(Value):
     """Send these lines to followers, or to the leader; the bytes are kept once for all of them."""
 
     peers: tuple[int, ...]
     data: bytes
 
 
-class Publish(NamedTuple):
+class Publish(Value):
     """Send these lines on the streams of operators."""
 
     peers: tuple[int, ...]
     data: bytes
 
 
-class Close(NamedTuple):
+class Close(Value):
     """Close a connection; that isn't reported as its end."""
 
     peer: int
 
 
-class Deliver(NamedTuple):
+class Deliver(Value):
     """The leader's message to this agent's own worker."""
 
     message: LeaderMessage
 
 
-class Try(NamedTuple):
+class Try(Value):
     """Try to join this host; `number` comes back with the answer."""
 
     number: int
     host: str
 
 
-class CancelTry(NamedTuple):
+class CancelTry(Value):
     """Give up the try that is going on."""
 
 
-class Introduce(NamedTuple):
+class Introduce(Value):
     """Say to the leader, which was joined this moment, who this is and what it hasn't received."""
 
 

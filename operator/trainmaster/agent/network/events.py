@@ -5,22 +5,24 @@ Those in `Request` and below are what the executor itself has to answer or to ac
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
+
+from trainmaster.agent.value import Value
 
 
-class Readable(NamedTuple):
+class Readable(Value):
     """Something has arrived on a connection."""
 
     peer: int
 
 
-class Closed(NamedTuple):
+class Closed(Value):
     """A connection has ended."""
 
     peer: int
 
 
-class Resolved(NamedTuple):
+class Resolved(Value):
     """A try's host has an address, or a problem (and then no family)."""
 
     number: int
@@ -29,13 +31,13 @@ class Resolved(NamedTuple):
     problem: str = ""
 
 
-class Connected(NamedTuple):
+class Connected(Value):
     """A try's connection stands, or has failed: the socket knows which."""
 
     number: int
 
 
-class TimedOut(NamedTuple):
+class TimedOut(Value):
     """A try has taken too long."""
 
     number: int
@@ -44,18 +46,18 @@ class TimedOut(NamedTuple):
 NetworkEvent = Union[Readable, Closed, Resolved, Connected, TimedOut]
 
 
-class Pushed(NamedTuple):
+class Pushed(Value):
     """Somebody with the token has sent what should be an assignment: answer the connection."""
 
     peer: int
     data: Any
 
 
-class StateRequested(NamedTuple):
+class StateRequested(Value):
     """Somebody with the token asks for this agent's state: answer the connection."""
 
     peer: int
 
 
-class MetricsRequested(NamedTuple):
+class MetricsRequested(Value):
     """Somebody asks for the metrics: give their text to `Network.show_metrics`."""

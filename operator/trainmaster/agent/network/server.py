@@ -6,7 +6,7 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop
@@ -23,6 +23,7 @@ from trainmaster.agent.network.http import (
 )
 from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of, room_for_unauthenticated
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.value import Value
 from trainmaster.wire.names import TOKEN_HEADER
 from trainmaster.wire.signing import job_token
 from trainmaster.wire.values import loads, mapping, whole
@@ -49,7 +50,7 @@ OPEN_PATHS = ("/healthz", "/metrics")
 PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack")
 
 
-class Upgraded(NamedTuple):
+class Upgraded(Value):
     """A connection belongs to the leader from now on: a follower's (and `rest` are its first bytes), or an operator's
     stream."""
 
@@ -58,7 +59,7 @@ class Upgraded(NamedTuple):
     rest: bytes = b""
 
 
-class Acknowledged(NamedTuple):
+class Acknowledged(Value):
     """The operator has taken in all reports up to `seq`."""
 
     seq: int

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Union
 
 from trainmaster.agent.planner.state import Ending
-from trainmaster.agent.planner.value import Value
+from trainmaster.agent.value import Value
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Collect, Environment, FollowerMessage, Hung, Patience
 from trainmaster.wire.report import Report

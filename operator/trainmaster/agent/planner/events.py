@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Optional, Union
 
 from trainmaster.agent.planner.state import Ending, LeaderContact
-from trainmaster.agent.planner.value import Value
+from trainmaster.agent.value import Value
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
 from trainmaster.wire.stream import ProgressLine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.agent.planner.value import Value
+from trainmaster.agent.value import Value
 
 
 class Point(Value):

@@ -1,0 +1,108 @@
+"""A rank's end is classified by its code and its last lines (those of torch's C++ parts recorded with torch 2.13)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainmaster.agent.planner import classification
+from trainmaster.agent.planner.state import Ending
+from trainmaster.agent.process.error_files import read_error_file
+from trainmaster.wire.report import Report
+
+STARTING = Report(3, 1, "uid", "Starting")
+
+
+# A communication hook of DDP that lost its peer: pybind11 adds the Python frames.
+LOST = (
+    "RuntimeError: Got the following error when running the callback: RuntimeError: [/third_party/gloo/gloo/transport/"
+    "tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26023. This is typically caused by a remote worker."
+)
+HOOK = (
+    LOST
+    + "\n\nAt:\n"
+    + "  /site-packages/trainloop/compression.py(53): received\n"
+    + "  /site-packages/torch/autograd/graph.py(979): _engine_run_backward\n" * 40
+    + "  <frozen runpy>(88): _run_code\n  <frozen runpy>(198): _run_module_as_main\n"
+)
+STORE = (
+    "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via "
+    "c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"
+)
+CXX = (
+    STORE
+    + "\nException raised from recvBytes at /torch/csrc/distributed/c10d/Utils.hpp:697 (most recent call first):\n"
+    + "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x98 (0x7f11 in /torch/lib/libc10.so)\n" * 30
+    + "frame #31: clone + 0x44 (0x7f12 in /lib/x86_64-linux-gnu/libc.so.6)\n"
+)
+
+
+@pytest.mark.parametrize(("text", "said"), [(HOOK, LOST), (CXX, STORE)])
+def test_a_broken_connection_is_seen_above_the_frames_of_torchs_own_parts(text: str, said: str, tmp_path: Path) -> None:
+    printed = "".join(f"[rank1]: {line}\n" for line in text.splitlines())
+    file = tmp_path / "error.json"
+    file.write_text(json.dumps({"message": {"message": text, "extraInfo": {"py_callstack": f"Traceback\n{text}"}}}))
+    for error in (classification.conclusion(text), classification.conclusion(printed), read_error_file(str(file))):
+        assert error.splitlines()[-1].endswith(said)
+        assert not classification.classify(Report(1, 1, "uid", "Starting"), Ending(1), 1, error, 0).culprit
+
+
+def test_an_error_that_only_looks_like_such_frames_stays_whole() -> None:
+    for text in ("At:\nnoon", "ValueError: At:\n  train.py(3): x", "Exception raised from main", "  f.py(1): x"):
+        assert classification.conclusion(text) == text
+
+
+def test_what_follows_the_frames_is_kept() -> None:
+    assert classification.conclusion(CXX + "ValueError: another") == STORE + "\nValueError: another"
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "oom_kills", "reason", "culprit"),
+    [
+        (Ending(1), "ValueError: x", 0, "Error", True),
+        (Ending(1), "RuntimeError: Connection closed by peer [10.0.0.1]:4321", 0, "Error", False),
+        (Ending(1), "torch.distributed.DistBackendError: NCCL error ... remote process exited", 0, "Error", False),
+        (Ending(1), "warning: Connection refused, trying again\n" + "step\n" * 20 + "ValueError", 0, "Error", True),
+        (Ending(137, 9), "", 0, "Signal", True),
+        (Ending(137, 9), "", 1, "OOMKilled", True),
+        (Ending(139, 11), "Connection reset by peer", 0, "Signal", True),
+        (Ending(134, 6), "Watchdog caught collective operation timeout", 0, "Signal", False),
+        (Ending(134, 6), "free(): invalid pointer", 0, "Signal", True),
+        (
+            Ending(134, 6),
+            "Watchdog caught collective operation timeout\nFatal Python error: Aborted\n" + "  File x\n" * 9,
+            0,
+            "Signal",
+            False,
+        ),
+        (
+            Ending(1),
+            "The client socket has timed out after 60s while trying to connect to (job-0, 29500).",
+            0,
+            "MasterUnreachable",
+            False,
+        ),
+        (Ending(70), "  File x\ntrainloop.errors.Diverged: loss\nDiverged: loss is nan", 0, "Diverged", True),
+        (Ending(2), "trainloop.errors.ConfigError: batch is missing: it is required", 0, "Usage", True),
+        (Ending(2), "usage: train.py [-h]", 0, "Error", True),
+        (Ending(70), "KeyError: 'Diverged'", 0, "Error", True),
+        (Ending(1), "Diverged: loss is nan", 0, "Error", True),
+        (Ending(67), "PreflightMismatch: torch differs", 0, "PreflightMismatch", True),
+    ],
+)
+def test_a_failure_is_judged_by_its_end(ending: Ending, error: str, oom_kills: int, reason: str, culprit: bool) -> None:
+    report = classification.classify(STARTING, ending, 5, error, oom_kills)
+    assert (report.state, report.reason, report.culprit, report.rank) == ("Failed", reason, culprit, 5)
+    assert report.error
+
+
+def test_of_two_ranks_the_more_telling_end_is_kept() -> None:
+    broken = classification.classify(STARTING, Ending(1), 0, "Broken pipe", 0)
+    error = classification.classify(STARTING, Ending(1), 1, "ValueError", 0)
+    killed = classification.classify(STARTING, Ending(137, 9), 2, "", 0)
+    assert classification.more_telling(broken, error)
+    assert classification.more_telling(error, killed)
+    assert not classification.more_telling(killed, error)
+    assert not classification.more_telling(broken, broken), "the first one stays"
