@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.signer import KEYS
-from tests.unit.api.test_hostile_messages import ASSIGNMENT, PROGRESS, REPORT, as_text
+from tests.unit.api.test_hostile_messages import as_text
 from tests.unit.controller import builders as b
 from tests.unit.hostile_json import JSON, damaged, nested
+from tests.unit.wire.test_hostile_messages import ASSIGNMENT, PROGRESS, REPORT
 from trainmaster.controller.apiserver.cluster import CHILDREN
 from trainmaster.controller.apiserver.errors import ClusterError, from_response
 from trainmaster.controller.cache.views import (
