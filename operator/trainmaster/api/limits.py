@@ -38,7 +38,7 @@ def check_size(spec: Mapping[str, Any]) -> Problem | None:
 
 
 def is_larger(value: Any, most: int) -> bool:
-    """Whether a value from JSON is larger than about `most` bytes; looks at no more of it than that."""
+    """Whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
     # The outermost value has no comma.
     size = -1
     waiting = [value]

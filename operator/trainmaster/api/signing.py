@@ -1,8 +1,9 @@
 """The operator's keys, and what follows from them: signatures under assignments, and the token of a job's agents.
 
 An assignment decides what runs with a job's data and rights, and stands where whoever may read pods reads it. So it is
-signed: agents have the public keys in their environment, and take nothing else. The token opens the agents' port. It
-keeps strangers out and decides nothing; it is derived from a Secret that every namespace with jobs has.
+signed: agents have the public keys in their environment, and accept nothing else. The token opens the agents' port. It
+keeps unauthenticated connections out and decides nothing; it is derived from a Secret that every namespace with jobs
+has.
 
 Keys and secrets are values here; `controller.signing_keys` reads and makes them.
 """

@@ -1,6 +1,6 @@
-"""`decide`: from what was observed of a job to what is done and told about it. Pure and total.
+"""`decide` turns what was observed of a job into what is done and reported. It is pure and total.
 
-The policies are asked in the order in which they outrank each other, and the first that has something to say decides
+The policies are asked in the order in which they outrank each other, and the first that answers decides
 the next status. Actions and events follow from that status, not from how it came about: an operator that was killed
 between any two writes, decides the rest again.
 """
@@ -23,7 +23,7 @@ from trainmaster.reconciling.policies.replacement import replace, replace_pods
 from trainmaster.reconciling.policies.success import success
 from trainmaster.reconciling.policies.suspension import resume, suspend
 from trainmaster.reconciling.status.events import events_between
-from trainmaster.reconciling.status.next_status import rejected, report, unreadable
+from trainmaster.reconciling.status.next_status import next_status, rejected, unreadable
 from trainmaster.reconciling.timers import requeue_after
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import Settings
@@ -35,10 +35,10 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     deadlines.active_deadline,
     attempts.create,
     resume,
-    attempts.settle,
+    attempts.reattribute,
     elastic.resize,
-    attempts.over,
-    startup.hopeless,
+    attempts.fail_attempt,
+    startup.unrecoverable,
     elastic.reopen_resized,
     elastic.shrink,
     startup.deadline,
@@ -51,7 +51,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
 
 
 def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Decision:
-    """What to do for a job. `now`: seconds since the epoch; `settings`: the operator's own choices."""
+    """Returns what to do for a job. `now`: seconds since the epoch; `settings`: the operator's own choices."""
     if job.deleting:
         # Owner references do the rest; agents get SIGTERM from the kubelet.
         return Decision(job.status)
@@ -63,7 +63,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
         return Decision(status, events=events_between(job.status, status, None))
 
     before = survey(job, job.spec, observed, now, settings)
-    status = job.status if before.terminal else report(before, _next(before))
+    status = job.status if before.terminal else next_status(before, _next(before))
 
     after = before.with_status(status)
     assignment = desired_assignment(after)
@@ -76,7 +76,7 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
 
 def _next(situation: Situation) -> Transition:
-    """The first policy's answer; `advance`, the last, always has one."""
+    """Returns the first policy's answer; `advance`, the last, always has one."""
     return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
 
 
@@ -93,9 +93,9 @@ def _actions(situation: Situation) -> Iterator[Action]:
     yield from move_workers(situation)
     assignment = desired_assignment(situation)
     if not scaled_to_zero(situation):
-        told = assign(situation, assignment)
-        if told is not None:
-            yield told
+        assigned = assign(situation, assignment)
+        if assigned is not None:
+            yield assigned
     yield from apply_children(situation, assignment)
     # When the template holds the attempt: what comes in a pod's place must not begin it again.
     yield from replace_pods(situation)

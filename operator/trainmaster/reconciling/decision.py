@@ -1,4 +1,4 @@
-"""What shall be done for one job: the output of `decide`.
+"""The output of `decide`: what shall be done for one job.
 
 The executor writes `status` first (when it differs), then carries out `actions` in order, then emits `events`. So
 status is always the source of truth: an operator killed after any write finds in it what was meant, and decides the
@@ -32,7 +32,7 @@ class Apply:
 
 @dataclass(frozen=True)
 class Assign:
-    """Send an assignment: push it to the lead's stream and patch the annotation of each of `pods`, concurrently."""
+    """Send an assignment: push it to the leader's stream and patch the annotation of each of `pods`, concurrently."""
 
     assignment: Assignment
     pods: tuple[PodRef, ...]
@@ -50,7 +50,7 @@ class Touch:
 class DeletePod:
     """Delete a pod after a live read.
 
-    `force` (grace period 0) only where a live look at the node shows that it is lost; `lost_after`: seconds that the
+    `force` (grace period 0) only where a live read of the node shows that it is lost; `lost_after`: seconds that the
     node must have been unreachable for that.
     """
 
@@ -81,7 +81,7 @@ class WorkloadCondition:
 
 @dataclass(frozen=True)
 class ReportWorkload:
-    """Tell Kueue of the job in its Workload's status. `release`: give the quota back too, and why."""
+    """Report the job to Kueue in its Workload's status. `release`: release the quota too, and why."""
 
     name: str
     uid: str
@@ -110,7 +110,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Decision:
-    """Status to report, actions to take after it is written, events to tell, and when to look again at the latest."""
+    """The status to write, the actions after that, the events to publish, and when to decide again at the latest."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()

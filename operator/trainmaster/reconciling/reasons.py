@@ -1,6 +1,6 @@
 """Why a worker or a job ended: every reason that a status can carry, in one table.
 
-The table decides what follows where the job's own rules say nothing, how strongly a reason speaks when several workers
+The table decides what follows where no rule of the job matches, how strong a reason is when several workers
 report at once, and the reference page is made from it.
 """
 
@@ -22,9 +22,9 @@ class Strength(IntEnum):
     # Only suffered from another worker's end.
     PEER = 0
     ERROR = 1
-    # The kernel says it; no peer's end causes it.
+    # The kernel reports it; no peer's end causes it.
     KILLED = 2
-    # The cluster took a worker away: not the job's fault, whatever its ranks then said.
+    # The cluster took a worker away: not the job's fault, whatever its ranks then reported.
     DISRUPTION = 3
 
 
@@ -61,7 +61,7 @@ _ALL = (
     ),
     Reason(
         "Usage",
-        "The configuration can't be used: the agent's arguments (64), or the program's, said by an exception "
+        "The configuration can't be used: the agent's arguments (64), or the program's, shown by an exception "
         "`ConfigError` and exit code 2, as the bundled loop does.",
         "Fail",
     ),
@@ -72,7 +72,7 @@ _ALL = (
     ),
     Reason(
         "PeerLost",
-        "Every worker that reported only lost its connection to another one, and nobody said why.",
+        "Every worker that reported only lost its connection to another one, and none said why.",
         "Restart",
         Strength.PEER,
     ),
@@ -109,5 +109,5 @@ REASONS: Mapping[str, Reason] = {reason.name: reason for reason in _ALL}
 
 
 def known_reason(name: str) -> Reason:
-    """The reason of that name; what a pod says is user input, so anything unknown is an Error."""
+    """Returns the reason of that name; what a pod says is user input, so anything unknown is an Error."""
     return REASONS.get(name, REASONS["Error"])

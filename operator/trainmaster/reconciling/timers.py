@@ -1,4 +1,4 @@
-"""When a job has to be looked at again although nothing is heard of it."""
+"""Timers: when a job has to be decided on again although no event comes for it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from collections.abc import Iterator
 
 from trainmaster.reconciling.actions import stuck_pods
 from trainmaster.reconciling.actions.assignments import next_touch_at
-from trainmaster.reconciling.observed.situation import UP_WITHOUT_WORD, Situation
+from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, startup
 from trainmaster.reconciling.status.progress import INTERVAL
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment
 
-# Never spin: a time that has passed without effect is looked at again after this.
+# Never spin: a time that has passed without effect is checked again after this.
 SHORTEST_WAIT = 0.05
 
 
 def requeue_after(situation: Situation, assignment: Assignment) -> float | None:
-    """Seconds until the earliest time at which a policy could answer otherwise; None while only news can matter."""
+    """Returns the seconds until the earliest time at which a policy could answer otherwise; None while only news can
+    matter."""
     due = min(_times(situation, assignment), default=None)
     return None if due is None else max(due - situation.now, SHORTEST_WAIT)
 
@@ -28,36 +29,36 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         startup.due_at(situation),
         deadlines.active_deadline_at(situation),
         deadlines.expires_at(situation),
-        stuck_pods.next_look_at(situation),
+        stuck_pods.next_check_at(situation),
         next_touch_at(situation, assignment) if not situation.terminal else None,
         attempts.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),
         elastic.grow_at(situation),
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
-        _unheard_until(situation),
-        _progress_at(situation),
+        _unreported_until(situation),
+        _progress_due_at(situation),
     ]
     yield from (at for at in candidates if at is not None and at > now)
 
 
-def _unheard_until(situation: Situation) -> float | None:
-    """When the next worker that nobody hears counts as up."""
+def _unreported_until(situation: Situation) -> float | None:
+    """Returns when the next worker without a report counts as up."""
     if situation.status.phase not in ("Pending", "Starting") or situation.observed.stream.connected:
         return None
-    waits = [situation.unheard_for(worker) for worker in situation.workers]
-    left = [UP_WITHOUT_WORD - wait for wait in waits if 0 < wait < UP_WITHOUT_WORD]
+    waits = [situation.unreported_seconds(worker) for worker in situation.workers]
+    left = [UP_WITHOUT_REPORT_SECONDS - wait for wait in waits if 0 < wait < UP_WITHOUT_REPORT_SECONDS]
     return situation.now + min(left) if left else None
 
 
-def _progress_at(situation: Situation) -> float | None:
-    """When young progress may be told."""
-    told, at = situation.status.progress, situation.observed.progress_at
+def _progress_due_at(situation: Situation) -> float | None:
+    """Returns when young progress is published."""
+    published, at = situation.status.progress, situation.observed.progress_at
     if (
-        told is None
+        published is None
         or at is None
         or situation.terminal
         or situation.observed.progress_attempt != situation.status.attempt
     ):
         return None
-    reported = to_seconds(told.reported_at)
+    reported = to_seconds(published.reported_at)
     return reported + INTERVAL if reported is not None and 0 < at - reported < INTERVAL else None

@@ -25,12 +25,12 @@ def to_whole_text(seconds: float) -> str:
 
 
 def _shown(seconds: float) -> float:
-    """The same, or the nearest time that can be written: from 1970 to the end of 9999. Statuses can be edited."""
+    """Returns the time, or the nearest that can be written, from 1970 to the end of 9999: statuses can be edited."""
     return min(seconds, MAX_TIME) if seconds >= 0 else 0.0
 
 
 def to_seconds(text: str | None) -> float | None:
-    """Seconds since the epoch; None for no time, and for what isn't one (somebody edited the status)."""
+    """Returns the seconds since the epoch; None for no time, and for what isn't one (somebody edited the status)."""
     if text is None:
         return None
     try:
@@ -41,6 +41,6 @@ def to_seconds(text: str | None) -> float | None:
 
 
 def since(now: float, text: str | None) -> float:
-    """Seconds from a time of the status until now; 0 for no time and for one in the future."""
+    """Returns the seconds from a time of the status until now; 0 for no time and for one in the future."""
     moment = to_seconds(text)
     return 0.0 if moment is None else max(now - moment, 0.0)

@@ -50,7 +50,7 @@ class StatusChange:
     failures: list[Failure] | Unset = UNSET
 
     def __or__(self, later: StatusChange) -> StatusChange:
-        """Both changes; where both set a field, the later one counts."""
+        """Returns both changes as one; where both set a field, the later one counts."""
         return StatusChange(**(self._values() | later._values()))
 
     def __bool__(self) -> bool:

@@ -7,7 +7,7 @@ import math
 from trainmaster.api.accelerator_names import resource_name
 from trainmaster.api.v1alpha1 import Accelerator, Interconnect, Resources
 
-# NCCL's levels in the words of oneCCL (CCL_LOG_LEVEL) and of CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error).
+# NCCL's levels as oneCCL has them (CCL_LOG_LEVEL) and of CANN (ASCEND_GLOBAL_LOG_LEVEL: 0 debug ... 3 error).
 _ONECCL_LEVELS = {"VERSION": "warn", "WARN": "warn", "INFO": "info", "TRACE": "trace"}
 _CANN_LEVELS = {"VERSION": "2", "WARN": "2", "INFO": "1", "TRACE": "0"}
 # torch's own c10d logging serves gloo. DETAIL checks every collective and costs time, so only TRACE asks for it.
@@ -15,7 +15,7 @@ _TORCH_LEVELS = {"VERSION": "OFF", "WARN": "OFF", "INFO": "INFO", "TRACE": "DETA
 
 
 def extended_resources(resources: Resources, accelerator: Accelerator, interconnect: Interconnect) -> dict[str, str]:
-    """Devices of one worker by resource name. Kubernetes wants requests and limits of these to be equal."""
+    """Returns the devices of one worker by resource name. Kubernetes wants requests and limits of these to be equal."""
     devices: dict[str, str] = {}
     if resources.gpus:
         devices[resource_name(accelerator)] = str(resources.gpus)
@@ -27,8 +27,8 @@ def extended_resources(resources: Resources, accelerator: Accelerator, interconn
 def interconnect_environment(
     resources: Resources, accelerator: Accelerator, interconnect: Interconnect
 ) -> dict[str, str]:
-    """Variables of the collective libraries. RCCL (AMD) reads NCCL's names; gloo's are set for every kind, because
-    jobs on accelerators use gloo too for what stays on the host."""
+    """Returns the variables of the collective libraries. RCCL (AMD) reads NCCL's names; gloo's are set for every kind,
+    because jobs on accelerators use gloo too for what stays on the host."""
     kind = accelerator.kind if resources.gpus else "none"
     nccl = kind in ("nvidia", "amd", "custom")
     environment: dict[str, str] = {}
@@ -58,5 +58,5 @@ def interconnect_environment(
 
 
 def toleration_seconds(lost_after_seconds: float) -> int:
-    """Tolerations count whole seconds."""
+    """Returns seconds as a toleration has them: whole ones."""
     return math.ceil(lost_after_seconds)

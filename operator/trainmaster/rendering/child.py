@@ -22,7 +22,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ChildContext:
-    """What every child has."""
+    """The parts that every child has."""
 
     name: str
     namespace: str
@@ -31,12 +31,12 @@ class ChildContext:
 
 
 def training_name(job: JobIdentity) -> str:
-    """Name of the ConfigMap that holds spec.training."""
+    """Returns the name of the ConfigMap that holds spec.training."""
     return f"{job.name}-training"
 
 
 def child_context(job: JobIdentity, name: str, labels: Mapping[str, str] | None = None) -> ChildContext:
-    """Name, labels and owner of a child."""
+    """Returns name, labels and owner of a child."""
     return ChildContext(
         name=name,
         namespace=job.namespace,

@@ -20,8 +20,8 @@ _NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
 
 
 def to_yaml_json(value: Any) -> str:
-    """JSON in plain ASCII that is YAML too: characters beyond the BMP as \\UXXXXXXXX, because YAML takes JSON's pairs
-    of surrogates for two characters. Raises ValueError for NaN and infinities, which JSON doesn't have."""
+    """Returns JSON in plain ASCII that is YAML too: characters beyond the BMP as \\UXXXXXXXX, because YAML takes JSON's
+    pairs of surrogates for two characters. Raises ValueError for NaN and infinities, which JSON doesn't have."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _NOT_PLAIN.sub(lambda match: _escape(ord(match.group())), text)
 
@@ -45,6 +45,6 @@ def _environment() -> jinja2.Environment:
 
 
 def render_template(name: str, **context: Any) -> dict[str, Any]:
-    """Render one of templates/*.yaml.j2 and read it back as an object."""
+    """Renders one of templates/*.yaml.j2 and reads it back as an object."""
     text = _environment().get_template(name).render(**context)
     return cast(dict[str, Any], yaml.load(text, Loader=_LOADER))

@@ -1,6 +1,6 @@
 """The environment of a worker's container: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
 
-MASTER_PORT here is only what a program without the agent's rendezvous would take: each attempt has a port of its own
+MASTER_PORT here is only what a program without the agent's rendezvous would use: each attempt has a port of its own
 (`wire.ports`), which the agent puts in its place.
 """
 
@@ -97,7 +97,7 @@ def worker_environment(
 
 
 def has_read_only_root(spec: JobSpec) -> bool:
-    """Whether nothing of the image can be written to."""
+    """Returns whether nothing of the image can be written to."""
     return spec.security_context is not None and spec.security_context.read_only_root_filesystem is True
 
 
@@ -117,6 +117,6 @@ def _seconds(value: float) -> str:
 
 
 def _literal(text: str) -> str:
-    """A value that the kubelet hands on as it is: it expands $(NAME) and turns $$ into $ in every variable
+    """Returns a value that the kubelet hands on as it is: it expands $(NAME) and turns $$ into $ in every variable
     (k8s.io/kubernetes/third_party/forked/golang/expansion), which would break a shell's own $$ and $(...)."""
     return text.replace("$", "$$")

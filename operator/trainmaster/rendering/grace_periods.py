@@ -13,16 +13,17 @@ PROBE_GRACE_SECONDS = 30
 
 
 def pod_grace_seconds(spec: JobSpec) -> int:
-    """The pods' terminationGracePeriodSeconds, which the job may set in its podTemplate."""
+    """Returns the pods' terminationGracePeriodSeconds, which the job may set in its podTemplate."""
     asked = spec.pod_template.grace_seconds if spec.pod_template is not None else None
     return GRACE_SECONDS if asked is None else asked
 
 
 def rank_grace_seconds(spec: JobSpec) -> int:
-    """What ranks get between SIGTERM and SIGKILL at a planned stop: the pod's grace period less the kubelet's part."""
+    """Returns what ranks get between SIGTERM and SIGKILL at a planned stop: the pod's grace period less the kubelet's
+    part."""
     return max(pod_grace_seconds(spec) - GRACE_RESERVE_SECONDS, 1)
 
 
 def probe_grace_seconds(spec: JobSpec) -> int:
-    """What a pod gets whose agent didn't answer the kubelet's probe."""
+    """Returns what a pod gets whose agent didn't answer the kubelet's probe."""
     return min(pod_grace_seconds(spec), PROBE_GRACE_SECONDS)

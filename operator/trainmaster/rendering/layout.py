@@ -1,7 +1,7 @@
-"""Who the workers of a job are: groups, names, ranks, and the first assignment. Pure functions of the spec.
+"""The workers of a job: groups, names, ranks, and the first assignment, as pure functions of the spec.
 
 Worker indexes are global: the first group has 0 to n-1, the next goes on from n. The index is the StatefulSet's ordinal
-(`ordinals.start`), so pod names, the pod-index label and the rank order all say the same.
+(`ordinals.start`), so pod names, the pod-index label and the rank order are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEFAULT_GROUP = "worker"
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """Which job something is rendered for."""
+    """The job that something is rendered for."""
 
     namespace: str
     name: str
@@ -44,7 +44,7 @@ class GroupLayout:
 
 
 def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
-    """The job's groups in the order of their indexes; each becomes one StatefulSet."""
+    """Returns the job's groups in the order of their indexes; each becomes one StatefulSet."""
     if not spec.worker_groups:
         return (
             GroupLayout(
@@ -77,24 +77,24 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
 
 
 def _processes(spec: JobSpec, resources: Resources) -> int:
-    """Ranks in a worker. Under the exec launcher a worker is one process, whatever devices it holds."""
+    """Returns the ranks in a worker. Under the exec launcher a worker is one process, whatever devices it holds."""
     if spec.processes_per_worker != "auto":
         return spec.processes_per_worker
     return 1 if spec.launcher == "exec" else max(resources.gpus, 1)
 
 
 def world_size(layout: tuple[GroupLayout, ...]) -> int:
-    """Ranks of the whole job."""
+    """Returns the ranks of the whole job."""
     return sum(group.count * group.processes for group in layout)
 
 
 def worker_count(layout: tuple[GroupLayout, ...]) -> int:
-    """Workers (pods) of the whole job."""
+    """Returns the workers (pods) of the whole job."""
     return sum(group.count for group in layout)
 
 
 def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
-    """Each worker's stable DNS name, by global index."""
+    """Returns each worker's stable DNS name, by global index."""
     return tuple(
         f"{group.set_name}-{index}.{job.name}.{job.namespace}.svc"
         for group in worker_layout(job, spec)
@@ -103,14 +103,14 @@ def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
 
 
 def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
-    """Ranks of each worker by global index; None where all workers have equally many."""
+    """Returns the ranks of each worker by global index; None where all workers have equally many."""
     if len({group.processes for group in layout if group.count}) <= 1:
         return None
     return tuple(group.processes for group in layout for _ in group.indexes)
 
 
 def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
-    """Attempt 1: all workers, no uids, because the pods don't exist yet."""
+    """Returns attempt 1: all workers, no uids, because the pods don't exist yet."""
     hosts = stable_hosts(job, spec)
     return Assignment(
         job=job.uid,

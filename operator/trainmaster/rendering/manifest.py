@@ -29,14 +29,14 @@ _BUILT_IN = frozenset({"", "apps", "networking.k8s.io"})
 
 
 def child_kind(api_version: str, kind: str) -> str:
-    """A kind that is unique among the children: as it is for built-in ones, else with its group, as kubectl writes it
-    (three gang schedulers have a PodGroup)."""
+    """Returns a kind that is unique among the children: as it is for built-in ones, else with its group, as kubectl
+    writes it (three gang schedulers have a PodGroup)."""
     group, slash, _ = api_version.partition("/")
     return kind if not slash or group in _BUILT_IN else f"{kind}.{group}"
 
 
 def finish(body: dict[str, Any]) -> Manifest:
-    """Hash the body (without the hash annotation) and put the annotation in."""
+    """Returns the manifest with the hash of the body, which is added to its annotations."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     rendered_hash = hashlib.sha256(canonical.encode()).hexdigest()
     metadata = body["metadata"]

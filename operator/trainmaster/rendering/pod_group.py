@@ -25,7 +25,7 @@ GangScheduler = Literal["volcano", "coscheduling", "kubernetes", "kueue"]
 
 @dataclass(frozen=True)
 class GangAPI:
-    """Where a gang scheduler's object is served."""
+    """The API by which a gang scheduler's object is served."""
 
     product: str
     group: str
@@ -53,7 +53,7 @@ GANG_APIS: Mapping[str, GangAPI] = {
 
 @dataclass(frozen=True)
 class PodGroupContext:
-    """What the templates of PodGroups get."""
+    """The context of the PodGroups' templates."""
 
     min_member: int
     min_resources: Mapping[str, str]
@@ -62,17 +62,17 @@ class PodGroupContext:
 
 
 def scheduler_of(spec: JobSpec) -> GangScheduler | None:
-    """Whose gang the job is."""
+    """Returns the scheduler whose gang the job is."""
     return None if spec.scheduling.gang is None else spec.scheduling.gang.scheduler
 
 
 def has_pod_group(spec: JobSpec) -> bool:
-    """Whether the job has a PodGroup, of whichever scheduler."""
+    """Returns whether the job has a PodGroup, of whichever scheduler."""
     return scheduler_of(spec) in ("volcano", "coscheduling", "kubernetes")
 
 
 def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> PodGroupContext:
-    """`groups`: the number of workers and the PodSpec of each."""
+    """Returns the context of the PodGroup. `groups`: the number of workers and the PodSpec of each."""
     counted = [(spec.elastic.min_workers if spec.elastic is not None else count, pod) for count, pod in groups]
     return PodGroupContext(
         min_member=sum(count for count, _ in counted),
@@ -83,7 +83,7 @@ def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, An
 
 
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
-    """What one pod asks of its node: its containers together, or its largest init container, whichever is more.
+    """Returns what one pod asks of its node: its containers together, or its largest init container, whichever is more.
 
     A quantity that isn't one is left out: the API server refuses the pod's template for it, in its own words.
     """
@@ -126,7 +126,7 @@ def _sum(counted: Iterable[tuple[int, Mapping[str, Any]]]) -> dict[str, str]:
 
 
 def _text(name: str, amount: Decimal) -> str:
-    """An amount of a resource as a person would write it: 512Gi, 64, 1500m."""
+    """Returns an amount of a resource as a person would write it: 512Gi, 64, 1500m."""
     if amount != amount.to_integral_value():
         return f"{int((amount * 1000).to_integral_value(rounding='ROUND_CEILING'))}m"
     whole = int(amount)

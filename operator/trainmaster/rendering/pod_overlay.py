@@ -17,7 +17,7 @@ from trainmaster.rendering.pod_group import GangScheduler
 
 @dataclass(frozen=True)
 class Placement:
-    """What an admission adds to the pods of a group. Tolerations are JSON, so that equal placements hash alike."""
+    """The part of a pod template that an admission adds. Tolerations are JSON, so that equal placements hash alike."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class OverlayContext:
-    """What the template of the overlay gets."""
+    """The context of the overlay's template."""
 
     group_name: str
     gang_scheduler: GangScheduler | None

@@ -57,7 +57,7 @@ def render(
         bodies.append(_stateful_set(job, spec, group, assignment, count, settings))
     pods = [body["spec"]["template"]["spec"] for body in bodies]
     if settings.network_peers is not None and not spec.interconnect.host_network:
-        # Pods on their node's network aren't told apart from the node: no NetworkPolicy holds for them.
+        # Pods on their node's network can't be distinguished from the node: no NetworkPolicy holds for them.
         manifests.append(_network_policy(job, settings.network_peers))
     if has_pod_group(spec):
         context = pod_group_context(spec, zip((group.count for group in layout), pods, strict=True))
@@ -104,7 +104,8 @@ def _stateful_set(
     replicas: int,
     settings: Settings,
 ) -> dict[str, Any]:
-    """The set as the job's spec has it: rendered, with the user's podTemplate merged over the pods' template."""
+    """Returns the set as the job's spec has it: rendered, with the user's podTemplate merged over the pods'
+    template."""
     context = set_context(job, spec, group, assignment, replicas, settings)
     body = render_template("statefulset.yaml.j2", child=context.child, set=context)
     if spec.pod_template is not None:
@@ -120,7 +121,7 @@ def _with_overlay(body: dict[str, Any], overlay: OverlayContext) -> dict[str, An
 
 
 def _patch(template: PodTemplate) -> dict[str, Any]:
-    """The user's part as it was written: its nulls delete, so only absent parts may be left out."""
+    """Returns the user's part as it was written: its nulls delete, so only absent parts may be left out."""
     patch: dict[str, Any] = {}
     if template.metadata is not None:
         patch["metadata"] = template.metadata.model_dump(exclude_none=True)

@@ -9,7 +9,7 @@ from trainmaster.api.signing import SigningKeys
 
 @dataclass(frozen=True)
 class NetworkPeers:
-    """Who may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
+    """The peers that may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
 
     # The operator's pods: their namespace, and labels that they have. Without labels they aren't let in.
     operator_namespace: str
@@ -30,9 +30,9 @@ class Settings:
     # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
     # scheduler take longer). None: never.
     replace_after_seconds: float | None = 5.0
-    # Whether what workers print may be kept and told, where the job allows it too (runPolicy.keepLogs).
+    # Whether what workers print may be kept and shown, where the job allows it too (runPolicy.keepLogs).
     keep_logs: bool = True
     # Who may connect to a job's pods; None: jobs have no NetworkPolicy.
     network_peers: NetworkPeers | None = None
-    # The operator's. None for who only looks at what a job becomes: no agent takes an assignment that isn't signed.
+    # The operator's. None where manifests are only shown: no agent accepts an assignment that isn't signed.
     keys: SigningKeys | None = None

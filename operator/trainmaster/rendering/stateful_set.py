@@ -105,7 +105,7 @@ def set_context(
     replicas: int,
     settings: Settings,
 ) -> SetContext:
-    """Everything that a group's StatefulSet is rendered from."""
+    """Returns all that a group's StatefulSet is rendered from."""
     bundled = is_bundled(spec.image)
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
     requests, limits = _requests_and_limits(group.resources)
@@ -158,7 +158,8 @@ def set_context(
 
 
 def _arguments(spec: JobSpec) -> tuple[str, ...]:
-    """The user's program. Only the bundled image may leave `command` out; then the loop reads `training` by itself."""
+    """Returns the user's program. Only the bundled image may leave `command` out; then the loop reads `training` by
+    itself."""
     if spec.command is not None:
         return (*spec.command, *spec.args)
     config = () if spec.training is None or "--config" in spec.args else ("--config", TRAINING_FILE)
@@ -166,8 +167,8 @@ def _arguments(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _temporary_directory(spec: JobSpec) -> str | None:
-    taken = spec.checkpoint is not None and spec.checkpoint.path.rstrip("/") == TEMPORARY_DIRECTORY
-    return TEMPORARY_DIRECTORY if has_read_only_root(spec) and not taken else None
+    is_taken = spec.checkpoint is not None and spec.checkpoint.path.rstrip("/") == TEMPORARY_DIRECTORY
+    return TEMPORARY_DIRECTORY if has_read_only_root(spec) and not is_taken else None
 
 
 def _requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:

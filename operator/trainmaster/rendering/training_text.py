@@ -30,7 +30,7 @@ _LONGEST_SIMPLE_KEY = 1_000
 
 
 def training_text(training: dict[str, Any]) -> str:
-    """The file's text; reading it gives the same values."""
+    """Returns the file's text; reading it gives the same values."""
     if is_larger(training, LARGE_TRAINING_BYTES):
         return json_as_yaml(training)
     text = yaml.safe_dump(training, sort_keys=False, allow_unicode=True, width=120)
@@ -40,7 +40,7 @@ def training_text(training: dict[str, Any]) -> str:
 
 
 def json_as_yaml(value: Any) -> str:
-    """JSON on one line that a reader of YAML 1.1 takes for the same values."""
+    """Returns JSON on one line that a reader of YAML 1.1 takes for the same values."""
     text = json.dumps(value, ensure_ascii=False)
     text = _TOKENS.sub(lambda match: _token(match[0], text[match.end() : match.end() + 1] == ":"), text)
     return _UNREADABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text) + "\n"

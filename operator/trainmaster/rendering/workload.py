@@ -20,7 +20,7 @@ _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 @dataclass(frozen=True)
 class PodSetContext:
-    """One worker group, as the template gets it."""
+    """One worker group in the context of the Workload's template."""
 
     name: str
     count: int
@@ -30,7 +30,7 @@ class PodSetContext:
 
 @dataclass(frozen=True)
 class WorkloadContext:
-    """What the template of a Workload gets."""
+    """The context of the Workload's template."""
 
     queue: str
     priority: int | None
@@ -41,7 +41,8 @@ class WorkloadContext:
 def workload_context(
     spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
 ) -> WorkloadContext:
-    """`groups`: name, workers asked for and PodSpec of each. `priority`: the priority class's value, if known."""
+    """Returns the context of the Workload. `groups`: name, workers asked for and PodSpec of each; `priority`: its
+    value."""
     smallest = spec.elastic.min_workers if spec.elastic is not None else None
     return WorkloadContext(
         queue=spec.scheduling.queue or "",

@@ -207,7 +207,7 @@ class History(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "world"):
             self.world.without_room.clear()
-            self.world.settle()
+            self.world.reattribute()
 
 
 THOROUGH = os.environ.get("TRAINMASTER_SLOW") == "1"
@@ -237,7 +237,7 @@ def training(world: World) -> World:
 
 def test_a_job_without_faults_ends_in_its_first_attempt_with_few_writes() -> None:
     world = World()
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 1)
     assert (world.status.restarts, world.status.disruptions) == (0, 0)
     assert world.writes.count("apply Service") == 1
@@ -259,7 +259,7 @@ def test_workers_that_stand_still_together_cost_one_restart(followed: bool) -> N
         for _ in range(8):
             world.round()
     world.kills.clear()
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.attempt, world.status.restarts) == ("Succeeded", 2, 1)
 
 
@@ -273,7 +273,7 @@ def test_a_failed_rank_costs_one_restart_by_either_way_of_reporting(followed: bo
     for _ in range(20):
         world.round()
     assert {name: pod.uid for name, pod in world.pods.items()} in (before, {})
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.attempt, world.status.restarts) == ("Succeeded", 2, 1)
     assert (world.status.failures[0].worker, world.status.failures[0].reason) == (1, reason)
 
@@ -283,7 +283,7 @@ def test_a_deleted_pod_costs_no_restart_by_either_way_of_reporting(followed: boo
     world = World()
     world.followed = followed
     training(world).delete_pod("bert-0")
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 2)
     assert (world.status.restarts, world.status.disruptions) == (0, 1)
 
@@ -293,7 +293,7 @@ def test_a_killed_container_is_found_by_either_way_of_reporting(followed: bool) 
     world = World()
     world.followed = followed
     training(world).kill_container(1, "OOMKilled")
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.restarts) == ("Succeeded", 1)
     assert world.status.failures[0].reason == "OOMKilled"
 
@@ -352,7 +352,7 @@ class TestBackOffWithoutStreams:
 def test_a_lost_status_is_made_up_for_by_a_higher_attempt() -> None:
     world = training(World())
     world.status = JobStatus()
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 2)
 
 
@@ -375,7 +375,7 @@ class TestElastic:
             world.round()
         assert (world.status.attempt, world.status.worker_order) == (3, [0, 1, 2])
         world.endless = False
-        world.settle()
+        world.reattribute()
         assert (world.status.phase, world.status.restarts, world.status.disruptions) == ("Succeeded", 0, 1)
 
     def test_it_never_goes_below_its_minimum(self) -> None:
@@ -404,7 +404,7 @@ class TestElastic:
         assert (world.status.attempt, world.status.worker_order) == (3, [0, 1, 2, 3])
         assert (world.status.restarts, world.status.disruptions) == (0, 0)
         world.endless = False
-        world.settle()
+        world.reattribute()
         assert world.status.phase == "Succeeded"
 
     def test_a_job_that_doesnt_get_all_its_workers_begins_with_fewer(self) -> None:
@@ -413,7 +413,7 @@ class TestElastic:
         for _ in range(90):
             world.round()
         assert world.status.attempt == 2
-        world.settle()
+        world.reattribute()
         assert (world.status.phase, world.status.worker_order) == ("Succeeded", [0, 1])
 
 
@@ -451,5 +451,5 @@ def test_a_job_that_holds_nothing_has_nothing_to_give_back() -> None:
         world.round()
     assert (world.status.phase, world.status.scheduling_backoffs, world.status.attempt) == ("Pending", 0, 1)
     world.without_room = set()
-    world.settle()
+    world.reattribute()
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 1)

@@ -191,7 +191,7 @@ class NodePolicy(SpecModel):
         "silent, once its peers have found it so in a hang.",
     )
     quarantine_after: Count = Field(
-        3, description="Failures blamed on a node after which this job avoids it; 0 never does."
+        3, description="Failures that a node can have caused after which this job avoids it; 0: never."
     )
 
 

@@ -20,7 +20,7 @@ class Condition(StatusModel):
     reason: str = Field(..., description="Why, in one word, such as AllRanksUp or Unschedulable.")
     message: str = Field("", description="Why, in a sentence.")
     last_transition_time: str = Field(..., description="When `status` changed last.")
-    observed_generation: int | None = Field(None, description="metadata.generation that this was said of.")
+    observed_generation: int | None = Field(None, description="metadata.generation that this is about.")
 
 
 class WorkerCounts(StatusModel):
@@ -40,7 +40,7 @@ class TimeSpent(StatusModel):
     recompute: float | None = Field(
         None, description="Work done again after a restart: repeated steps, and the step that the failure cut off."
     )
-    data: float | None = Field(None, description="Steps that waited for data, where the loop tells (dataSeconds).")
+    data: float | None = Field(None, description="Steps that waited for data, where the loop reports it (dataSeconds).")
     checkpoint: float | None = Field(None, description="Steps that waited for checkpoints.")
     evaluate: float | None = Field(None, description="Evaluation during training.")
     stall: float | None = Field(None, description="No progress: hangs, until they were found.")

@@ -1,8 +1,8 @@
-"""What the agents shall be told: the desired assignment, who doesn't have it, and who hasn't seen it.
+"""Assignments: the desired one, the pods that don't have it, and those whose agents haven't seen it.
 
-The assignment follows from the status alone, so an operator that comes back tells the same. An annotation can be late
-in a pod's file (measured: 5 of 8 pods under churn had not shown it after a minute), so pods whose agents haven't seen
-the attempt are touched after TOUCH_SECONDS, and then ever more rarely.
+The assignment follows from the status alone, so an operator that comes back publishes the same. An annotation can be
+late in a pod's file (measured: 5 of 8 pods under churn had not shown it after a minute), so pods whose agents haven't
+seen the attempt are touched after TOUCH_SECONDS, and then ever more rarely.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ TOUCH_FOR_SECONDS = 60.0
 
 
 def desired_assignment(situation: Situation) -> Assignment:
-    """The current attempt as the status has it; attempt 1 for a job that has none yet."""
+    """Returns the current attempt as the status has it; attempt 1 for a job that has none yet."""
     status = situation.status
     attempt = max(status.attempt, 1)
-    everybody = first_assignment(situation.identity, situation.spec)
+    full = first_assignment(situation.identity, situation.spec)
     if is_unordered(situation):
         # The ranks' order isn't known, and the pods need something to wait for.
-        return everybody._replace(attempt=0, state="Hold")
+        return full._replace(attempt=0, state="Hold")
     runs = status.phase is None or situation.running
-    return everybody._replace(
+    return full._replace(
         attempt=attempt,
         workers=situation.workers,
-        hosts=tuple(_host(situation, everybody, worker) for worker in situation.workers),
+        hosts=tuple(_host(situation, full, worker) for worker in situation.workers),
         # Attempt 1 is in the template before its pods exist.
         uids=None if attempt == 1 else tuple(uid or "" for uid in status.pod_uids),
         port=master_port(situation.job.uid, attempt),
-        processes=_processes(everybody, situation.workers),
+        processes=_processes(full, situation.workers),
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
     )
 
 
 def assign(situation: Situation, assignment: Assignment) -> Assign | None:
-    """Tell every living pod whose annotation says something else.
+    """Returns the assignment for every living pod whose annotation differs; None where none does.
 
     Not one that is about to be replaced: nobody reads it, and the kubelet's answer would get in the deletion's way.
     """
@@ -56,7 +56,7 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
         pod
         for pod in situation.pods.values()
         if is_alive(pod)
-        and pod.uid not in situation.backing_off
+        and pod.uid not in situation.crash_looping
         and pod.assignment != assignment
         and not is_ahead(pod.assignment, assignment)
     ]
@@ -64,7 +64,7 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
 
 
 def is_ahead(standing: Assignment | None, desired: Assignment) -> bool:
-    """Whether what stands there is later than what we would write: our view of the status is behind another operator's.
+    """Returns whether an annotation is later than ours would be: our status is behind another operator's.
 
     Within an attempt Hold is always later than Run: an attempt that was held never goes on.
     """
@@ -74,29 +74,30 @@ def is_ahead(standing: Assignment | None, desired: Assignment) -> bool:
 
 
 def touch(situation: Situation, assignment: Assignment) -> Touch | None:
-    """Wake the pods whose agents should have seen the assignment by now."""
+    """Returns the pods to wake whose agents should have seen the assignment by now."""
     due = [pod for pod in _unseen(situation, assignment) if touch_at(situation, pod) <= situation.now]
     return Touch(_references(due)) if due else None
 
 
 def next_touch_at(situation: Situation, assignment: Assignment) -> float | None:
-    """When the next pod is to be touched."""
+    """Returns when the next pod is to be touched."""
     times = (touch_at(situation, pod) for pod in _unseen(situation, assignment))
     return min((at for at in times if at > situation.now), default=None)
 
 
 def touch_at(situation: Situation, pod: PodView) -> float:
-    """When a pod is touched next: the waits double, so the touches' own events never make a storm."""
-    base = situation.told_since(pod)
+    """Returns when a pod is touched next: the waits double, so the touches' own events never make a storm."""
+    base = situation.assigned_since(pod)
     if pod.touched_at is None or not base <= pod.touched_at <= situation.now:
         return base + TOUCH_SECONDS
     return pod.touched_at + max(TOUCH_SECONDS, pod.touched_at - base)
 
 
 def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
-    """Pods with the right annotation whose agents don't show that they know of the attempt.
+    """Returns the pods with the right annotation whose agents don't show that they know of the attempt.
 
-    Attempt 1 is written into the file before the agent starts. A hold has its attempt's number, so nobody can tell.
+    Attempt 1 is written into the file before the agent starts. A hold has its attempt's number, so it can't be
+    recognized.
     """
     opened = to_seconds(situation.status.attempt_start_time)
     told_by_file = assignment.attempt == 1 and situation.spec.scheduling.topology is None
@@ -119,23 +120,24 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     ]
 
 
-def _host(situation: Situation, everybody: Assignment, worker: int) -> str:
-    """A worker's stable name. One that was scaled away a moment ago is no more in the rendering's list."""
-    if worker < len(everybody.hosts):
-        return everybody.hosts[worker]
-    return everybody.hosts[0].replace(f"{situation.job.name}-0.", f"{situation.job.name}-{worker}.", 1)
+def _host(situation: Situation, full: Assignment, worker: int) -> str:
+    """Returns a worker's stable name. The rendering no longer has that of one that was scaled away a moment ago."""
+    if worker < len(full.hosts):
+        return full.hosts[worker]
+    return full.hosts[0].replace(f"{situation.job.name}-0.", f"{situation.job.name}-{worker}.", 1)
 
 
-def _processes(everybody: Assignment, workers: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Ranks of each member; only jobs of several groups differ in it, and those aren't resized."""
-    counts = everybody.processes
+def _processes(full: Assignment, workers: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Returns the ranks of each member; only jobs of several groups differ in it, and those aren't resized."""
+    counts = full.processes
     if counts is None or any(worker >= len(counts) for worker in workers):
         return None
     return tuple(counts[worker] for worker in workers)
 
 
 def _is_planned(situation: Situation) -> bool:
-    """Whether the ranks are stopped by a plan (or a disruption that gives them time), not because one is broken."""
+    """Returns whether the ranks are stopped by a plan (or a disruption that gives them time), not because one is
+    broken."""
     if situation.running or situation.status.phase is None:
         return False
     failure = situation.last_failure

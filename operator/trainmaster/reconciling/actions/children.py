@@ -2,7 +2,7 @@
 
 An apply is needed where a child is absent, was rendered otherwise (the hash differs), or has been scaled by somebody.
 While a job runs or will run, all children are kept; one that is suspended or finished only has its sets scaled to zero
-and is never repaired. A stranger's object of the same name is left alone: the executor refuses to apply over it.
+and is never repaired. Another owner's object of the same name is left alone: the executor refuses to apply over it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Hashes = tuple[tuple[str, str, str], ...]
 
 @dataclass(frozen=True)
 class _Rendering:
-    """What a rendering depends on, but for the spec."""
+    """All that a rendering depends on, but for the spec."""
 
     job: JobIdentity
     assignment: Assignment
@@ -100,7 +100,7 @@ _remembered = RememberedHashes()
 
 
 def scaled_to_zero(situation: Situation) -> bool:
-    """Whether the job shall have no pods: suspended, given back, or finished and none are to be kept."""
+    """Returns whether the job shall have no pods: suspended, in scheduling backoff, or finished with none to keep."""
     if situation.status.phase == "Suspended" or situation.status.scheduling_backoff:
         return True
     keep = situation.spec.run_policy.keep_pods
@@ -108,7 +108,7 @@ def scaled_to_zero(situation: Situation) -> bool:
 
 
 def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply, ...]:
-    """What has to be applied, in the order of the rendering."""
+    """Returns what has to be applied, in the order of the rendering."""
     replicas = _replicas(situation)
     known = {(child.kind, child.name): child for child in situation.observed.children}
     standing = {child.name: child.assignment for child in _own_sets(situation)}
@@ -145,7 +145,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
 
 
 def workload_manifest(situation: Situation) -> Manifest | None:
-    """The job's Workload for Kueue as it should be while it holds no quota."""
+    """Returns the job's Workload for Kueue as it should be while it holds no quota."""
     rendering = _rendering(situation, first_assignment(situation.identity, situation.spec), _replicas(situation))
     manifests = rendering.manifests(situation.spec)
     return next((manifest for manifest in manifests if manifest.kind == WORKLOAD_KIND), None)
@@ -186,7 +186,7 @@ def _has_pods(child: ChildView | None) -> bool:
 
 
 def _is_off(child: ChildView, replicas: Mapping[str, int], assignment: Assignment) -> bool:
-    """Whether an ended job's set needs a write: wrong size, or pods to keep that could train again."""
+    """Returns whether an ended job's set needs a write: wrong size, or pods to keep that could train again."""
     wanted = replicas.get(child.name, 0)
     return child.replicas != wanted or (wanted > 0 and child.assignment != assignment)
 

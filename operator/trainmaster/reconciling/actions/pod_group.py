@@ -14,7 +14,7 @@ from trainmaster.rendering import GANG_APIS, has_pod_group, scheduler_of
 
 
 def pod_group_kind(situation: Situation) -> str | None:
-    """The kind of the job's PodGroup among its children; None for a job without one."""
+    """Returns the kind of the job's PodGroup among its children; None for a job without one."""
     scheduler = scheduler_of(situation.spec)
     if scheduler is None or not has_pod_group(situation.spec):
         return None
@@ -23,7 +23,7 @@ def pod_group_kind(situation: Situation) -> str | None:
 
 
 def pod_group(situation: Situation) -> ChildView | None:
-    """The job's own PodGroup."""
+    """Returns the job's own PodGroup."""
     kind = pod_group_kind(situation)
     return next(
         (
@@ -36,7 +36,7 @@ def pod_group(situation: Situation) -> ChildView | None:
 
 
 def lacks_pod_group(situation: Situation) -> bool:
-    """Whether pods must wait, because what makes a gang of them isn't there."""
+    """Returns whether pods must wait, because what makes a gang of them isn't there."""
     if pod_group_kind(situation) is None:
         return False
     group = pod_group(situation)
@@ -44,7 +44,7 @@ def lacks_pod_group(situation: Situation) -> bool:
 
 
 def delete_pod_group(situation: Situation) -> DeleteChild | None:
-    """Let go of what is reserved. For jobs that shall have no pods."""
+    """Returns the deletion of the PodGroup of a job that shall have no pods, so that it reserves nothing."""
     group = pod_group(situation)
     if group is None or group.deleting or situation.observed.pods:
         return None
@@ -52,14 +52,14 @@ def delete_pod_group(situation: Situation) -> DeleteChild | None:
 
 
 def waits_for_nodes(situation: Situation) -> bool:
-    """Whether the gang as a whole has no node yet, and nothing but the scheduler stands in the way."""
+    """Returns whether the gang as a whole has no node yet, and nothing but the scheduler stands in the way."""
     if situation.spec.scheduling.gang is None or situation.observed.refused_writes:
         return False
     return not any(is_alive(pod) and pod.node is not None for pod in situation.pods.values())
 
 
 def scheduled_at(situation: Situation) -> float | None:
-    """When the last of the gang's pods got its node."""
+    """Returns when the last of the gang's pods got its node."""
     if situation.spec.scheduling.gang is None:
         return None
     times = [pod.scheduled_at for pod in situation.pods.values() if is_alive(pod)]

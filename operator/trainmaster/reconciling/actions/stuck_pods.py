@@ -1,12 +1,10 @@
-"""Pods that stand in the way: their node doesn't end them, or their agent doesn't answer.
-
-Pods that can't go because their node doesn't answer: Kubernetes keeps them, and their names, for ever.
+"""Pods that would stand in the way for ever are deleted: their node doesn't end them, or their agent doesn't answer.
 
 A StatefulSet's pod is only replaced when the old one is gone, and a kubelet that doesn't answer never says so. So a pod
-whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live look at its node shows that
+whose grace period has been over for `nodes.lostAfterSeconds` is deleted by force, if a live read of its node shows that
 it is lost. What may still run there can't hurt: its uid isn't in any later assignment.
 
-A worker that stands still as a whole, or whose network is gone, looks well to Kubernetes. Where its peers have found it
+A worker that stands still as a whole, or whose network is gone, seems well to Kubernetes. Where its peers have found it
 silent, the next attempt waits for it, and after `nodes.lostAfterSeconds` its pod is replaced.
 """
 
@@ -17,12 +15,12 @@ from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.times import to_seconds
 
-# Between two looks at the nodes of pods that stay stuck.
-LOOK_AGAIN = 10.0
+# Seconds between two reads of the nodes of pods that stay stuck.
+RECHECK_SECONDS = 10.0
 
 
 def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Force deletions to be tried; the executor looks at each pod and node first."""
+    """Returns the deletions by force to try; the executor reads each pod and node first."""
     return tuple(
         DeletePod(
             PodRef(pod.name, pod.uid),
@@ -36,18 +34,18 @@ def delete_stuck_pods(situation: Situation) -> tuple[DeletePod, ...]:
 
 
 def delete_silent_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Members whose agents have been silent for too long."""
+    """Returns the deletions of pods whose agents have been silent for too long."""
     if situation.status.phase != "Restarting" or situation.now < _silent_until(situation):
         return ()
-    pods = [pod for pod in situation.pods.values() if pod.uid in situation.silent]
+    pods = [pod for pod in situation.pods.values() if pod.uid in situation.unresponsive]
     return tuple(DeletePod(PodRef(pod.name, pod.uid), "its agent doesn't answer") for pod in pods)
 
 
-def next_look_at(situation: Situation) -> float | None:
-    """When a pod that is on its way out counts as stuck, or is looked at again."""
+def next_check_at(situation: Situation) -> float | None:
+    """Returns when a pod that is leaving counts as stuck, or is to be checked again."""
     times = [_overdue_at(situation, pod) for pod in situation.pods.values() if pod.deleting and pod.node]
-    times += [_silent_until(situation)] if situation.silent else []
-    return min((at if at > situation.now else situation.now + LOOK_AGAIN for at in times), default=None)
+    times += [_silent_until(situation)] if situation.unresponsive else []
+    return min((at if at > situation.now else situation.now + RECHECK_SECONDS for at in times), default=None)
 
 
 def _silent_until(situation: Situation) -> float:

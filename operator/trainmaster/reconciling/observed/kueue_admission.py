@@ -1,4 +1,4 @@
-"""What Kueue says of a job: its Workload, and whether and with what it is admitted.
+"""Kueue's answer on a job: its Workload, and whether and with what it is admitted.
 
 An admission names a flavor for each resource. The flavor's node labels and tolerations are what pods need, so they are
 read before any pod is made; and of an elastic job it may admit fewer workers than were asked for.
@@ -16,7 +16,7 @@ WORKLOAD_KIND = f"Workload.{GANG_APIS['kueue'].group}"
 
 
 def workload_child(job: Job, observed: Observed) -> ChildView | None:
-    """The job's own Workload among its children."""
+    """Returns the job's own Workload among its children."""
     return next(
         (
             child
@@ -28,13 +28,13 @@ def workload_child(job: Job, observed: Observed) -> ChildView | None:
 
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
-    """Whether a Workload asks for as many workers as the job does now."""
+    """Returns whether a Workload asks for as many workers as the job does now."""
     layout = worker_layout(job.identity, spec)
     return dict(workload.counts) == {group.name: group.count for group in layout}
 
 
 def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | None:
-    """The Workload while it is admitted; `spec` is what the user asks for."""
+    """Returns the Workload while it is admitted; `spec` is what the user asks for."""
     child = workload_child(job, observed)
     workload = child.workload if child is not None and not child.deleting else None
     if workload is None or not workload.admitted or not workload.active or workload.evicted:
@@ -43,7 +43,7 @@ def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | Non
 
 
 def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
-    """The spec with as many workers as were admitted."""
+    """Returns the spec with as many workers as were admitted."""
     if scheduler_of(spec) != "kueue" or spec.elastic is None:
         return spec
     workload = admission(job, spec, observed)
@@ -54,13 +54,13 @@ def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
 
 
 def missing_flavors(workload: WorkloadView, observed: Observed) -> list[str]:
-    """The ResourceFlavors of an admission that haven't been read, or can't be."""
+    """Returns the ResourceFlavors of an admission that haven't been read, or can't be."""
     named = {flavor for part in workload.pod_sets for flavor in part.flavors}
     return sorted(name for name in named if observed.flavors.get(name) is None)
 
 
 def lacks_placement(job: Job, observed: Observed) -> bool:
-    """Whether the sets can't be rendered as admitted, because it isn't known what was."""
+    """Returns whether the sets can't be rendered as admitted, because it isn't known what was."""
     if job.spec is None or scheduler_of(job.spec) != "kueue":
         return False
     workload = admission(job, job.spec, observed)
@@ -68,7 +68,7 @@ def lacks_placement(job: Job, observed: Observed) -> bool:
 
 
 def placements(workload: WorkloadView, observed: Observed) -> tuple[tuple[str, Placement], ...]:
-    """What the pods of each group get by their admission, as far as the flavors are known."""
+    """Returns what the pods of each group get by their admission, as far as the flavors are known."""
     return tuple((part.name, _placement(part, observed)) for part in workload.pod_sets)
 
 

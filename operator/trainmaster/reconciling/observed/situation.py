@@ -1,15 +1,15 @@
 """The facts of one job at one moment, computed once and read by every policy.
 
 `survey` brings together what the status remembers and what was observed: who the workers are, their pods, and what each
-of them said of the current attempt. Agents' words come through streams and termination messages (`Report`); a container
-that ended without a word speaks through its status.
+of them reported on the current attempt. Agents report through streams and termination messages (`Report`); of a
+container that ended without a report its status is read.
 
 **Which end belongs to which attempt.** An agent lives through many attempts, so a container's end without a message
-doesn't say in which one it happened. The status remembers how often each member's container had ended when the attempt
+doesn't show in which one it happened. The status remembers how often each worker's container had ended when the attempt
 was opened, so an old end is never counted twice. A new one belongs to the attempt if it is clearly later than its
-opening; one within CLOCK_SLACK could also be of the attempt before, and then the agent's own word (it finds its mark
-when it starts again) is awaited. So it is where the kubelet's probe ended an agent that had no word on the attempt: it
-had stood still for minutes, and the attempt opened without it. Its next life joins that attempt, which goes on.
+opening; one within CLOCK_SLACK could also be of the attempt before, and then the agent's own report is awaited (it
+finds the saved one when it starts again). So it is where the kubelet's probe ended an agent that had not reported on
+the attempt: it had stood still for minutes, and the attempt opened without it. Its next life joins that attempt.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from trainmaster.wire.report import Report
 RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 # The kubelet's times are whole seconds of another machine's clock.
 CLOCK_SLACK = 2.0
-# Seconds after a lead's hello in which it may still be telling the reports that it has kept.
+# Seconds after a leader's hello in which it may still be sending the reports that it has kept.
 KEPT_REPORTS_SECONDS = 1.0
-# Where no agent can be heard (no stream), a container that has run for this long counts as up.
-UP_WITHOUT_WORD = 10.0
+# Where no stream is connected, a container that has run for this long counts as up.
+UP_WITHOUT_REPORT_SECONDS = 10.0
 # Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
 
@@ -43,10 +43,10 @@ _WELL = "its agent was well: the kubelet can't reach its port; change the worker
 
 @dataclass(frozen=True)
 class Situation:
-    """See the module. `spec` is the job's, known to be there.
+    """The facts of one job, as the module describes them. `spec` is the job's, known to be there.
 
-    `workers` are the current attempt's, `everybody` those that the spec asks for: global indexes in rank order. They
-    differ only where an elastic job has been resized.
+    `workers` are the current attempt's, `desired_workers` those that the spec asks for: global indexes in rank order.
+    They differ only where an elastic job has been resized.
     """
 
     job: Job
@@ -55,9 +55,9 @@ class Situation:
     now: float
     settings: Settings
     workers: tuple[int, ...]
-    everybody: tuple[int, ...]
+    desired_workers: tuple[int, ...]
     pods: Mapping[int, PodView]
-    # The last word of each worker on the current attempt.
+    # The last report of each worker on the current attempt.
     reports: Mapping[int, Report] = field(default_factory=dict)
 
     @property
@@ -83,18 +83,18 @@ class Situation:
         return self.status.phase in RUN_PHASES
 
     @cached_property
-    def members(self) -> Mapping[int, str]:
+    def worker_uids(self) -> Mapping[int, str]:
         """The uid of each worker's pod in the current attempt, as far as they are known."""
         return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
 
     @cached_property
-    def ends_before(self) -> Mapping[int, int]:
-        """How often each member's container had ended when the attempt was opened."""
+    def restart_counts(self) -> Mapping[int, int]:
+        """How often each worker's container had ended when the attempt was opened."""
         return dict(zip(self.workers, self.status.pod_restart_counts, strict=False))
 
     @property
     def keeps_output(self) -> bool:
-        """Whether what the workers printed may be told."""
+        """Whether what the workers printed may be published."""
         return self.settings.keep_logs and self.spec.run_policy.keep_logs
 
     @property
@@ -109,37 +109,38 @@ class Situation:
 
     @cached_property
     def up(self) -> frozenset[int]:
-        """Workers whose ranks are up, or have been: by their word, their progress, or (unheard) their container."""
+        """Workers whose ranks are up, or have been: by their reports, their progress, or (without reports) their
+        container."""
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
         stream = self.observed.stream
-        # A lead's hello comes before the reports that it has kept: until these are here, nothing has got worse.
+        # A leader's hello comes before the reports that it has kept: until these are here, nothing has got worse.
         if not stream.connected or 0 <= self.now - (stream.since or 0.0) < KEPT_REPORTS_SECONDS:
-            up.update(worker for worker in self.pods if self.unheard_for(worker) >= UP_WITHOUT_WORD)
+            up.update(worker for worker in self.pods if self.unreported_seconds(worker) >= UP_WITHOUT_REPORT_SECONDS)
         return frozenset(up & set(self.workers))
 
-    def unheard_for(self, worker: int) -> float:
-        """Seconds that a worker's container has run in this attempt without a word of its agent; 0 if it spoke."""
+    def unreported_seconds(self, worker: int) -> float:
+        """Returns for how long a worker's container has run in this attempt without a report [s]; 0 if there is one."""
         pod = self.pods.get(worker)
         container = pod.worker_container if pod is not None else None
         if pod is None or container is None or container.state != "running" or worker in self.reports:
             return 0.0
-        return max(self.now - self.told_since(pod), 0.0)
+        return max(self.now - self.assigned_since(pod), 0.0)
 
-    def told_since(self, pod: PodView) -> float:
-        """Since when a pod's agent could know of the attempt: its opening, or its container's later start.
+    def assigned_since(self, pod: PodView) -> float:
+        """Returns since when a pod's agent could know of the attempt: its opening, or its container's later start.
 
         A time in the future is of a clock that was set back or is another machine's; then long enough has passed.
         """
         opened = to_seconds(self.status.attempt_start_time)
         started = pod.worker_container.started_at if pod.worker_container is not None else None
         known = [at for at in (opened, started) if at is not None and at <= self.now]
-        return max(known, default=self.now - UP_WITHOUT_WORD)
+        return max(known, default=self.now - UP_WITHOUT_REPORT_SECONDS)
 
     @property
     def lacks_domains(self) -> bool:
-        """Whether the topology decides the order of the ranks, and a node hasn't been looked at yet."""
+        """Whether the topology decides the order of the ranks, and a node hasn't been read yet."""
         if self.spec.scheduling.topology is None:
             return False
         nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
@@ -154,12 +155,12 @@ class Situation:
         """
         if self.lacks_domains:
             return False
-        pods = [self.pods.get(worker) for worker in self.everybody]
+        pods = [self.pods.get(worker) for worker in self.desired_workers]
         needs_node = self.spec.elastic is not None or self.spec.scheduling.topology is not None
         return all(
             pod is not None
             and is_alive(pod)
-            and pod.uid not in self.leaving | self.silent
+            and pod.uid not in self.leaving | self.unresponsive
             and (pod.node or not needs_node)
             for pod in pods
         )
@@ -167,14 +168,14 @@ class Situation:
     @cached_property
     def leaving(self) -> frozenset[str]:
         """Uids of living pods that are deleted now, so that others come in their places before the next attempt."""
-        return self.to_move | self.backing_off
+        return self.moving | self.crash_looping
 
     @cached_property
-    def backing_off(self) -> frozenset[str]:
+    def crash_looping(self) -> frozenset[str]:
         """Uids of pods that are replaced because of the kubelet's back-off, while their containers still wait."""
         if self.status.phase != "Restarting":
             return frozenset()
-        asked = frozenset(self.status.replacing_pod_uids) - self.to_move
+        asked = frozenset(self.status.replacing_pod_uids) - self.moving
         return frozenset(
             pod.uid
             for pod in self.pods.values()
@@ -185,112 +186,114 @@ class Situation:
         )
 
     @cached_property
-    def to_move(self) -> frozenset[str]:
-        """Uids of members that shall come back elsewhere: their node's last failure made it one to avoid."""
+    def moving(self) -> frozenset[str]:
+        """Uids of pods that are to come back elsewhere: their node's last failure made it one to avoid."""
         failure = self.last_failure
         if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
             return frozenset()
         if failure.node not in self.status.avoided_nodes:
             return frozenset()
-        members = frozenset(self.members.values())
+        members = frozenset(self.worker_uids.values())
         return frozenset(pod.uid for pod in self.pods.values() if pod.node == failure.node and pod.uid in members)
 
     @cached_property
-    def silent(self) -> frozenset[str]:
-        """Uids of members whose agents don't answer: by the word of those who asked them
-        (agent/hang/diagnosis.py), while their containers are the same as before and nobody has heard them again."""
+    def unresponsive(self) -> frozenset[str]:
+        """Uids of members whose agents don't answer: by the reports of those who asked them
+        (agent/hang/diagnosis.py), while their containers are the same as before and they haven't connected again."""
         failure = self.last_failure
-        lost = {worker for worker, report in self.reports.items() if is_silence(report.reason, report.exit_code)}
+        lost = {
+            worker for worker, report in self.reports.items() if is_unresponsive_report(report.reason, report.exit_code)
+        }
         if failure is not None and failure.worker is not None and failure.attempt == self.status.attempt:
-            lost |= {failure.worker} if is_silence(failure.reason, failure.exit_code) else set()
-        return frozenset(self.pods[worker].uid for worker in lost if self.is_silent(worker))
+            lost |= {failure.worker} if is_unresponsive_report(failure.reason, failure.exit_code) else set()
+        return frozenset(self.pods[worker].uid for worker in lost if self.is_unresponsive(worker))
 
-    def is_silent(self, worker: int) -> bool:
-        """Whether a member's pod lives on, its container hasn't ended since, and its agent isn't heard."""
+    def is_unresponsive(self, worker: int) -> bool:
+        """Returns whether a worker's pod lives on, its container hasn't ended since, and its agent isn't connected."""
         pod = self.pods.get(worker)
         container = pod.worker_container if pod is not None else None
-        if pod is None or container is None or not is_alive(pod) or self.members.get(worker) != pod.uid:
+        if pod is None or container is None or not is_alive(pod) or self.worker_uids.get(worker) != pod.uid:
             return False
-        if container.state != "running" or count_ends(container) > self.ends_before.get(worker, 0):
+        if container.state != "running" or count_ends(container) > self.restart_counts.get(worker, 0):
             return False
         stream = self.observed.stream
-        heard = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
-        return not (stream.connected and (heard or stream.leader == worker))
+        connected = any(agent.uid == pod.uid and agent.connected for agent in stream.workers)
+        return not (stream.connected and (connected or stream.leader == worker))
 
     def with_status(self, status: JobStatus) -> Situation:
-        """The same observations under a new status."""
+        """Returns the same observations under a new status."""
         return survey(replace(self.job, status=status), self.spec, self.observed, self.now, self.settings)
 
     def reports_of(self, attempt: int) -> Mapping[int, Report]:
-        """The last word of each worker on an attempt, the containers' ends without a message included."""
+        """Returns the last report of each worker on an attempt, those of containers that ended without one too."""
         latest: dict[int, Report] = {}
         workers = frozenset(self.workers)
         if attempt != self.status.attempt:
-            workers |= frozenset(self.everybody)
+            workers |= frozenset(self.desired_workers)
         for report in self.observed.reports:
-            if report.attempt == attempt and report.worker in workers and self._is_member(report, attempt):
+            if report.attempt == attempt and report.worker in workers and self._is_from_worker(report, attempt):
                 latest[report.worker] = report
         for worker, pod in self.pods.items():
             if worker in workers:
                 known = latest.get(worker)
-                silent = self._silent_end(pod, attempt, known)
+                silent = self._end_without_report(pod, attempt, known)
                 if known is None or not known.ended:
                     if silent is not None:
                         latest[worker] = silent
                 elif known.reason == "AgentLost" or known.state == "Stopped":
-                    latest[worker] = _explained(known, pod.worker_container, self._killed_because(pod))
+                    latest[worker] = _explained(known, pod.worker_container, self._kill_message(pod))
         return latest
 
     @cached_property
-    def slept_through(self) -> Mapping[int, int]:
-        """Of members whose agents stood still when the attempt opened: how often their containers have ended."""
+    def stalled_before_attempt(self) -> Mapping[int, int]:
+        """How often the containers have ended of workers whose agents stood still when the attempt opened."""
         return {
             worker: count_ends(pod.worker_container)
             for worker, pod in self.pods.items()
             if pod.worker_container is not None
-            and self.members.get(worker) == pod.uid
+            and self.worker_uids.get(worker) == pod.uid
             and self.running
-            and self._slept_through(pod, self.reports.get(worker))
+            and self._stalled_before_attempt(pod, self.reports.get(worker))
         }
 
-    def _slept_through(self, pod: PodView, known: Report | None) -> bool:
-        """Whether a pod's agent was ended by the kubelet's probe before it had a word on the current attempt."""
+    def _stalled_before_attempt(self, pod: PodView, known: Report | None) -> bool:
+        """Returns whether the kubelet's probe ended a pod's agent before it had reported on the current attempt."""
         end = latest_end(pod.worker_container)
-        if end is None or end.finished_at is None or self.status.attempt == 1 or not self._killed_because(pod):
+        if end is None or end.finished_at is None or self.status.attempt == 1 or not self._kill_message(pod):
             return False
         return known is None or known.at > end.finished_at
 
-    def _killed_because(self, pod: PodView) -> str:
-        """The kubelet's words on the last end of a pod's container, where it has killed it."""
+    def _kill_message(self, pod: PodView) -> str:
+        """Returns the kubelet's message on the last end of a pod's container, where it has killed it."""
         end = latest_end(pod.worker_container)
         at = end.finished_at if end is not None else None
         return (self.observed.kills.get((pod.uid, at)) or "") if at is not None else ""
 
-    def _is_member(self, report: Report, attempt: int) -> bool:
-        """Whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
+    def _is_from_worker(self, report: Report, attempt: int) -> bool:
+        """Returns whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
         if attempt != self.status.attempt or not report.uid:
             return True
-        member = self.members.get(report.worker)
+        member = self.worker_uids.get(report.worker)
         pod = self.pods.get(report.worker)
         expected = member or (pod.uid if pod is not None else None)
         return expected is None or report.uid == expected
 
-    def _silent_end(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
+    def _end_without_report(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
         container = pod.worker_container
         end = latest_end(container)
         if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
             return None
-        members = self.members
+        members = self.worker_uids
         if members and members.get(pod.worker) != pod.uid:
             return None
-        if count_ends(container) <= self.ends_before.get(pod.worker, 0):
+        if count_ends(container) <= self.restart_counts.get(pod.worker, 0):
             return None
         opened = to_seconds(self.status.attempt_start_time)
         certain = self.status.attempt == 1 or (
             opened is not None
             and end.finished_at is not None
             and end.finished_at > opened + CLOCK_SLACK
-            and not self._slept_through(pod, known)
+            and not self._stalled_before_attempt(pod, known)
         )
         if attempt != (self.status.attempt if certain else self.status.attempt - 1):
             return None
@@ -301,37 +304,37 @@ class Situation:
             state="Failed",
             exit_code=end.exit_code,
             reason=_reason_of(end),
-            error="\n".join(filter(None, (end.message, self._killed_because(pod)))),
+            error="\n".join(filter(None, (end.message, self._kill_message(pod)))),
             at=end.finished_at or self.now,
             node=pod.node or "",
         )
 
 
-def is_silence(reason: str, exit_code: int | None) -> bool:
-    """Whether a worker counts as lost because its agent doesn't answer; whoever ends has an exit code."""
+def is_unresponsive_report(reason: str, exit_code: int | None) -> bool:
+    """Returns whether a worker counts as lost because its agent doesn't answer; whoever ends has an exit code."""
     return reason == "AgentLost" and exit_code is None
 
 
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
-    """Everything that the policies look at."""
+    """Returns all facts that the policies read."""
     spec = admitted_spec(job, job.spec or spec, observed)
     layout = worker_layout(job.identity, spec)
-    everybody = tuple(index for group in layout for index in group.indexes)
+    desired_workers = tuple(index for group in layout for index in group.indexes)
     ordered = spec.elastic is not None or spec.scheduling.topology is not None
-    workers = tuple(job.status.worker_order) if ordered and job.status.worker_order else everybody
+    workers = tuple(job.status.worker_order) if ordered and job.status.worker_order else desired_workers
     sets = {group.set_name for group in layout}
     pods = {pod.worker: pod for pod in observed.pods if pod.set_name in sets}
-    situation = Situation(job, spec, observed, now, settings, workers, everybody, pods)
+    situation = Situation(job, spec, observed, now, settings, workers, desired_workers, pods)
     return replace(situation, reports=situation.reports_of(job.status.attempt))
 
 
 def is_alive(pod: PodView) -> bool:
-    """Whether a pod may still train: not on its way out, not ended as a whole."""
+    """Returns whether a pod may still train: not on its way out, not ended as a whole."""
     return not pod.deleting and pod.phase not in ("Failed", "Succeeded")
 
 
 def count_ends(container: ContainerView) -> int:
-    """How often the container has ended.
+    """Returns how often the container has ended.
 
     `restartCount` counts starts after the first: it is one behind while the container waits for its next start
     (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
@@ -342,14 +345,14 @@ def count_ends(container: ContainerView) -> int:
 
 
 def latest_end(container: ContainerView | None) -> ContainerEnd | None:
-    """The container's last end."""
+    """Returns the container's last end."""
     if container is None:
         return None
     return container.end or container.last_end
 
 
 def active_seconds(situation: Situation) -> float:
-    """Seconds since the job's start, suspended time apart."""
+    """Returns the seconds since the job's start, suspended time apart."""
     status = situation.status
     if status.start_time is None:
         return 0.0
@@ -360,21 +363,21 @@ def active_seconds(situation: Situation) -> float:
 
 
 def suspended_since(status: JobStatus) -> str | None:
-    """When the job was suspended, while it is."""
+    """Returns when the job was suspended, while it is."""
     return next(
         (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
         None,
     )
 
 
-def _explained(report: Report, container: ContainerView | None, killed_because: str) -> Report:
-    """An agent that starts again only knows that it was lost; the container's status, or the kubelet, says how. One
-    that was only told to stop may have been well, and the kubelet couldn't reach it.
+def _explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
+    """An agent that starts again only knows that it was lost; the container's status, or the kubelet, has the cause.
+    One that was only asked to stop may have been well, and the kubelet couldn't reach it.
 
-    The end that it speaks of is the one before its own, when it has told it by exiting.
+    The end that it reports is the one before its own, where it has reported by exiting.
     """
-    if killed_because and _ended_by(report, latest_end(container)):
-        error = "\n".join(filter(None, (report.error, killed_because, _WELL if report.state == "Stopped" else "")))
+    if kill_message and _ended_by(report, latest_end(container)):
+        error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
         report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
     ends = (container.end, container.last_end) if container is not None else ()
     killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
@@ -382,8 +385,8 @@ def _explained(report: Report, container: ContainerView | None, killed_because: 
 
 
 def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
-    """Whether a container's last end, which the kubelet has brought about, is what a report speaks of."""
-    if end is None or is_silence(report.reason, report.exit_code):
+    """Returns whether a container's last end, which the kubelet has brought about, is what a report speaks of."""
+    if end is None or is_unresponsive_report(report.reason, report.exit_code):
         return False
     if end.report is None:
         return report.reason == "AgentLost"

@@ -42,7 +42,7 @@ class Job:
 
     @property
     def identity(self) -> JobIdentity:
-        """What names and tokens are made of."""
+        """The parts that names and tokens are made of."""
         return JobIdentity(self.namespace, self.name, self.uid)
 
 
@@ -95,7 +95,7 @@ class PodView:
     # status.reason and status.message (Evicted, NodeLost, ...).
     reason: str = ""
     message: str = ""
-    # The PodScheduled condition's message while it is False, in the scheduler's words.
+    # The PodScheduled condition's message while it is False, from the scheduler.
     unschedulable: str | None = None
     # The DisruptionTarget condition's reason while it is True (EvictionByEvictionAPI, PreemptionByScheduler, ...).
     disruption: str | None = None
@@ -108,7 +108,8 @@ class PodView:
 
 
 def termination_reports(pod: PodView) -> tuple[Report, ...]:
-    """The reports that a worker's container made by ending; the kubelet knows whose it was, whatever they say."""
+    """Returns the reports that a worker's container made by ending; the kubelet knows whose it was, whatever they
+    say."""
     container = pod.worker_container
     ends = (container.last_end, container.end) if container is not None else ()
     return tuple(
@@ -143,7 +144,7 @@ class WorkloadView:
     admitted: bool = False
     # The reason of the Evicted condition while it is True.
     evicted: str = ""
-    # Kueue's words on the eviction, or on why it isn't admitted.
+    # Kueue's message on the eviction, or on why it isn't admitted.
     message: str = ""
     finished: bool = False
     pods_ready: bool | None = None
@@ -170,7 +171,7 @@ class ChildView:
     uid: str
     # The hash annotation of what was last applied: an equal hash needs no write.
     rendered_hash: str
-    # The controller owner's uid, so that a stranger's object of the same name is never adopted.
+    # The controller owner's uid, so that another owner's object of the same name is never adopted.
     owner_uid: str | None
     # Fields of it are still the create's, so an apply can't drop them (`controller/writing/children.py`).
     created: bool = False
@@ -192,7 +193,7 @@ class StreamView:
 
 @dataclass(frozen=True)
 class RefusedWrite:
-    """A write that the API server refused and that stands in the way (quota, webhook, a stranger's object)."""
+    """A write that the API server refused and that stands in the way (quota, webhook, another owner's object)."""
 
     action: str
     reason: str
@@ -215,7 +216,7 @@ class Observed:
     refused_writes: tuple[RefusedWrite, ...] = ()
     # By uid, pods that are gone as they were last seen; of each worker the last one.
     gone: Mapping[str, PodView] = field(default_factory=dict)
-    # By a pod's uid and the time of its container's end: why the kubelet killed it; None where it says nothing.
+    # By a pod's uid and the time of its container's end: why the kubelet killed it; None where it has no message.
     kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
     # By node, for a job with a topology: the domain that its label names; None where it has none or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Attempts: who is in, when one is over, and how the next one opens.
+"""Attempts: how one is opened, when it has failed, and how the next one follows.
 
 A failure is answered at once: the next attempt opens in the same pass when all pods are there and no back-off stands
-in the way, even if only bystanders have spoken. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
-report, a pod that turns out to be gone) replaces what was recorded, and the accounts with it. Only what can't be taken
-back, giving the job up, waits for that long where nobody has named the culprit, and for a worker that says nothing as
+in the way, even if only bystanders have reported. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
+report, a pod that turns out to be gone) replaces what was recorded, and the counts with it. Only what can't be taken
+back, giving the job up, waits for that long where the culprit isn't known, and for a worker without a report as
 long as Kubernetes takes to find out that its node is lost.
 
 A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again.
@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from trainmaster.api.v1alpha1 import Failure
-from trainmaster.reconciling.observed.situation import Situation, count_ends, is_alive, is_silence
+from trainmaster.reconciling.observed.situation import Situation, count_ends, is_alive, is_unresponsive_report
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
 from trainmaster.reconciling.policies.attribution import cause_of
-from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, Judgement, delay, judge
+from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIFE, Response, choose_response, delay
 from trainmaster.reconciling.policies.quarantine import with_failure, without_failure
 from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.reasons import Strength, known_reason
@@ -38,7 +38,8 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 
 def create(situation: Situation) -> Transition | None:
-    """A new job, or one that was suspended before it ever ran: attempt 1 is in the pods' template from the start."""
+    """Opens attempt 1 of a new job, or of one that was suspended before it ever ran: it is in the pods' template from
+    the start."""
     if situation.status.attempt > 0:
         return None
     started = to_text(situation.now)
@@ -51,28 +52,28 @@ def create(situation: Situation) -> Transition | None:
     return Transition(
         "Pending",
         "Created",
-        f"waiting for the pods of {_count(len(situation.everybody))}",
+        f"waiting for the pods of {_count(len(situation.desired_workers))}",
         StatusChange(
             attempt=1,
             start_time=started,
             attempt_start_time=started,
             pod_uids=[],
             pod_restart_counts=[],
-            worker_order=_worker_order(situation, situation.everybody),
+            worker_order=_worker_order(situation, situation.desired_workers),
         ),
     )
 
 
-def over(situation: Situation) -> Transition | None:
-    """The current attempt can't go on: a rank failed, or a member's pod is lost."""
+def fail_attempt(situation: Situation) -> Transition | None:
+    """Ends the current attempt when it can't go on: a rank failed, or a worker's pod is lost."""
     if not situation.running:
         return None
     cause = cause_of(situation, situation.status.attempt)
-    return None if cause is None else _answer(_without_early_signs(situation, cause), cause)
+    return None if cause is None else _respond(_with_early_failures_merged(situation, cause), cause)
 
 
-def settle(situation: Situation) -> Transition | None:
-    """A stronger cause has come to light for an attempt that ended a moment ago: replace the record."""
+def reattribute(situation: Situation) -> Transition | None:
+    """Replaces the record of an attempt that ended a moment ago when a stronger cause has come to light."""
     failure = situation.last_failure
     if failure is None or (since(situation.now, failure.failed_at) >= SETTLE_SECONDS and not failure.provisional):
         return None
@@ -82,16 +83,16 @@ def settle(situation: Situation) -> Transition | None:
     cause = cause_of(situation, failure.attempt)
     if cause is None or known_reason(cause.reason).strength <= known_reason(failure.reason).strength:
         return None
-    if held and _is_our_doing(failure, cause):
+    if held and _is_own_deletion(failure, cause):
         return None
     before = _without(situation, failure)
     if held:
-        return _answer(before, cause, at=failure.failed_at)
+        return _respond(before, cause, at=failure.failed_at)
     return _correct(situation, before, cause, failure)
 
 
 def reopen(situation: Situation) -> Transition | None:
-    """The next attempt opens when its time has come and every worker has a living pod."""
+    """Opens the next attempt when its time has come and every worker has a living pod."""
     if (
         situation.status.phase != "Restarting"
         or situation.status.resizing
@@ -100,20 +101,20 @@ def reopen(situation: Situation) -> Transition | None:
         return None
     failure = situation.last_failure
     if failure is not None and failure.provisional:
-        return _give_up(_without(situation, failure), failure, _judged(situation, failure), at=failure.failed_at)
+        return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)
     if not situation.complete:
         return None
-    return open_attempt(situation, situation.everybody, "AttemptOpened")
+    return open_attempt(situation, situation.desired_workers, "AttemptOpened")
 
 
 def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
-    """The next attempt, with these workers."""
+    """Returns the transition that opens the next attempt with these workers."""
     message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
     return Transition("Starting", reason, message, _opening(situation, workers))
 
 
 def held_since(situation: Situation) -> str | None:
-    """When what the job waits for now began: its attempt, or what broke it."""
+    """Returns when that began for which the job waits now: its attempt, or what broke it."""
     status = situation.status
     failure = situation.last_failure
     if not situation.running and failure is not None and failure.attempt == status.attempt:
@@ -122,7 +123,7 @@ def held_since(situation: Situation) -> str | None:
 
 
 def restart_at(situation: Situation) -> float | None:
-    """When a waiting restart may begin. After a clock was set back nobody waits longer than was ever meant."""
+    """Returns when a waiting restart may begin. After a clock was set back no job waits longer than was ever meant."""
     failure = situation.last_failure
     if failure is not None and failure.provisional:
         wait = _settling_seconds(situation, failure.attempt)
@@ -136,21 +137,21 @@ def restart_at(situation: Situation) -> float | None:
 
 
 def advance(situation: Situation) -> Transition:
-    """Nothing decisive: pods come, ranks come up, or the job goes on waiting."""
+    """Follows the attempt where nothing decisive happened: pods come, ranks come up, or the job goes on waiting."""
     status = situation.status
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
         return waiting
     change = StatusChange()
-    if situation.slept_through:
-        # Later the kubelet's words may be forgotten: the ends never count.
-        ends = {**situation.ends_before, **situation.slept_through}
+    if situation.stalled_before_attempt:
+        # Kubernetes keeps the kubelet's Events for an hour only; these ends must never count.
+        ends = {**situation.restart_counts, **situation.stalled_before_attempt}
         change = StatusChange(pod_restart_counts=[ends.get(worker, 0) for worker in situation.workers])
     if _are_placed(situation):
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
         change = _members(situation, workers)
-    if situation.up >= set(situation.workers) and (situation.members or change):
+    if situation.up >= set(situation.workers) and (situation.worker_uids or change):
         return Transition(
             "Running",
             "AllRanksUp",
@@ -163,24 +164,24 @@ def advance(situation: Situation) -> Transition:
 
 
 def fail(situation: Situation, reason: str, message: str, change: StatusChange | None = None) -> Transition:
-    """The job is over and has failed."""
+    """Returns the transition to a job that is over and has failed."""
     ended = NO_WAIT | StatusChange(completion_time=to_text(situation.now), replacing_pod_uids=[])
     return Transition("Failed", reason, message, (change or StatusChange()) | ended)
 
 
-def _answer(situation: Situation, cause: Failure, at: str | None = None) -> Transition:
-    """A new attempt, a wait for one, or the end of the job."""
-    judgement = _judged(situation, cause)
-    if judgement.answer == "Fail":
+def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Transition:
+    """Opens a new attempt, waits for one, or ends the job."""
+    response = _response(situation, cause)
+    if response.answer == "Fail":
         if known_reason(cause.reason).strength is Strength.PEER:
-            return _wait_for_a_name(situation, cause)
-        return _give_up(situation, cause, judgement, at)
+            return _wait_for_cause(situation, cause)
+        return _fail_for(situation, cause, response, at)
     status = situation.status
-    counted = judgement.answer == "Restart"
+    counted = response.answer == "Restart"
     restarts = status.restarts + (1 if counted else 0)
     wait = delay(
         situation.spec,
-        judgement.answer,
+        response.answer,
         cause=cause,
         restarts=restarts,
         lived=since(situation.now, status.attempt_start_time),
@@ -189,97 +190,99 @@ def _answer(situation: Situation, cause: Failure, at: str | None = None) -> Tran
     change = nodes.change | StatusChange(
         restarts=restarts,
         disruptions=status.disruptions + (0 if counted else 1),
-        failures=_recording(situation, cause, counted=counted, at=at),
+        failures=_with_failure_recorded(situation, cause, counted=counted, at=at),
         next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
     )
-    told = f"attempt {cause.attempt} ended: {cause.message}"
+    message = f"attempt {cause.attempt} ended: {cause.message}"
     moving = cause.node is not None and cause.node in nodes.avoided
-    if situation.silent:
-        told += "; its pod is replaced if it stays silent"
+    if situation.unresponsive:
+        message += "; its pod is replaced if it stays silent"
     if moving:
-        told += f"; node {cause.node} is avoided from now on"
+        message += f"; node {cause.node} is avoided from now on"
     waiting: tuple[PodView, ...] = ()
     if crash_loop_backoff.is_limited(cause.reason, counted=counted):
-        waiting = crash_loop_backoff.outlasting(situation, situation.everybody, cause.attempt, situation.now + wait)
+        waiting = crash_loop_backoff.outlasting(
+            situation, situation.desired_workers, cause.attempt, situation.now + wait
+        )
     if waiting:
-        told += f"; {crash_loop_backoff.sentence(waiting)}"
+        message += f"; {crash_loop_backoff.sentence(waiting)}"
     replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
     change |= StatusChange(replacing_pod_uids=replacing)
     if wait <= 0 and situation.complete and not moving and not waiting:
-        opening = _opening(situation, situation.everybody)
-        return Transition("Starting", "AttemptOpened", told, change | opening)
+        opening = _opening(situation, situation.desired_workers)
+        return Transition("Starting", "AttemptOpened", message, change | opening)
     if wait > 0:
-        return Transition("Restarting", "BackOff", f"{told}; the next attempt waits {wait:g} s", change)
+        return Transition("Restarting", "BackOff", f"{message}; the next attempt waits {wait:g} s", change)
     if waiting:
-        return Transition("Restarting", "ReplacingPods", told, change)
-    return Transition("Restarting", "WaitingForPods", f"{told}; waiting for the pods of all workers", change)
+        return Transition("Restarting", "ReplacingPods", message, change)
+    return Transition("Restarting", "WaitingForPods", f"{message}; waiting for the pods of all workers", change)
 
 
 def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
-    """Uids of the pods that go by our own doing; those that have gone already stay known."""
-    members = frozenset(situation.members.values())
+    """Returns the uids of the pods that the operator itself replaces; those that have gone already stay known."""
+    members = frozenset(situation.worker_uids.values())
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in members]
     return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
 
 
-def _wait_for_a_name(situation: Situation, cause: Failure) -> Transition:
+def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
     silent = _silent(situation, cause.attempt)
-    whom = f"for a word of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
+    awaited = f"for a report of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
     return Transition(
         "Restarting",
         "DeterminingCause",
-        f"attempt {cause.attempt} ended: {cause.message}; waiting {whom}",
+        f"attempt {cause.attempt} ended: {cause.message}; waiting {awaited}",
         StatusChange(
-            failures=_recording(situation, cause, counted=False, provisional=True),
+            failures=_with_failure_recorded(situation, cause, counted=False, provisional=True),
             next_attempt_time=to_text(situation.now + _settling_seconds(situation, cause.attempt)),
         ),
     )
 
 
 def _settling_seconds(situation: Situation, attempt: int) -> float:
-    """How long a bystander's word alone doesn't give the job up: a node that is lost shows late."""
+    """Returns for how long a bystander's report alone doesn't end the job: a node that is lost shows late."""
     if not _silent(situation, attempt):
         return SETTLE_SECONDS
     return NODE_MONITOR_SECONDS + situation.spec.failure_policy.nodes.lost_after_seconds
 
 
 def _silent(situation: Situation, attempt: int) -> list[int]:
-    """Members that haven't said how the attempt ended for them."""
-    said = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
-    return sorted(set(situation.members) - said)
+    """Returns the workers that haven't reported how the attempt ended for them."""
+    reported = {worker for worker, report in situation.reports_of(attempt).items() if report.ended}
+    return sorted(set(situation.worker_uids) - reported)
 
 
-def _give_up(situation: Situation, cause: Failure, judgement: Judgement, at: str | None = None) -> Transition:
+def _fail_for(situation: Situation, cause: Failure, response: Response, at: str | None = None) -> Transition:
     change = StatusChange(
         restarts=situation.status.restarts,
         disruptions=situation.status.disruptions,
-        failures=_recording(situation, cause, counted=False, at=at),
+        failures=_with_failure_recorded(situation, cause, counted=False, at=at),
     )
-    reason = judgement.reason or cause.reason
-    message = f"attempt {cause.attempt} failed: {judgement.message or cause.message}"
+    reason = response.reason or cause.reason
+    message = f"attempt {cause.attempt} failed: {response.message or cause.message}"
     return fail(situation, reason, message, change)
 
 
 def _correct(situation: Situation, before: Situation, cause: Failure, failure: Failure) -> Transition:
-    """The next attempt runs already; only the record and the accounts of the one before change, or the job ends."""
-    judgement = _judged(before, cause)
-    if judgement.answer == "Fail":
-        return _give_up(before, cause, judgement, failure.failed_at)
-    counted = judgement.answer == "Restart"
+    """Corrects the record and the counts where the next attempt runs already, or ends the job."""
+    response = _response(before, cause)
+    if response.answer == "Fail":
+        return _fail_for(before, cause, response, failure.failed_at)
+    counted = response.answer == "Restart"
     change = with_failure(before, cause).change | StatusChange(
         restarts=before.status.restarts + (1 if counted else 0),
         disruptions=before.status.disruptions + (0 if counted else 1),
-        failures=_recording(before, cause, counted=counted, at=failure.failed_at),
+        failures=_with_failure_recorded(before, cause, counted=counted, at=failure.failed_at),
     )
     return Transition(situation.status.phase or "Starting", "", "", change)
 
 
-def _judged(situation: Situation, cause: Failure) -> Judgement:
-    return judge(situation.spec, cause, situation.status.restarts)
+def _response(situation: Situation, cause: Failure) -> Response:
+    return choose_response(situation.spec, cause, situation.status.restarts)
 
 
 def _without(situation: Situation, failure: Failure) -> Situation:
-    """The accounts as they were before the newest failure was recorded."""
+    """Returns the situation with the counts as they were before the newest failure was recorded."""
     status = situation.status
     uncounted = not failure.counted and not failure.provisional
     change = without_failure(situation, failure).change | StatusChange(
@@ -290,9 +293,9 @@ def _without(situation: Situation, failure: Failure) -> Situation:
     return situation.with_status(change.apply(status))
 
 
-def _without_early_signs(situation: Situation, cause: Failure) -> Situation:
+def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situation:
     """A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
-    attempt before, and this one, for which its worker had no word, never began. All of it is the one disruption."""
+    attempt before, and this one, on which its worker never reported, never began. All of it is the one disruption."""
     failure = situation.last_failure
     if known_reason(cause.reason).strength is not Strength.DISRUPTION or cause.worker in situation.reports:
         return situation
@@ -303,13 +306,13 @@ def _without_early_signs(situation: Situation, cause: Failure) -> Situation:
     return _without(situation, failure) if same else situation
 
 
-def _is_our_doing(failure: Failure, cause: Failure) -> bool:
-    """Whether a pod is gone because its worker was silent: no cause of anything."""
-    silent = is_silence(failure.reason, failure.exit_code) and cause.worker == failure.worker
+def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
+    """Returns whether a pod is gone because the operator deleted it for its silent agent: no cause of anything."""
+    silent = is_unresponsive_report(failure.reason, failure.exit_code) and cause.worker == failure.worker
     return silent and cause.reason == "PodDeleted"
 
 
-def _recording(
+def _with_failure_recorded(
     situation: Situation, cause: Failure, *, counted: bool, provisional: bool = False, at: str | None = None
 ) -> list[Failure]:
     record = {
@@ -333,8 +336,8 @@ def _opening(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
 
 
 def _are_placed(situation: Situation) -> bool:
-    """Whether the members aren't known yet, but can be: every worker has a node, and its place is known."""
-    if situation.members or situation.lacks_domains:
+    """Returns whether the attempt's pods aren't recorded yet, but can be: every worker has a node in a known place."""
+    if situation.worker_uids or situation.lacks_domains:
         return False
     return all(_has_node(situation, worker) for worker in situation.workers)
 
@@ -345,15 +348,15 @@ def _has_node(situation: Situation, worker: int) -> bool:
 
 
 def _worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Only elastic jobs and those with a topology remember them: all others train with everybody, by index."""
+    """Returns the order to remember, of elastic jobs and those with a topology: all others train with all workers."""
     spec = situation.spec
     return list(workers) if spec.elastic is not None or spec.scheduling.topology is not None else []
 
 
 def _members(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
-    """The order of the attempt's workers, their pods, and how often these have ended before."""
+    """Returns the order of the attempt's workers, their pods, and how often these have ended before."""
     pods = [situation.pods[worker] for worker in workers]
-    first = situation.status.attempt == 1 and situation.running and not situation.members
+    first = situation.status.attempt == 1 and situation.running and not situation.worker_uids
     ends = [count_ends(pod.worker_container) if pod.worker_container is not None else 0 for pod in pods]
     return StatusChange(
         worker_order=_worker_order(situation, workers),
@@ -363,7 +366,7 @@ def _members(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
 
 
 def _highest_attempt(situation: Situation) -> int:
-    """The highest attempt that any annotation of this job shows."""
+    """Returns the highest attempt that any annotation of this job shows."""
     own = [child.assignment for child in situation.observed.children if child.owner_uid == situation.job.uid]
     assignments = [*own, *(pod.assignment for pod in situation.pods.values())]
     return max((item.attempt for item in assignments if item is not None), default=0)

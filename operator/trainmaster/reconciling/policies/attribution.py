@@ -1,4 +1,4 @@
-"""Who ended an attempt, and why: one cause chosen among all that its workers and their pods say.
+"""Attribution: the cause of an attempt's end is chosen among all that its workers and their pods report.
 
 The first report is usually not the culprit's (measured: in 15 of 24 kills a bystander was faster), so time only breaks
 ties. In order: a pod that the cluster took away; an out-of-memory kill or a signal; an error of the program itself; and
@@ -38,11 +38,11 @@ _POD_REASONS: Mapping[str, str] = {
     "Shutdown": "NodeLost",
     "NodeAffinity": "NodeLost",
 }
-# What the eviction manager says of a pod that used more than it was given (kubernetes:
+# The eviction manager's message on a pod that used more than its limit (kubernetes:
 # pkg/kubelet/eviction/helpers.go); pressure on the node, not the pod's fault, reads "The node was low on resource".
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
 # Reasons whose text is the agent's own, and nothing that a program printed.
-_AGENTS_WORDS = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
+_WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
 # What speaks of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
 HARDWARE = re.compile(
     r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
@@ -54,9 +54,9 @@ MAX_LINE_CHARACTERS = 300
 
 
 def cause_of(situation: Situation, attempt: int) -> Failure | None:
-    """The cause of an attempt's end by what is known now; None while nothing speaks against the attempt."""
+    """Returns the cause of an attempt's end by what is known now; None while nothing speaks against the attempt."""
     reports = situation.reports_of(attempt)
-    lost = _lost_member(situation, attempt, reports)
+    lost = _lost_worker(situation, attempt, reports)
     if lost is not None:
         return lost
     ended = [report for report in reports.values() if report.state in ("Failed", "Stopped")]
@@ -78,11 +78,12 @@ def _weak_reason(report: Report) -> str:
     return "MasterUnreachable" if report.reason == "MasterUnreachable" else "PeerLost"
 
 
-def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Failure | None:
-    """The first member whose pod is gone, replaced, on its way out or ended as a whole, and not by our own doing."""
+def _lost_worker(situation: Situation, attempt: int, reports: Mapping[int, Report]) -> Failure | None:
+    """Returns the first worker whose pod is gone, replaced, leaving or ended as a whole, but not by the operator
+    itself."""
     if attempt not in (situation.status.attempt, situation.status.attempt - 1):
         return None
-    for worker, uid in situation.members.items():
+    for worker, uid in situation.worker_uids.items():
         report = reports.get(worker)
         if (report is not None and report.state == "Finished") or uid in situation.status.replacing_pod_uids:
             continue
@@ -90,14 +91,14 @@ def _lost_member(situation: Situation, attempt: int, reports: Mapping[int, Repor
         if pod is None or pod.uid != uid:
             gone = situation.observed.gone.get(uid)
             if gone is not None:
-                return _lost(situation, attempt, gone, _why_lost(replace(gone, deleting=True)) or "PodDeleted")
+                return _lost(situation, attempt, gone, _loss_reason(replace(gone, deleting=True)) or "PodDeleted")
             name = pod.name if pod is not None else _pod_name(situation, worker)
             message = f"pod {name} of worker {worker} is gone"
             failed_at = to_text(situation.now)
             return Failure(
                 attempt=attempt, reason="PodDeleted", message=message, worker=worker, pod=name, failed_at=failed_at
             )
-        reason = _why_lost(pod)
+        reason = _loss_reason(pod)
         if reason is not None:
             return _lost(situation, attempt, pod, reason)
     return None
@@ -115,7 +116,7 @@ def _lost(situation: Situation, attempt: int, pod: PodView, reason: str) -> Fail
     )
 
 
-def _why_lost(pod: PodView) -> str | None:
+def _loss_reason(pod: PodView) -> str | None:
     if pod.phase == "Failed" and pod.reason == "Evicted" and _OWN_LIMIT.search(pod.message):
         return "LimitExceeded"
     if pod.disruption is not None and (pod.deleting or pod.phase == "Failed"):
@@ -128,15 +129,15 @@ def _why_lost(pod: PodView) -> str | None:
 
 
 def _loss_message(pod: PodView, reason: str) -> str:
-    words = {
+    verbs = {
         "Evicted": "was evicted",
         "Preempted": "was preempted",
         "NodeLost": "lost its node",
         "LimitExceeded": "was evicted by its own fault",
     }
     where = f" on node {pod.node}" if pod.node else ""
-    said = f": {_short([pod.message])}" if pod.message else ""
-    return f"pod {pod.name} of worker {pod.worker}{where} {words.get(reason, 'was deleted')}{said}"
+    because = f": {_last_lines([pod.message])}" if pod.message else ""
+    return f"pod {pod.name} of worker {pod.worker}{where} {verbs.get(reason, 'was deleted')}{because}"
 
 
 def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
@@ -146,10 +147,10 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     who = f"worker {report.worker}"
     details = [] if report.rank is None else [f"rank {report.rank}"]
     details += [f"pod {name}"] + ([f"node {node}"] if node else [])
-    ended = _how(report, reason)
-    lines = _short(report.error.splitlines())
-    if not situation.keeps_output and reason not in _AGENTS_WORDS:
-        # Of what was printed only the word by which a node is blamed.
+    ended = _how_it_ended(report, reason)
+    lines = _last_lines(report.error.splitlines())
+    if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
+        # Of what was printed only the part that shows a failure of the node.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")
@@ -166,7 +167,7 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     )
 
 
-def _how(report: Report, reason: str) -> str:
+def _how_it_ended(report: Report, reason: str) -> str:
     code = "" if report.exit_code is None else f" with exit code {report.exit_code}"
     match reason:
         case "OOMKilled":
@@ -194,10 +195,10 @@ def _how(report: Report, reason: str) -> str:
     return f"ended{code}"
 
 
-def _short(lines: Iterable[str]) -> str:
-    """The last lines that say something, on one line."""
-    told = [line.strip()[:MAX_LINE_CHARACTERS] for line in lines if line.strip()]
-    return " | ".join(told[-MAX_ERROR_LINES:])
+def _last_lines(lines: Iterable[str]) -> str:
+    """Returns the last lines that aren't empty, on one line."""
+    last = [line.strip()[:MAX_LINE_CHARACTERS] for line in lines if line.strip()]
+    return " | ".join(last[-MAX_ERROR_LINES:])
 
 
 def _pod_name(situation: Situation, worker: int) -> str | None:

@@ -1,10 +1,10 @@
-"""The kubelet's crash back-off: whose container it keeps waiting for longer than a new pod takes.
+"""The kubelet's crash back-off keeps some containers waiting for longer than a new pod takes.
 
 Where no stream is connected, every failure is reported by a container's exit. The kubelet starts a container again at
 once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff), and forgets
 that after ten minutes of running. It counts by the pod's uid and the container, so a new pod begins at nought.
 
-Only exits of the sure way are looked at: the termination message is a report of an attempt that is over. Whatever else
+Only exits that report are considered: the termination message is a report of an attempt that is over. Whatever else
 keeps a container from running (an image, a command, an agent that dies by itself) is the kubelet's to slow down.
 """
 
@@ -22,11 +22,11 @@ FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 # A container that ran for so long starts again at once.
 FORGIVEN_AFTER = 600.0
 # `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
-_WORDS = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
+_MESSAGE = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
 
 
 def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins: float) -> tuple[PodView, ...]:
-    """Pods of `workers` that new ones would overtake (`settings.replace_after_seconds`).
+    """Returns the pods of `workers` that new ones would overtake (`settings.replace_after_seconds`).
 
     `ended` is the newest attempt that is over: only its reports, and earlier ones, count. `begins`: when the next
     attempt may open at the earliest.
@@ -45,7 +45,7 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
 
 
 def is_limited(reason: str, *, counted: bool) -> bool:
-    """Whether something ends a row of such failures: the budget, or that they aren't the job's.
+    """Returns whether something ends a row of such failures: the budget, or that they aren't the job's.
 
     What a rule ignores could go on for ever, so there the kubelet's back-off is left as it is.
     """
@@ -53,12 +53,12 @@ def is_limited(reason: str, *, counted: bool) -> bool:
 
 
 def sentence(pods: Iterable[PodView]) -> str:
-    """Who is replaced, for a person."""
+    """Returns the part of a message that names the pods that are replaced."""
     return f"replacing {listed([pod.name for pod in pods])}, which the kubelet's crash back-off would keep waiting"
 
 
 def _has_told(pod: PodView, ended: int) -> bool:
-    """Whether the pod's container waits because its agent has reported, by exiting, an attempt that is over."""
+    """Returns whether the pod's container waits because its agent has reported, by exiting, an attempt that is over."""
     container = pod.worker_container
     if container is None or container.state == "running" or not is_alive(pod):
         return False
@@ -68,9 +68,9 @@ def _has_told(pod: PodView, ended: int) -> bool:
 
 
 def _starts_at(container: ContainerView | None, now: float) -> float:
-    """When the kubelet starts a container again, by its words or by what it is known to do.
+    """Returns when the kubelet starts a container again, by its own message or by what it is known to do.
 
-    It only shows CrashLoopBackOff at its next look at the pod, often when the wait is almost over (recorded on
+    It only shows CrashLoopBackOff at its next sync of the pod, often when the wait is almost over (recorded on
     Kubernetes 1.36, local/tests/data/kubernetes-pods.jsonl), so the number of restarts has to do before that.
     """
     end = latest_end(container)
@@ -80,9 +80,9 @@ def _starts_at(container: ContainerView | None, now: float) -> float:
     if container.state == "waiting":
         if container.reason != "CrashLoopBackOff":
             return now
-        told = _WORDS.search(container.message)
-        if told is not None:
-            hours, minutes, seconds = (float(part or 0) for part in told.groups())
+        shown = _MESSAGE.search(container.message)
+        if shown is not None:
+            hours, minutes, seconds = (float(part or 0) for part in shown.groups())
             return finished + 3600 * hours + 60 * minutes + seconds
     if end.started_at is not None and finished - end.started_at >= FORGIVEN_AFTER:
         return now

@@ -9,7 +9,7 @@ from trainmaster.reconciling.transition import Transition
 
 
 def active_deadline(situation: Situation) -> Transition | None:
-    """The job was active for too long; suspended time doesn't count."""
+    """Fails a job that was active for too long; suspended time doesn't count."""
     limit = situation.spec.run_policy.active_deadline_seconds
     if limit is None or situation.status.phase == "Suspended" or active_seconds(situation) < limit:
         return None
@@ -17,7 +17,7 @@ def active_deadline(situation: Situation) -> Transition | None:
 
 
 def active_deadline_at(situation: Situation) -> float | None:
-    """When the deadline passes if nothing changes."""
+    """Returns when the deadline passes if nothing changes."""
     limit = situation.spec.run_policy.active_deadline_seconds
     status = situation.status
     if limit is None or status.phase == "Suspended" or status.start_time is None or situation.terminal:
@@ -26,7 +26,7 @@ def active_deadline_at(situation: Situation) -> float | None:
 
 
 def expires_at(situation: Situation) -> float | None:
-    """When a finished job is to be deleted; None if never."""
+    """Returns when a finished job is to be deleted; None if never."""
     ttl = situation.spec.run_policy.ttl_seconds_after_finished
     ended = to_seconds(situation.status.completion_time)
     if ttl is None or ended is None or not situation.terminal:

@@ -21,10 +21,10 @@ GROW_AFTER = 10.0
 
 
 def resize(situation: Situation) -> Transition | None:
-    """Stop the ranks with a checkpoint, because the group shall be another one and can be."""
+    """Stops the ranks with a checkpoint, because the group shall be another one and can be."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    current, wanted = set(situation.workers), set(situation.everybody)
+    current, wanted = set(situation.workers), set(situation.desired_workers)
     if current == wanted:
         return None
     if not current - wanted and not _can_grow(situation):
@@ -35,28 +35,28 @@ def resize(situation: Situation) -> Transition | None:
 
 
 def reopen_resized(situation: Situation) -> Transition | None:
-    """The ranks have left (or had their time): open with whoever is there."""
+    """Opens the next attempt with the workers that are there when the ranks have left, or had their time."""
     if situation.status.phase != "Restarting" or not situation.status.resizing:
         return None
     waiting = situation.now < (restart_at(situation) or 0.0)
     if waiting and not all(_has_left(situation, worker) for worker in situation.workers):
         return None
-    able = able_workers(situation)
+    able = scheduled_workers(situation)
     return open_attempt(situation, able, "Resized") if _is_enough(situation, able) else None
 
 
 def shrink(situation: Situation) -> Transition | None:
-    """Open with fewer, because somebody's pod has had no node for too long."""
+    """Opens the next attempt with fewer workers, because a worker's pod has had no node for too long."""
     if situation.spec.elastic is None or situation.status.phase not in ("Pending", "Starting", "Restarting"):
         return None
     failure = situation.last_failure
     if failure is not None and failure.provisional and failure.attempt == situation.status.attempt:
         # Whether the job goes on at all is still being found out.
         return None
-    if situation.silent:
+    if situation.unresponsive:
         # Its pod is deleted in a moment: then it isn't able.
         return None
-    able = able_workers(situation)
+    able = scheduled_workers(situation)
     if situation.running and set(able) == set(situation.workers):
         return None
     due = max(shrink_at(situation), restart_at(situation) or 0.0)
@@ -66,23 +66,23 @@ def shrink(situation: Situation) -> Transition | None:
 
 
 def shrink_at(situation: Situation) -> float:
-    """When a worker that isn't there is left out."""
+    """Returns when a worker that isn't there is left out."""
     waited = since(situation.now, held_since(situation))
     return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
 
 
 def grow_at(situation: Situation) -> float | None:
-    """When the job could grow, while it is smaller than it should be."""
+    """Returns when the job could grow, while it is smaller than it should be."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    if set(situation.workers) == set(situation.everybody):
+    if set(situation.workers) == set(situation.desired_workers):
         return None
     return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
 
 
-def able_workers(situation: Situation) -> tuple[int, ...]:
-    """Workers whose pods live on a node, in rank order."""
-    pods = ((worker, situation.pods.get(worker)) for worker in situation.everybody)
+def scheduled_workers(situation: Situation) -> tuple[int, ...]:
+    """Returns the workers whose pods live on a node, in rank order."""
+    pods = ((worker, situation.pods.get(worker)) for worker in situation.desired_workers)
     return tuple(
         worker
         for worker, pod in pods
@@ -91,17 +91,17 @@ def able_workers(situation: Situation) -> tuple[int, ...]:
 
 
 def _can_grow(situation: Situation) -> bool:
-    """Whether every worker's container runs, and the attempt has run long enough."""
+    """Returns whether every worker's container runs, and the attempt has run long enough."""
     at = grow_at(situation)
     if at is None or situation.now < at or situation.status.phase != "Running":
         return False
     containers = [
         situation.pods[worker].worker_container
-        for worker in situation.everybody
+        for worker in situation.desired_workers
         if worker in situation.pods and is_alive(situation.pods[worker])
     ]
     running = [container for container in containers if container is not None and container.state == "running"]
-    return len(running) == len(situation.everybody)
+    return len(running) == len(situation.desired_workers)
 
 
 def _has_left(situation: Situation, worker: int) -> bool:

@@ -18,7 +18,7 @@ PAUSE_AFTER_SHORT_LIFE = 5.0
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Response:
     """Restart: counts. Ignore: doesn't count. Fail: the job is over, with this reason and sentence."""
 
     answer: Answer
@@ -26,24 +26,24 @@ class Judgement:
     message: str = ""
 
 
-def judge(spec: JobSpec, cause: Failure, restarts: int) -> Judgement:
-    """What follows from a cause, when so many restarts have been counted before it."""
+def choose_response(spec: JobSpec, cause: Failure, restarts: int) -> Response:
+    """Returns the response to a failure when so many restarts have been counted before it."""
     if known_reason(cause.reason).strength is Strength.DISRUPTION:
-        return Judgement("Ignore")
+        return Response("Ignore")
     policy = spec.failure_policy
     rule = next((rule for rule in policy.rules if _matches(rule, cause)), None)
     answer = _answer(spec, cause, rule)
     if answer == "Fail":
         why = " (failurePolicy.rules)" if rule is not None else ""
-        return Judgement("Fail", cause.reason, f"{cause.message}{why}")
+        return Response("Fail", cause.reason, f"{cause.message}{why}")
     if answer == "Restart" and restarts >= policy.max_restarts:
         used = f"no restart is left (failurePolicy.maxRestarts is {policy.max_restarts})"
-        return Judgement("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
-    return Judgement(answer)
+        return Response("Fail", "MaxRestartsExceeded", f"{cause.message}; {used}")
+    return Response(answer)
 
 
 def delay(spec: JobSpec, answer: Literal["Restart", "Ignore"], *, cause: Failure, restarts: int, lived: float) -> float:
-    """Seconds to wait before the next attempt; `restarts` includes the one that is waited for.
+    """Returns the seconds to wait before the next attempt; `restarts` includes the one that is waited for.
 
     Restarts that count follow `failurePolicy.backoff`; others begin at once, unless a rule ignores what fails at once.
     """

@@ -65,16 +65,16 @@ def forgive(situation: Situation) -> StatusChange:
 
 
 def move_workers(situation: Situation) -> tuple[DeletePod, ...]:
-    """Delete the pods that shall come back on another node."""
+    """Returns the deletions of the pods that are to come back on another node."""
     return tuple(
         DeletePod(PodRef(pod.name, pod.uid), f"node {pod.node} is avoided after too many failures")
         for pod in situation.pods.values()
-        if pod.uid in situation.to_move and not pod.deleting
+        if pod.uid in situation.moving and not pod.deleting
     )
 
 
 def _can_be_the_machine(failure: Failure) -> bool:
-    """Whether the machine can have caused a failure."""
+    """Returns whether the machine can have caused a failure."""
     if failure.reason == "Error":
         # An exception is the program's, unless it speaks of the machine.
         return HARDWARE.search(failure.message) is not None

@@ -2,7 +2,8 @@
 
 The operator plays the part that Kueue's own integrations play for a Job (pkg/controller/jobframework):
 
-- it makes the Workload, starts when that is admitted, and says on it when all pods are ready and when the job is over;
+- it makes the Workload, starts when that is admitted, and reports on it when all pods are ready and when the job is
+  over;
 - an eviction (preemption, a stopped queue, `spec.active: false`) suspends the job: SIGTERM, a checkpoint, no pods. When
   the last pod is gone the quota is given back, and Kueue queues the Workload again;
 - a job that asks for another number of workers gets a new Workload, because one that holds quota can't be changed.
@@ -27,14 +28,14 @@ from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import scheduler_of
 from trainmaster.wire.names import HASH_ANNOTATION
 
-# Evictions after which the Workload goes straight back into its queue. Of all others Kueue itself says when, by the
+# Evictions after which the Workload goes straight back into its queue. Of all others Kueue itself decides when, by the
 # reason that it finds in `Requeued`: its back-off is over (AdmissionCheck, PodsReadyTimeout), the queue is open again,
 # it was activated again (Kueue 0.15 to 0.18: pkg/controller/jobframework/reconciler.go, pkg/controller/core).
 _QUEUED_AGAIN = frozenset({"Preempted", "NodeFailures"})
 
 
 def queued(situation: Situation) -> Transition | None:
-    """Hold the job while it isn't admitted."""
+    """Holds the job while Kueue hasn't admitted it."""
     if scheduler_of(situation.spec) != "kueue" or situation.asked is None:
         return None
     workload = admission(situation.job, situation.asked, situation.observed)
@@ -42,14 +43,14 @@ def queued(situation: Situation) -> Transition | None:
     if workload is not None and (started or not missing_flavors(workload, situation.observed)):
         return None
     if workload is None and started and _is_unknown(situation):
-        # Nobody has looked yet, or nobody can: that is no reason to stop what trains.
+        # It hasn't been listed yet, or can't be: that is no reason to stop what trains.
         return None
     change = NO_WAIT | StatusChange(replacing_pod_uids=[])
     return Transition("Suspended", "Queued", _why(situation, workload), change)
 
 
 def workload_actions(situation: Situation) -> Iterator[Action]:
-    """What is done to the Workload."""
+    """Returns the actions on the job's Workload."""
     asked = situation.asked
     if scheduler_of(situation.spec) != "kueue" or asked is None:
         return
@@ -69,7 +70,7 @@ def workload_actions(situation: Situation) -> Iterator[Action]:
             yield _report(child, WorkloadCondition("Finished", True, phase, f"the job has {phase.lower()}"))
         return
     if situation.spec.run_policy.suspend or not is_as_asked(situation.job, asked, workload):
-        # A new one would be active: who has deactivated it, or Kueue itself, says when the job may queue again.
+        # A new one would be active: who has deactivated it, or Kueue itself, decides when the job may queue again.
         if gone and workload.active:
             yield DeleteChild(child.kind, child.name, child.uid)
         if workload.active:
@@ -115,7 +116,7 @@ def _are_ready(situation: Situation) -> bool:
 
 
 def _is_unknown(situation: Situation) -> bool:
-    """Whether the Workload may be there although it isn't known."""
+    """Returns whether the Workload may be there although it isn't known."""
     absent = workload_child(situation.job, situation.observed) is None
     return absent and WORKLOAD_KIND not in situation.observed.listed
 
@@ -126,7 +127,7 @@ def _lacks_priority(situation: Situation) -> bool:
 
 
 def _why(situation: Situation, workload: WorkloadView | None) -> str:
-    """What the job waits for, in Kueue's own words where it has some."""
+    """Returns the message on what the job waits for, with Kueue's own message where there is one."""
     queue = situation.spec.scheduling.queue
     if workload is not None:
         return (

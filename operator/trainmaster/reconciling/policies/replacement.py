@@ -1,5 +1,4 @@
-"""Pods that are replaced because the kubelet's crash back-off would outlast a new one (`crash_loop_backoff`
-says which).
+"""Pods whose container the kubelet's crash back-off would keep waiting are replaced (`crash_loop_backoff` finds them).
 
 It is a part of the restart that is under way: the attempt is held, `status.replacingPodUIDs` names the pods, they are
 deleted, and the one next attempt opens when the new ones are there. It costs neither a restart nor a disruption.
@@ -15,7 +14,7 @@ from trainmaster.reconciling.transition import StatusChange, Transition
 
 
 def replace(situation: Situation) -> Transition | None:
-    """A worker's exit came to light after its attempt was answered.
+    """Replaces the pod of a worker whose exit came to light after its attempt was answered.
 
     While the next one isn't open, the pod is replaced with the others. Where it is open already, with that pod as a
     member, its ranks wait for it in vain: it is held, and another one opens in its place.
@@ -28,7 +27,7 @@ def replace(situation: Situation) -> Transition | None:
     ):
         return None
     if status.phase == "Restarting" and not status.resizing and not status.scheduling_backoff:
-        ended, workers = status.attempt, situation.everybody
+        ended, workers = status.attempt, situation.desired_workers
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers
     else:
@@ -43,9 +42,9 @@ def replace(situation: Situation) -> Transition | None:
 
 
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Delete the pods whose containers still wait; their StatefulSet makes new ones."""
+    """Returns the deletions of the pods whose containers still wait; their StatefulSet makes new ones."""
     return tuple(
         DeletePod(PodRef(pod.name, pod.uid), "the kubelet's crash back-off would keep its container waiting")
         for pod in situation.pods.values()
-        if pod.uid in situation.backing_off
+        if pod.uid in situation.crash_looping
     )

@@ -13,7 +13,7 @@ import zlib
 
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import held_since, restart_at
-from trainmaster.reconciling.policies.elastic import able_workers
+from trainmaster.reconciling.policies.elastic import scheduled_workers
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.transition import StatusChange, Transition
 
@@ -25,7 +25,7 @@ FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
 
 
 def begin(situation: Situation) -> Transition | None:
-    """Scale a job to zero that holds only a part of its nodes, and wait."""
+    """Scales a job to zero that holds only a part of its nodes, and waits."""
     due = begins_at(situation)
     if due is None or situation.now < due:
         return None
@@ -34,8 +34,10 @@ def begin(situation: Situation) -> Transition | None:
     first, longest = min(FIRST_WAIT, FIRST_SHARE * startup), min(LONGEST_WAIT, LONGEST_SHARE * startup)
     wait = min(first * 2.0 ** min(times - 1, 10), longest) * (1 + _jitter(situation, "wait", times))
     shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
-    missing = len(situation.everybody) - len(able_workers(situation))
-    message = f"{missing} of {len(situation.everybody)} workers found no node; the others leave theirs for {shown} s"
+    missing = len(situation.desired_workers) - len(scheduled_workers(situation))
+    message = (
+        f"{missing} of {len(situation.desired_workers)} workers found no node; the others leave theirs for {shown} s"
+    )
     until = to_text(situation.now + wait)
     return Transition(
         "Restarting",
@@ -46,7 +48,7 @@ def begin(situation: Situation) -> Transition | None:
 
 
 def retry(situation: Situation) -> Transition | None:
-    """Ask for all pods once more when the wait is over."""
+    """Asks for all pods once more when the wait is over."""
     if not situation.status.scheduling_backoff:
         return None
     if situation.now < (restart_at(situation) or 0.0):
@@ -62,7 +64,7 @@ def begins_at(situation: Situation) -> float | None:
     if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
         return None
     unschedulable = [pod for pod in situation.pods.values() if is_alive(pod) and pod.node is None and pod.unschedulable]
-    if not unschedulable or not able_workers(situation):
+    if not unschedulable or not scheduled_workers(situation):
         return None
     began = situation.now - since(situation.now, held_since(situation))
     again = to_seconds(status.next_attempt_time)

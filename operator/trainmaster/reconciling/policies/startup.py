@@ -1,4 +1,4 @@
-"""Starting up: what keeps workers from it, in the scheduler's and the kubelet's own words, and for how long.
+"""Starting up: what keeps workers from it, in the messages of scheduler and kubelet, and for how long.
 
 Nothing waits for ever holding GPUs: when not all ranks are up `startupSeconds` after their attempt was opened, the job
 fails with the most telling trouble. What time can't heal (a name that is no image, a program that isn't there) fails it
@@ -49,24 +49,24 @@ _ORDER = (
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """Something that keeps a worker from starting. `hopeless`: waiting can't heal it."""
+class StartProblem:
+    """Something that keeps a worker from starting. `is_unrecoverable`: waiting can't mend it."""
 
     reason: str
     message: str
-    hopeless: bool = False
+    is_unrecoverable: bool = False
 
 
-def hopeless(situation: Situation) -> Transition | None:
-    """Fail at once for what time can't heal."""
+def unrecoverable(situation: Situation) -> Transition | None:
+    """Fails the job at once for what time can't mend."""
     if not _is_starting(situation):
         return None
-    trouble = next((item for item in troubles(situation) if item.hopeless), None)
+    trouble = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
     return None if trouble is None else fail(situation, trouble.reason, trouble.message)
 
 
 def deadline(situation: Situation) -> Transition | None:
-    """Fail when not all ranks are up in time, with the reason why."""
+    """Fails the job when not all ranks are up in time, with the reason why."""
     due = due_at(situation)
     if due is None or situation.now < due:
         return None
@@ -74,14 +74,14 @@ def deadline(situation: Situation) -> Transition | None:
     gang = situation.spec.scheduling.gang
     if gang is not None and waits_for_nodes(situation):
         limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
-    trouble = worst(situation)
+    trouble = most_telling(situation)
     if trouble is not None:
         return fail(situation, trouble.reason, f"{limit}: {trouble.message}")
     return fail(situation, "StartupDeadlineExceeded", f"{limit}: {_missing(situation)}")
 
 
 def due_at(situation: Situation) -> float | None:
-    """When the job fails for not being up; None while that can't happen."""
+    """Returns when the job fails for not being up; None while that can't happen."""
     if not _is_starting(situation):
         return None
     status = situation.status
@@ -95,13 +95,13 @@ def due_at(situation: Situation) -> float | None:
     return max(known) + situation.spec.failure_policy.startup_seconds
 
 
-def worst(situation: Situation) -> Trouble | None:
-    """The most telling of the troubles."""
-    return min(troubles(situation), key=lambda trouble: _ORDER.index(trouble.reason), default=None)
+def most_telling(situation: Situation) -> StartProblem | None:
+    """Returns the most telling of the problems."""
+    return min(start_problems(situation), key=lambda trouble: _ORDER.index(trouble.reason), default=None)
 
 
-def troubles(situation: Situation) -> Iterator[Trouble]:
-    """All that keeps workers from starting."""
+def start_problems(situation: Situation) -> Iterator[StartProblem]:
+    """Returns all that keeps workers from starting."""
     yield from _children(situation)
     for worker in situation.workers:
         pod = situation.pods.get(worker)
@@ -113,47 +113,49 @@ def _is_starting(situation: Situation) -> bool:
     return situation.status.phase in ("Pending", "Starting", "Restarting")
 
 
-def _children(situation: Situation) -> Iterator[Trouble]:
+def _children(situation: Situation) -> Iterator[StartProblem]:
     for problem in situation.observed.refused_writes:
         reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
         if "exceeded quota" in problem.message:
             reason = "QuotaExceeded"
-        yield Trouble(reason, f"{problem.action} was refused ({problem.reason}): {problem.message}")
+        yield StartProblem(reason, f"{problem.action} was refused ({problem.reason}): {problem.message}")
 
 
-def _pod(pod: PodView) -> Iterator[Trouble]:
+def _pod(pod: PodView) -> Iterator[StartProblem]:
     if pod.unschedulable is not None and pod.node is None:
-        yield Trouble("Unschedulable", f"pod {pod.name} can't be scheduled: {pod.unschedulable}")
+        yield StartProblem("Unschedulable", f"pod {pod.name} can't be scheduled: {pod.unschedulable}")
     for container in pod.init_containers:
         yield from _container(pod, container)
         end = latest_end(container)
         if end is not None and end.exit_code != 0 and end.reason not in START_FAILURES and container.state != "running":
-            said = f": {end.message}" if end.message else ""
-            yield Trouble(
+            details = f": {end.message}" if end.message else ""
+            yield StartProblem(
                 "InitFailed",
-                f"init container {container.name} of pod {pod.name} ended with exit code {end.exit_code}{said}",
+                f"init container {container.name} of pod {pod.name} ended with exit code {end.exit_code}{details}",
             )
     if pod.worker_container is not None:
         yield from _container(pod, pod.worker_container)
 
 
-def _container(pod: PodView, container: ContainerView) -> Iterator[Trouble]:
+def _container(pod: PodView, container: ContainerView) -> Iterator[StartProblem]:
     where = f"container {container.name} of pod {pod.name}"
     end = latest_end(container)
     if container.state != "running" and end is not None and end.reason in ("StartError", "ContainerCannotRun"):
-        yield Trouble("LaunchError", f"{where} couldn't be started: {end.message or container.message}", hopeless=True)
+        yield StartProblem(
+            "LaunchError", f"{where} couldn't be started: {end.message or container.message}", is_unrecoverable=True
+        )
     elif container.state == "waiting":
-        said = f"{container.reason}: {container.message}" if container.message else container.reason
+        details = f"{container.reason}: {container.message}" if container.message else container.reason
         if container.reason == "InvalidImageName":
-            yield Trouble("InvalidImageName", f"{where}: {said}", hopeless=True)
+            yield StartProblem("InvalidImageName", f"{where}: {details}", is_unrecoverable=True)
         elif container.reason in _IMAGE:
-            yield Trouble("ImagePull", f"{where}: {said}")
+            yield StartProblem("ImagePull", f"{where}: {details}")
         elif container.reason in _CREATE:
-            yield Trouble("CreateContainer", f"{where}: {said}")
+            yield StartProblem("CreateContainer", f"{where}: {details}")
 
 
 def _missing(situation: Situation) -> str:
-    """Who isn't up, where nobody says why."""
+    """Returns the message that names the workers that aren't up, where nothing says why."""
     names = {
         worker: f"{group.set_name}-{worker}"
         for group in worker_layout(situation.identity, situation.spec)
@@ -161,13 +163,13 @@ def _missing(situation: Situation) -> str:
     }
     absent = [names[worker] for worker in situation.workers if worker not in situation.pods]
     if absent:
-        return f"{listed(absent)} {_verb(absent)} not created; `kubectl describe statefulset` tells why"
+        return f"{listed(absent)} {_verb(absent)} not created; `kubectl describe statefulset` shows why"
     down = [names[worker] for worker in situation.workers if worker not in situation.up]
     waiting = [name for worker, name in names.items() if name in down and not _container_runs(situation, worker)]
     if waiting:
-        return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` tells why"
+        return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` shows why"
     if down:
-        return f"the ranks of {listed(down)} {_verb(down)} not up; `kubectl logs {down[0]}` tells why"
+        return f"the ranks of {listed(down)} {_verb(down)} not up; `kubectl logs {down[0]}` shows why"
     return "unknown"
 
 

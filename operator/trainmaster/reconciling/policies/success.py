@@ -8,7 +8,7 @@ from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 
 
 def success(situation: Situation) -> Transition | None:
-    """The current attempt is done. True also while it is being stopped: ended with 0 is ended with 0."""
+    """Ends the job when the attempt is done, also while it is being stopped: ended with 0 is ended with 0."""
     if situation.status.attempt == 0 or not situation.workers:
         return None
     finished = situation.finished

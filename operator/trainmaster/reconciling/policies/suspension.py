@@ -12,7 +12,7 @@ from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
 
 
 def suspend(situation: Situation) -> Transition | None:
-    """The job shall not run."""
+    """Suspends the job while `runPolicy.suspend` is true."""
     if not situation.spec.run_policy.suspend:
         return None
     message = "runPolicy.suspend is true; set it to false to go on"
@@ -20,7 +20,7 @@ def suspend(situation: Situation) -> Transition | None:
 
 
 def resume(situation: Situation) -> Transition | None:
-    """The job shall run again. One that never ran is created as any other."""
+    """Resumes a suspended job. One that never ran is created as any other."""
     status = situation.status
     if status.phase != "Suspended" or status.attempt == 0:
         return None

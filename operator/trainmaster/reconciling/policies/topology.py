@@ -2,7 +2,7 @@
 
 Rings and trees of collectives follow the ranks, so neighbours should be near. Where a worker runs is only known once
 its pod has a node, so the ranks of such a job are held (attempt 0) until all pods have theirs and the nodes' labels
-have been read, and then attempt 1 is told in its order. A node that can't be read, or has no such label, is in no
+have been read, and then attempt 1 is published in its order. A node that can't be read, or has no such label, is in no
 domain.
 """
 
@@ -12,7 +12,7 @@ from trainmaster.reconciling.observed.situation import Situation
 
 
 def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, ...]:
-    """The workers by domain: the domain of the lowest index first, in each by index, those without one at the end."""
+    """Returns the workers by domain: that of the lowest index first, in each by index, those without one at the end."""
     if situation.spec.scheduling.topology is None:
         return workers
     domains = {worker: _domain(situation, worker) for worker in workers}
@@ -31,13 +31,13 @@ def in_rank_order(situation: Situation, workers: tuple[int, ...]) -> tuple[int, 
 
 
 def is_unordered(situation: Situation) -> bool:
-    """Whether the first attempt's order isn't known yet, so that its ranks are to wait."""
+    """Returns whether the first attempt's order isn't known yet, so that its ranks are to wait."""
     status = situation.status
     return (
         situation.spec.scheduling.topology is not None
         and status.attempt <= 1
         and status.phase in (None, "Pending")
-        and not situation.members
+        and not situation.worker_uids
     )
 
 

@@ -16,7 +16,7 @@ MAX_MESSAGE_CHARACTERS = 2_000
 
 
 def condition(conditions: Sequence[Condition], name: str) -> Condition | None:
-    """The condition of that type."""
+    """Returns the condition of that type."""
     return next((item for item in conditions if item.type == name), None)
 
 
@@ -30,7 +30,7 @@ def with_condition(
     now: float,
     generation: int,
 ) -> list[Condition]:
-    """The conditions with one set, in its place or at the end."""
+    """Returns the conditions with one set, in its place or at the end."""
     old = condition(conditions, name)
     new = Condition(
         type=name,

@@ -1,4 +1,4 @@
-"""What a person wants to know once, derived from the change of the status: a repeated decision tells nothing."""
+"""The events of a job follow from the change of its status, so a repeated decision publishes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.reconciling.status.conditions import condition
 
 
 def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tuple[JobEvent, ...]:
-    """The events of a transition, in the order of what happened."""
+    """Returns the events of a transition, in the order of what happened."""
     return tuple(_events(old, new, spec))
 
 
@@ -26,7 +26,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
             yield JobEvent("Normal", "Admitted", "Kueue has admitted the job")
         else:
             yield JobEvent("Normal", "Resumed", "The job goes on")
-    # The first attempt is what applying the job asks for: its pods say enough, and a write until they exist is saved.
+    # The first attempt is what applying the job asks for: its pods show enough, and a write until they exist is saved.
     if new.attempt > max(old.attempt, 1):
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
     for name, before, after in (
@@ -83,7 +83,7 @@ def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     for node in sorted(set(new.avoided_nodes) - set(old.avoided_nodes)):
         times = new.node_failures.get(node, 0)
         message = (
-            f"Node {node} is blamed for {times} failure{'' if times == 1 else 's'} of this job, so its pods avoid it; "
+            f"Node {node} may have caused {times} failure{'' if times == 1 else 's'} of this job, so pods avoid it; "
             "failurePolicy.nodes.quarantineAfter: 0 forgives all nodes"
         )
         yield JobEvent("Warning", "NodeAvoided", message)
@@ -92,7 +92,7 @@ def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 
 def _trouble(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
-    """Something began to keep workers from starting."""
+    """Yields the event for something that began to keep workers from starting."""
     before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
     if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:
         return

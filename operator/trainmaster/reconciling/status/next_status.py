@@ -9,7 +9,7 @@ from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, Work
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.reconciling.policies.quarantine import forgive
-from trainmaster.reconciling.policies.startup import worst
+from trainmaster.reconciling.policies.startup import most_telling
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
@@ -20,8 +20,8 @@ from trainmaster.wire.names import JOB_UID_LABEL
 INVALID_SPEC = "InvalidSpec"
 
 
-def report(situation: Situation, transition: Transition) -> JobStatus:
-    """The job's status after a transition."""
+def next_status(situation: Situation, transition: Transition) -> JobStatus:
+    """Returns the job's status after a transition."""
     is_over = transition.phase in TERMINAL_PHASES
     change = (
         transition.change
@@ -45,7 +45,8 @@ def report(situation: Situation, transition: Transition) -> JobStatus:
 
 
 def rejected(job: Job, now: float) -> JobStatus:
-    """A spec that can't be run. Whatever was started before stays as it is, and a corrected spec goes on from there."""
+    """Returns the status for a spec that can't be run. What was started stays, and a corrected spec goes on from
+    there."""
     message, generation = job.invalid or "the spec can't be read", job.generation
     conditions = with_condition(
         job.status.conditions, "Accepted", "False", INVALID_SPEC, message, now=now, generation=generation
@@ -63,7 +64,7 @@ def rejected(job: Job, now: float) -> JobStatus:
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
-    """A job whose past can't be read: one condition says so, and nothing else is touched."""
+    """Returns the status of a job whose past can't be read: one condition says so, and nothing else is touched."""
     conditions = with_condition(
         job.status.conditions,
         "Accepted",
@@ -83,8 +84,8 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     up = frozenset() if opened else situation.up - finished
     failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
     return WorkerCounts(
-        desired=len(situation.everybody),
-        created=len(set(alive) & set(situation.everybody)),
+        desired=len(situation.desired_workers),
+        created=len(set(alive) & set(situation.desired_workers)),
         running=len((up - failed) & set(alive)) if transition.phase in RUN_PHASES else 0,
         finished=len(finished),
     )
@@ -121,13 +122,13 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
 
 
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
-    """Reason and message of the Running condition: what keeps workers from starting, before anything else."""
+    """Returns reason and message of the Running condition: what keeps workers from starting, before anything else."""
     before = condition(situation.status.conditions, "Running")
     waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
-    trouble = worst(situation) if waits else None
+    trouble = most_telling(situation) if waits else None
     if trouble is not None:
         if before is not None and before.reason == trouble.reason:
-            # The kubelet's words change back and forth with every try; the first ones say it.
+            # The kubelet's message changes back and forth with every try; the first one is enough.
             return before.reason, before.message
         return trouble.reason, trouble.message
     if transition.reason:

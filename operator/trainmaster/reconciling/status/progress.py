@@ -9,7 +9,7 @@ from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.wire.progress import RankProgress
 
-# Status is told at most this often; `kubectl get -w` stays readable and the API server idle.
+# Seconds between two writes of progress alone; `kubectl get -w` stays readable and the API server idle.
 INTERVAL = 5.0
 
 
@@ -28,7 +28,7 @@ def newest_progress(situation: Situation) -> Progress | None:
     """Returns the progress with the newest report of the current attempt."""
     old = situation.status.progress
     observed, attempt = situation.observed, situation.status.attempt
-    ranks = {rank: told for told_by in observed.progress.values() for rank, told in told_by.items()}
+    ranks = {rank: found for by_worker in observed.progress.values() for rank, found in by_worker.items()}
     at = observed.progress_at
     if observed.progress_attempt != attempt or not ranks or at is None:
         return old
@@ -37,46 +37,46 @@ def newest_progress(situation: Situation) -> Progress | None:
         old = Progress()
     elif old.reported_at == reported_at:
         return old
-    lead = _lead(ranks)
-    samples = [told.samples_per_second for told in ranks.values() if told.samples_per_second is not None]
+    first = _first_rank(ranks)
+    samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
     is_same_attempt = old.attempt == attempt
     return Progress(
         attempt=attempt,
-        step=old.step if lead.step is None and is_same_attempt else lead.step,
+        step=old.step if first.step is None and is_same_attempt else first.step,
         furthest_step=old.furthest_step,
-        total_steps=lead.total_steps,
-        epoch=lead.epoch,
-        loss=_readable(lead.loss),
+        total_steps=first.total_steps,
+        epoch=first.epoch,
+        loss=_readable(first.loss),
         samples_per_second=_finite(sum(samples)) if samples else None,
-        eta_seconds=_eta(lead),
-        section=lead.section,
+        eta_seconds=_eta(first),
+        section=first.section,
         data_seconds=old.data_seconds if is_same_attempt else None,
         checkpoint_seconds=old.checkpoint_seconds if is_same_attempt else None,
         evaluate_seconds=old.evaluate_seconds if is_same_attempt else None,
         goodput=old.goodput,
-        result=dict(lead.result) or old.result,
+        result=dict(first.result) or old.result,
         reported_at=reported_at,
     )
 
 
-def _lead(ranks: dict[int, RankProgress]) -> RankProgress:
-    """Rank 0's word, or the lowest rank's that spoke."""
+def _first_rank(ranks: dict[int, RankProgress]) -> RankProgress:
+    """Returns the progress of rank 0, or of the lowest rank that reported."""
     return ranks[min(ranks)]
 
 
 def _readable(value: float | None) -> float | None:
-    """As many digits as people read in a column; a float's own are up to 17."""
+    """Returns a number with as many digits as people read in a column; a float's own are up to 17."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
 
 
 def _finite(value: float) -> float | None:
-    """A sum or a product with one decimal; None where it is beyond a float's range: JSON has no infinity."""
+    """Returns a number with one decimal; None where it is beyond a float's range: JSON has no infinity."""
     return round(value, 1) if math.isfinite(value) else None
 
 
-def _eta(lead: RankProgress) -> float | None:
-    if lead.eta_seconds is not None:
-        return _finite(max(lead.eta_seconds, 0.0))
-    if lead.step is None or lead.total_steps is None or lead.step_seconds is None:
+def _eta(first: RankProgress) -> float | None:
+    if first.eta_seconds is not None:
+        return _finite(max(first.eta_seconds, 0.0))
+    if first.step is None or first.total_steps is None or first.step_seconds is None:
         return None
-    return _finite(max(lead.total_steps - lead.step, 0) * max(lead.step_seconds, 0.0))
+    return _finite(max(first.total_steps - first.step, 0) * max(first.step_seconds, 0.0))

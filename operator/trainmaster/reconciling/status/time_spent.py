@@ -1,20 +1,21 @@
-"""Where a job's time goes: `account` books the time since the last status into categories (`status.timeSpent`).
+"""Where a job's time goes: `book_time` books the time since the last status into categories (`status.timeSpent`).
 
 Time is booked whenever a status is written for another reason, never for its own sake, so accounting costs no write.
-What lies between two writes is told apart afterwards, by times that outlive an operator: of pods and their conditions
-and containers, and of the agents' reports and progress. `until` says how far the books go; the categories together are
-always the time from `startTime` to `until`, to the millisecond (they are kept as whole milliseconds for that).
+What lies between two writes is distinguished afterwards, by times that outlive an operator: of pods and their
+conditions and containers, and of the agents' reports and progress. `until` says how far the books go; the categories
+together are always the time from `startTime` to `until`, to the millisecond (they are kept as whole milliseconds for
+that).
 
 What is compared with the newest report is the report that was published last (`status.progress`): every status that is
-written publishes the newest one. Beside what the ranks say, it holds the furthest step of any attempt, and how much of
-the attempt's waits is booked.
+written publishes the newest one. Beside what the ranks report, it holds the furthest step of any attempt, and how much
+of the attempt's waits is booked.
 
 **Before the first step** the slowest worker decides: its pod was made, had a node, ran, its ranks were up.
 
 **While steps are done** an interval ends at a report. What the ranks waited for data, checkpoints and evaluation in it
 (counters of their own) is taken out first; the rest is recompute up to the furthest step of any attempt, and productive
 beyond. An interval in which no step was done stays open until one is, or until the attempt ends: a step that takes
-minutes and a hang look the same before.
+minutes and a hang can't be distinguished before.
 
 **An attempt that fails** lost the piece since its last report: recompute (it is done again), except what is longer than
 a step takes, which was a stall, and all of it where the reason is Hung.
@@ -63,7 +64,7 @@ def book_time(before: Situation, after: JobStatus) -> JobStatus:
 
 
 def goodput(time: TimeSpent) -> float | None:
-    """Share of the booked time, suspended time apart, that went into new steps."""
+    """Returns the share of the booked time, suspended time apart, that went into new steps."""
     active = sum(getattr(time, name) or 0.0 for name in CATEGORIES if name != "suspended")
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
@@ -96,7 +97,7 @@ class _Books:
         return cls(until, sums, published, is_new_attempt=is_new_attempt)
 
     def close(self, status: JobStatus) -> JobStatus:
-        """The status with the sums, and with its progress as far as it is booked."""
+        """Returns the status with the sums, and with its progress as far as it is booked."""
         spent = {name: total / 1000 for name, total in self.sums.items() if total}
         # Half a millisecond less, because `to_text` rounds up.
         time = TimeSpent(until=to_text((self.cursor - 0.5) / 1000), **spent)
@@ -110,18 +111,18 @@ class _Books:
         return StatusChange(time_spent=time, progress=progress).apply(status)
 
     def compare(self, section: str | None) -> None:
-        """A report has been booked."""
+        """Remembers that a report has been booked."""
         self.section = section
         self._has_report = True
 
     def book(self, category: str, until: int) -> None:
-        """Everything from the cursor to `until` went into a category."""
+        """Books everything from the cursor to `until` into a category."""
         if until > self.cursor:
             self.sums[category] += until - self.cursor
             self.cursor = until
 
     def turn_back(self, start: int, end: int) -> None:
-        """The clock is behind the books: wait for it, or, where that is hopeless, shrink them to the time it shows."""
+        """Waits for a clock that is behind the books, or shrinks them to the time it shows where it is far behind."""
         if self.cursor - end <= LONGEST_WAIT_FOR_THE_CLOCK * 1000 or end < start:
             return
         share = (end - start) / max(self.cursor - start, 1)
@@ -148,16 +149,16 @@ def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """The attempt's newest progress: the lowest rank's word, what any rank waited at most, and when it came."""
+class _Latest:
+    """The attempt's newest progress: the lowest rank's, the longest waits of any rank, and when it came."""
 
-    lead: RankProgress
+    first: RankProgress
     waited: dict[str, float]
     at: int
 
 
 def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
-    """Time in which the attempt was meant to run."""
+    """Books time in which the attempt was meant to run."""
     over = after.attempt != before.status.attempt or after.phase not in RUN_PHASES
     failure = after.failures[0] if over and after.failures else None
     reason = failure.reason if failure is not None and failure.attempt == before.status.attempt else None
@@ -167,14 +168,14 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
         first = "queue" if before.status.attempt == 1 or before.status.phase == "Pending" else "restart"
         _until_pods_run(books, before, stop, first)
         books.book("rendezvous", min(_latest(_up_at(before, worker) for worker in before.workers), stop))
-    told = _told(before)
-    _until_last_report(books, told, stop)
+    latest = _latest_report(before)
+    _until_last_report(books, latest, stop)
     if books.step is None:
-        books.book("load", min(told.at, stop) if told is not None and reason == "Hung" else stop)
+        books.book("load", min(latest.at, stop) if latest is not None and reason == "Hung" else stop)
     if reason is not None:
-        _cut_off(books, told, stop, reason)
+        _cut_off(books, latest, stop, reason)
     elif succeeded:
-        _last_steps(books, told, stop)
+        _last_steps(books, latest, stop)
     elif over and books.step is not None:
         # A planned stop: the ranks go on to the end of their step and save.
         books.book("recompute" if books.step < (books.furthest or 0) else "productive", stop)
@@ -183,9 +184,9 @@ def _attempt(books: _Books, before: Situation, after: JobStatus, end: int) -> No
 
 
 def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> None:
-    """Until every worker's pod was made (`first`), had a node, and ran."""
+    """Books until every worker's pod was made (`first`), had a node, and ran."""
     pods = [pod for worker in before.workers if (pod := before.pods.get(worker)) is not None and is_alive(pod)]
-    if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.members):
+    if len(pods) < len(before.workers) and (before.status.phase == "Restarting" or not before.worker_uids):
         # Pods that are missing in an attempt that had them all were lost a moment ago.
         books.book(first, stop)
     books.book(first, min(_latest(pod.created_at for pod in pods), stop))
@@ -193,40 +194,40 @@ def _until_pods_run(books: _Books, before: Situation, stop: int, first: str) -> 
     books.book("pull", min(_latest(_started_at(pod) for pod in pods), stop))
 
 
-def _until_last_report(books: _Books, told: _Told | None, stop: int) -> None:
-    """Until the newest report, if a step was done since the one before, or a section that has no counter ended."""
-    if told is None:
+def _until_last_report(books: _Books, latest: _Latest | None, stop: int) -> None:
+    """Books until the newest report, if a step was done since, or a section that has no counter ended."""
+    if latest is None:
         return
-    lead = told.lead
-    reach = min(told.at, stop)
+    first = latest.first
+    reach = min(latest.at, stop)
     uncounted = _SECTIONS.get(books.section or "")
-    if uncounted is not None and uncounted in told.waited:
+    if uncounted is not None and uncounted in latest.waited:
         uncounted = None
-    if lead.step is not None and lead.step != books.step:
+    if first.step is not None and first.step != books.step:
         if uncounted is not None and books.step is not None:
             books.book(uncounted, reach)
-        _steps(books, told, lead.step, reach)
-    elif uncounted is not None and books.step is not None and lead.section != books.section:
+        _steps(books, latest, first.step, reach)
+    elif uncounted is not None and books.step is not None and first.section != books.section:
         books.book(uncounted, reach)
-    books.compare(lead.section)
+    books.compare(first.section)
 
 
-def _steps(books: _Books, told: _Told, step: int, reach: int) -> None:
-    """An interval at whose end `step` was done."""
-    lead = told.lead
-    waits = {name: max(told.waited[name] - books.waits.get(name, 0.0), 0.0) for name in told.waited}
+def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
+    """Books an interval at whose end `step` was done."""
+    first = latest.first
+    waits = {name: max(latest.waited[name] - books.waits.get(name, 0.0), 0.0) for name in latest.waited}
     begun = books.step
     if begun is None:
-        began_with = lead.start_step if lead.start_step is not None else step - 1
+        began_with = first.start_step if first.start_step is not None else step - 1
         begun = max(min(began_with, step), 0)
         # The step's seconds contain its wait for data.
         beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
-        spent = 0.0 if lead.step_seconds is None else max(lead.step_seconds, 0.0) * (step - begun) + beside
+        spent = 0.0 if first.step_seconds is None else max(first.step_seconds, 0.0) * (step - begun) + beside
         books.book("load", max(reach - (_milliseconds(spent) or 0), books.cursor))
     for name, seconds in waits.items():
         taken = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + taken)
-        # What didn't fit was told early; the next interval has room for it.
+        # What didn't fit was reported early; the next interval has room for it.
         books.waits[name] = round(books.waits.get(name, 0.0) + taken / 1000, 3)
     furthest = books.furthest or 0
     # A step that goes back is a loop that rolled back by itself.
@@ -236,44 +237,46 @@ def _steps(books: _Books, told: _Told, step: int, reach: int) -> None:
     books.step, books.furthest = step, max(furthest, step)
 
 
-def _cut_off(books: _Books, told: _Told | None, stop: int, reason: str) -> None:
-    """From the last step to the failure."""
-    section = _SECTIONS.get((told.lead.section if told is not None else books.section) or "")
+def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:
+    """Books from the last step to the failure."""
+    section = _SECTIONS.get((latest.first.section if latest is not None else books.section) or "")
     if reason == "Hung":
         books.book("stall", stop)
     elif section is not None:
         books.book(section, stop)
-    step_seconds = told.lead.step_seconds if told is not None else None
+    step_seconds = latest.first.step_seconds if latest is not None else None
     longest = max(CUT_SECONDS, CUT_STEPS * min(step_seconds or 0.0, 1e6))
     books.book("recompute", min(books.cursor + int(longest * 1000), stop))
     books.book("stall", stop)
 
 
-def _last_steps(books: _Books, told: _Told | None, stop: int) -> None:
-    """From the last report to the end of an attempt that succeeded."""
-    total = told.lead.total_steps if told is not None else None
-    if told is not None and total is not None and books.step is not None and books.step < total:
-        # Nobody told of them, but they must have been done.
-        _steps(books, told, total, stop)
+def _last_steps(books: _Books, latest: _Latest | None, stop: int) -> None:
+    """Books from the last report to the end of an attempt that succeeded."""
+    total = latest.first.total_steps if latest is not None else None
+    if latest is not None and total is not None and books.step is not None and books.step < total:
+        # No report came of them, but they must have been done.
+        _steps(books, latest, total, stop)
     books.book("finish", stop)
 
 
-def _told(before: Situation) -> _Told | None:
+def _latest_report(before: Situation) -> _Latest | None:
     observed = before.observed
-    ranks = {rank: said for by_worker in observed.progress.values() for rank, said in by_worker.items()}
+    ranks = {rank: found for by_worker in observed.progress.values() for rank, found in by_worker.items()}
     at = _milliseconds(observed.progress_at)
     if observed.progress_attempt != before.status.attempt or not ranks or at is None:
         return None
     waited: dict[str, float] = {}
     for name in _WAITS:
-        told = [seconds for said in ranks.values() if (seconds := getattr(said, f"{name}_seconds")) is not None]
-        if told:
-            waited[name] = min(max(told), 1e9)
-    return _Told(ranks[min(ranks)], waited, at)
+        seconds_of_ranks = [
+            seconds for rank in ranks.values() if (seconds := getattr(rank, f"{name}_seconds")) is not None
+        ]
+        if seconds_of_ranks:
+            waited[name] = min(max(seconds_of_ranks), 1e9)
+    return _Latest(ranks[min(ranks)], waited, at)
 
 
 def _ended_at(before: Situation, end: int, *, first: bool) -> int:
-    """When the attempt ended, by its reports: at the first failure, or when the last worker had finished."""
+    """Returns when the attempt ended by its reports: at the first failure, or when the last worker had finished."""
     ends = [_milliseconds(report.at) or end for report in before.reports.values() if report.ended]
     if not ends:
         return end
@@ -304,7 +307,7 @@ def _started_at(pod: PodView) -> float | None:
 
 
 def _latest(times: Iterable[float | None]) -> int:
-    """The latest of some times in milliseconds; never, where one of them isn't known."""
+    """Returns the latest of some times in milliseconds; never, where one of them isn't known."""
     latest = 0
     for at in times:
         milliseconds = _milliseconds(at)

@@ -186,7 +186,7 @@ def test_a_silent_worker_is_waited_for_until_its_node_would_be_known_as_lost() -
     bystander = said(0, "Failed", culprit=False)
     decision = decided(of, settled(of, observed(bystander)))
     assert decision.status.phase == "Restarting"
-    assert "waiting for a word of worker 1" in next(
+    assert "waiting for a report of worker 1" in next(
         item.message for item in decision.status.conditions if item.type == "Running"
     )
     held = job(decision.status, **NO_RESTARTS)

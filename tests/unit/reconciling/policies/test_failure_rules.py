@@ -9,7 +9,7 @@ import pytest
 from tests.unit.reconciling.builders import NOW, job
 from tools.reasons_page import reasons_page
 from trainmaster.api.v1alpha1 import Failure
-from trainmaster.reconciling.policies.failure_rules import delay, judge
+from trainmaster.reconciling.policies.failure_rules import choose_response, delay
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.times import to_text
 from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
@@ -18,8 +18,8 @@ from trainmaster.wire.reasons import REASON_BY_EXIT_CODE
 def judged(cause: Failure, restarts: int = 0, **policy: Any) -> tuple[str, str]:
     spec = job(failurePolicy=policy).spec
     assert spec is not None
-    judgement = judge(spec, cause, restarts)
-    return judgement.answer, judgement.reason
+    response = choose_response(spec, cause, restarts)
+    return response.answer, response.reason
 
 
 def cause(reason: str = "Error", code: int | None = 1) -> Failure:

@@ -147,9 +147,9 @@ def test_what_time_cant_heal_fails_at_once(broken: PodView, reason: str, message
 @pytest.mark.parametrize(
     ("given", "reports", "message"),
     [
-        ([pod(0)], [], "bert-1 was not created; `kubectl describe statefulset` tells why"),
-        ([pod(0), waiting("ContainerCreating")], [], "bert-1 was not running; `kubectl describe pod bert-1` tells why"),
-        ([pod(0), pod(1)], [said(0, "Running")], "the ranks of bert-1 was not up; `kubectl logs bert-1` tells why"),
+        ([pod(0)], [], "bert-1 was not created; `kubectl describe statefulset` shows why"),
+        ([pod(0), waiting("ContainerCreating")], [], "bert-1 was not running; `kubectl describe pod bert-1` shows why"),
+        ([pod(0), pod(1)], [said(0, "Running")], "the ranks of bert-1 was not up; `kubectl logs bert-1` shows why"),
     ],
 )
 def test_the_deadline_names_who_isnt_up_where_nobody_says_why(
