@@ -126,7 +126,7 @@ class Watched:
         """Returns the most of everything since a moment, and the memory at the end (`kept`)."""
         lines = [json.loads(line) for line in self._file.read_text().splitlines()]
         lines = [line for line in lines if line["at"] >= moment] or lines[-1:]
-        most = {name: max(line[name] for line in lines) for name in ("lag", "note", "decide", "memory")}
+        most = {name: max(line[name] for line in lines) for name in ("lag", "upsert", "decide", "memory")}
         silent = time.time() - lines[-1]["at"]
         if silent > SILENT_SECONDS:
             # It says nothing, because its loop hasn't come to it.
@@ -188,7 +188,7 @@ def row(kind: str, body: RawObject | None, found: dict[str, float], before: floa
     size = f"{len(json.dumps(body, separators=(',', ':'))) / 1e6:.2f} MB" if body is not None else ""
     lag = f"{1000 * found['lag']:.0f} ms ({found['lag'] / LAG_LIMIT:.1f})"
     memory = f"{(found['kept'] - before) / 1e6:+.0f} MB"
-    return [kind, size, f"{1000 * found['note']:.0f} ms", f"{1000 * found['decide']:.0f} ms", lag, memory, outcome]
+    return [kind, size, f"{1000 * found['upsert']:.0f} ms", f"{1000 * found['decide']:.0f} ms", lag, memory, outcome]
 
 
 async def one_of(made: World, kind: str, seconds: float) -> list[object]:
@@ -202,7 +202,7 @@ async def one_of(made: World, kind: str, seconds: float) -> list[object]:
         except ClusterError as error:
             return [
                 kind,
-                row(kind, body, {"lag": 0, "note": 0, "decide": 0, "kept": 0}, 0, "")[1],
+                row(kind, body, {"lag": 0, "upsert": 0, "decide": 0, "kept": 0}, 0, "")[1],
                 "",
                 "",
                 "",

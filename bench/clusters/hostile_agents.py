@@ -72,8 +72,8 @@ async def changes() -> AsyncIterator[bytes]:
     for number in itertools.count(1):
         state = "Running" if number % 2 else "Starting"
         report = {"attempt": 1, "worker": 0, "uid": "hostile", "state": state, "at": number}
-        member = {"type": "worker", "worker": 0, "uid": "hostile", "seen": 1, "connected": number % 2 == 0}
-        yield chunk(line({"type": "report", "seq": number, "report": report}) + line(member))
+        worker = {"type": "worker", "worker": 0, "uid": "hostile", "seen": 1, "connected": number % 2 == 0}
+        yield chunk(line({"type": "report", "seq": number, "report": report}) + line(worker))
 
 
 async def nested() -> AsyncIterator[bytes]:

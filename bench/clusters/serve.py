@@ -71,26 +71,26 @@ class FakeAgents:
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
         address = request.transport.get_extra_info("sockname")[0]
-        lead = self._by_address.get(address)
-        if lead is None:
+        leader = self._by_address.get(address)
+        if leader is None:
             return web.Response(status=404)
-        metadata = lead["metadata"]
+        metadata = leader["metadata"]
         key = (metadata["namespace"], metadata["labels"][JOB_NAME_LABEL])
         response = web.StreamResponse()
         await response.prepare(request)
         lines: list[dict[str, Any]] = [
             {"type": "hello", "leader": 0, "uid": metadata["uid"], "attempt": 1, "workers": []},
         ]
-        told: set[str] = set()
+        reported: set[str] = set()
         while True:
             # Workers join as their pods come.
             changed = self._changed.setdefault(key, asyncio.Event())
             for worker, uid in self._by_job[key].items():
-                if uid not in told:
-                    told.add(uid)
+                if uid not in reported:
+                    reported.add(uid)
                     lines.append({"type": "worker", "worker": worker, "uid": uid, "seen": 1, "connected": True})
                     report = {"attempt": 1, "worker": worker, "uid": uid, "state": "Running", "at": 1.0}
-                    lines.append({"type": "report", "seq": len(told), "report": report})
+                    lines.append({"type": "report", "seq": len(reported), "report": report})
             await response.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
             try:
                 await asyncio.wait_for(changed.wait(), PING_SECONDS)

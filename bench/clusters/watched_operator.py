@@ -31,14 +31,14 @@ TICK, LINE_SECONDS = 0.005, 0.25
 
 def main(file: Path, arguments: list[str]) -> None:
     longest: dict[str, float] = defaultdict(float)
-    run, note = Operator.run, Store.upsert
+    run, upsert = Operator.run, Store.upsert
 
-    def watched_note(self: Store, *arguments: Any) -> None:
+    def watched_upsert(self: Store, *arguments: Any) -> None:
         started = time.thread_time()
         try:
-            note(self, *arguments)
+            upsert(self, *arguments)
         finally:
-            longest["note"] = max(longest["note"], time.thread_time() - started)
+            longest["upsert"] = max(longest["upsert"], time.thread_time() - started)
 
     def watched_decide(decide: Callable[..., Any]) -> Callable[..., Any]:
         def deciding(*arguments: Any) -> Any:
@@ -59,7 +59,7 @@ def main(file: Path, arguments: list[str]) -> None:
                 now = time.perf_counter()
                 longest["lag"] = max(longest["lag"], min(now - before - TICK, time.process_time() - used))
                 if now - written > LINE_SECONDS:
-                    line = {"lag": 0.0, "note": 0.0, "decide": 0.0, **longest}
+                    line = {"lag": 0.0, "upsert": 0.0, "decide": 0.0, **longest}
                     lines.write(json.dumps({"at": time.time(), "memory": process.memory_info().rss, **line}) + "\n")
                     longest.clear()
                     written = now
@@ -72,7 +72,7 @@ def main(file: Path, arguments: list[str]) -> None:
         finally:
             watching.cancel()
 
-    for of, name, method in ((Operator, "run", watched_run), (Store, "note", watched_note)):
+    for of, name, method in ((Operator, "run", watched_run), (Store, "upsert", watched_upsert)):
         setattr(of, name, method)
     sys.argv = ["trainmaster", *arguments]
     app()

@@ -42,12 +42,12 @@ async def test_the_command_rotates_and_prunes_the_secret_and_spares_pods_that_kn
         old = b.pod(0)
         env = [{"name": "TRAINMASTER_PUBLIC_KEYS", "value": KEYS.public_keys}]
         cluster.put(PODS, {**old, "spec": {"containers": [{"name": "worker", "env": env}]}})
-        code, told = await command("prune")
-        assert code == 1 and "1 pod(s) don't know the newest key (team-a/bert-0, ...)" in told.replace("\n", " ")
+        code, output = await command("prune")
+        assert code == 1 and "1 pod(s) don't know the newest key (team-a/bert-0, ...)" in output.replace("\n", " ")
         assert len(standing().private) == 2
         newest = standing().private[0]
         assert (await command("prune", "--force"))[0] == 0
         assert standing().private == (newest,)
         del cluster.objects["secrets", "sys", SECRET_NAME]
-        code, told = await command("rotate")
-        assert code == 1 and told.startswith("trainmaster operator keys: ")
+        code, output = await command("rotate")
+        assert code == 1 and output.startswith("trainmaster operator keys: ")

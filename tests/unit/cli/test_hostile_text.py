@@ -1,4 +1,4 @@
-"""What pods and strangers wrote can't command the terminal of who looks at it, in no command, and ends none.
+"""What pods and others wrote can't command the terminal that shows it, in any command, and ends none.
 
 Every string field of a job, its status, pods, evidence and logs holds escape sequences, C1 controls, bidirectional
 controls, carriage returns and rich's markup. Each command prints them into a pipe and onto a terminal (a pty).
@@ -182,7 +182,7 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
     text = output.replace("\r\n", "\n")
     last = "A-Zabcdefghijkln-z" if coloured else "A-Za-z"
     commanded = re.search(rf"(\x1b\[[0-9;?]*[{last}]|\r)EVIL", text)
-    assert commanded is None, f"a control sequence of a stranger: {commanded}"
+    assert commanded is None, f"a control sequence of somebody else: {commanded}"
     # The rest are rich's own colours, and how it draws a live picture anew.
     text = re.sub(r"\x1b\[[0-9;]*[mAK]|\x1b\[\?25[lh]|\r(?=\x1b\[2K)", "", text)
     left = UNSAFE.search(text)
@@ -369,12 +369,12 @@ def test_a_status_that_nobody_understands_is_one_sentence(
 
 
 @pytest.mark.parametrize("index", [None, "", "x", "²"])
-def test_a_stranger_s_pod_with_the_job_s_label_ends_no_command(transport: FakeTransport, index: str | None) -> None:
-    stranger = pod(7)
-    stranger["metadata"]["labels"].pop("apps.kubernetes.io/pod-index")
+def test_a_foreign_s_pod_with_the_job_s_label_ends_no_command(transport: FakeTransport, index: str | None) -> None:
+    foreign = pod(7)
+    foreign["metadata"]["labels"].pop("apps.kubernetes.io/pod-index")
     if index is not None:
-        stranger["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = index
-    transport.answers = answers() | {f"GET {PODS}": {"items": [stranger, pod(0)]}}
+        foreign["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = index
+    transport.answers = answers() | {f"GET {PODS}": {"items": [foreign, pod(0)]}}
     transport.streams = {f"{PODS}/reviews-0/log": [[b"hello"]]}
     assert "reviews-7" not in in_a_pipe(dtj.app, ("status", "reviews"))
     assert in_a_pipe(dtj.app, ("logs", "reviews")) == "hello\n"
