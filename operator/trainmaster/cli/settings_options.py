@@ -13,12 +13,12 @@ from trainmaster.controller.settings import InvalidSetting, Option, option_of
 
 
 def option_name(setting: Field[Any], option: Option) -> str:
-    """The option's name, without its dashes."""
+    """Returns the option's name, without its dashes."""
     return option.name or setting.name.replace("_", "-")
 
 
 def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
-    """The environment's variables that are read, in this order."""
+    """Returns the environment's variables that are read, in this order."""
     if option.hidden:
         return ()
     first = option.variable or option_name(setting, option).replace("-", "_").upper()
@@ -28,7 +28,7 @@ def variables(setting: Field[Any], option: Option) -> tuple[str, ...]:
 def with_options(
     settings: type, *more: inspect.Parameter
 ) -> Callable[[Callable[[Mapping[str, Any]], None]], Callable[..., None]]:
-    """Make a command of a function that takes what was given, by parameter.
+    """Returns a decorator that makes a command of a function of what was given, by parameter.
 
     The settings' options come first, in the order of their fields; `more` stands behind the first of them.
     """
@@ -42,8 +42,8 @@ def with_options(
         def command(**given: Any) -> None:
             function(given)
 
-        signature = inspect.Signature([*parameters[:1], *more, *parameters[1:]])
-        vars(command).update(__signature__=signature, __doc__=function.__doc__)
+        # Typer reads the options from the signature, and the help from the docstring.
+        vars(command)["__signature__"] = inspect.Signature([*parameters[:1], *more, *parameters[1:]])
         command.__doc__ = function.__doc__
         return command
 
@@ -51,7 +51,7 @@ def with_options(
 
 
 def parse_settings(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields' values, of those that were given or have a default. Raises typer.BadParameter."""
+    """Returns the values of the fields that were given or have a default. Raises typer.BadParameter."""
     values: dict[str, Any] = {}
     for setting in fields(settings):
         option = option_of(setting.metadata)

@@ -58,7 +58,7 @@ async def hostile(answer: Answer, address: str = "127.0.0.1", port: int = 0) -> 
         server.close()
 
 
-def saying(*pieces: bytes) -> Answer:
+def answering(*pieces: bytes) -> Answer:
     """Send these, and leave the connection open."""
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:

@@ -123,7 +123,7 @@ async def test_an_expired_watch_is_listed_anew_and_a_deletion_that_it_lost_is_fo
         await world.watched()
         world.cluster.put(JOBS, b.job())
         await until(lambda: world.has("statefulsets"))
-        world.cluster.remove(STATEFUL_SETS, b.NAMESPACE, "bert", tell=False)
+        world.cluster.remove(STATEFUL_SETS, b.NAMESPACE, "bert", publish=False)
         world.http.expire()
         await until(lambda: world.has("statefulsets"))
 
@@ -200,7 +200,7 @@ async def test_a_namespace_that_appears_later_is_served_and_others_are_not(tmp_p
         assert not world.has("services", namespace="team-b")
 
 
-async def test_a_missing_custom_resource_is_waited_for_and_told(
+async def test_a_missing_custom_resource_is_waited_for_and_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainmaster.controller.app.START_RETRY", 0.05)
@@ -228,7 +228,7 @@ async def test_a_missing_permission_is_named(
         assert f"A permission is missing; waiting for it: {message}" in caplog.text
 
 
-async def test_a_cluster_that_is_not_there_is_told_in_one_sentence(tmp_path: Path) -> None:
+async def test_a_cluster_that_is_not_there_is_reported_in_one_sentence(tmp_path: Path) -> None:
     settings = OperatorSettings(
         kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1"), leader_elect=False, metrics_port=None
     )

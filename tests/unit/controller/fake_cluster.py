@@ -51,7 +51,7 @@ class FakeCluster:
         """The resourceVersion of a list that is made now."""
         return str(next(self._versions))
 
-    def put(self, resource: Resource, raw: Mapping[str, Any], *, tell: bool = True) -> RawObject:
+    def put(self, resource: Resource, raw: Mapping[str, Any], *, publish: bool = True) -> RawObject:
         """Write as if by somebody else."""
         metadata = raw["metadata"]
         place = (resource.plural, str(metadata["namespace"]), str(metadata["name"]))
@@ -69,18 +69,18 @@ class FakeCluster:
         if before is not None and before.get("spec") != stored.get("spec"):
             stored["metadata"]["generation"] = before["metadata"]["generation"] + 1
         self.objects[place] = stored
-        if tell:
-            self._tell("MODIFIED" if before else "ADDED", resource, stored)
+        if publish:
+            self._publish("MODIFIED" if before else "ADDED", resource, stored)
         return copy.deepcopy(stored)
 
-    def remove(self, resource: Resource, namespace: str, name: str, *, tell: bool = True) -> None:
-        """Delete as if by somebody else; without `tell`, no watch hears of it."""
+    def remove(self, resource: Resource, namespace: str, name: str, *, publish: bool = True) -> None:
+        """Delete as if by somebody else; without `publish`, no watch hears of it."""
         gone = self.objects.pop((resource.plural, namespace, name))
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
-        if tell:
-            self._tell("DELETED", resource, gone)
+        if publish:
+            self._publish("DELETED", resource, gone)
 
-    def _tell(self, kind: str, resource: Resource, raw: RawObject) -> None:
+    def _publish(self, kind: str, resource: Resource, raw: RawObject) -> None:
         self.history.append((int(raw["metadata"]["resourceVersion"]), kind, resource, copy.deepcopy(raw)))
         self.changed.set()
         self.changed = asyncio.Event()

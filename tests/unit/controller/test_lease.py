@@ -26,7 +26,7 @@ def holder(cluster: FakeCluster) -> str:
 
 
 @in_virtual_time
-async def test_a_lease_that_was_not_renewed_in_time_is_not_held_before_anybody_says_so() -> None:
+async def test_a_lease_that_was_not_renewed_in_time_is_not_held_before_anybody_knows() -> None:
     """The process was stopped, or its loop held up: its first write may come before its next look at the lease."""
     cluster = FakeCluster()
     first = candidate(cluster, "first")
@@ -53,7 +53,7 @@ async def test_a_second_candidate_waits_as_long_as_the_leader_renews() -> None:
     holding.cancel()
 
 
-async def test_what_keeps_a_candidate_from_the_lease_is_told_once_with_a_remedy(
+async def test_what_keeps_a_candidate_from_the_lease_is_logged_once_with_a_remedy(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     cluster = FakeCluster()

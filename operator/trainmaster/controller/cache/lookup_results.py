@@ -9,13 +9,14 @@ from trainmaster.reconciling.observed.snapshot import Flavor
 
 @dataclass
 class LookupResults:
-    """Domains of nodes (`node_domains`), Kueue's flavors and values of priority classes (`kueue_facts`), each by name;
-    and why the kubelet killed containers (`killed_containers`)."""
+    """Holds what `lookups` has found for one job."""
 
+    # By node (`lookups.node_domains`).
     domains: dict[str, str | None] = field(default_factory=dict)
+    # Kueue's flavors and the values of priority classes, by name (`lookups.kueue`).
     flavors: dict[str, Flavor | None] = field(default_factory=dict)
     priorities: dict[str, int | None] = field(default_factory=dict)
-
+    # Why the kubelet killed a pod's container, by the pod's uid and the end's time (`lookups.killed_containers`).
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
 
     def merge(self, more: LookupResults) -> bool:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from kubernetes.aio.client import Configuration
 
-from tests.processes.controller.hostile_server import Answer, HostileServer, endless, hostile, saying
+from tests.processes.controller.hostile_server import Answer, HostileServer, answering, endless, hostile
 from tests.unit.controller.polling import until
 from trainmaster.controller.apiserver import pod_http
 from trainmaster.controller.apiserver.client import KubernetesCluster
@@ -18,7 +18,7 @@ from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import ClusterError, Silent, Unavailable, Unusable
 from trainmaster.controller.leaders.reach import AgentAddress, DirectReach, ProxyReach, Reach
 
-NO_CONTENT = saying(b"HTTP/1.1 204 No Content\r\n\r\n")
+NO_CONTENT = answering(b"HTTP/1.1 204 No Content\r\n\r\n")
 # What the kernel and asyncio hold of both sides, with the bodies' bounds far below it.
 BUFFERED = 8 * 1024 * 1024
 
@@ -63,7 +63,7 @@ async def test_a_redirect_is_never_followed(way: str, status: bytes, method: str
     """It sent the operator to the metadata address, and a blind POST with it."""
     async with hostile(NO_CONTENT, "127.0.0.2") as metadata:
         redirect = b"HTTP/1.1 %s\r\nLocation: %s/latest\r\nContent-Length: 0\r\n\r\n" % (status, metadata.url.encode())
-        async with hostile(saying(redirect)) as pod, reaching(way, pod) as reach:
+        async with hostile(answering(redirect)) as pod, reaching(way, pod) as reach:
             with pytest.raises(Unusable, match=r"a redirect to 'http://127\.0\.0\.2:\d+/latest' \(HTTP 30\d\)"):
                 await ask(reach, pod, method)
         assert metadata.heads == []
@@ -73,7 +73,7 @@ async def test_a_redirect_is_never_followed(way: str, status: bytes, method: str
 async def test_no_content_encoding_is_undone(way: str) -> None:
     bomb = gzip.compress(b"\n" * 1_000_000)
     answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s" % (len(bomb), bomb)
-    async with hostile(saying(answer)) as pod, reaching(way, pod) as reach:
+    async with hostile(answering(answer)) as pod, reaching(way, pod) as reach:
         with pytest.raises(Unusable, match="the content encoding 'gzip', and none is accepted"):
             await ask(reach, pod)
         assert "accept-encoding: identity\r\n" in pod.heads[0].lower()
@@ -133,7 +133,7 @@ async def test_a_cookie_of_a_pod_does_not_reach_the_api_server() -> None:
     """Through the proxy it is the API server's own cookie: 100 long ones, and each request is refused as too large."""
     cookie = b"HTTP/1.1 204 No Content\r\nSet-Cookie: a=b\r\n\r\n"
     # A name, because cookies of an address aren't kept by aiohttp.
-    async with hostile(saying(cookie), "localhost") as server, reaching("proxy", server) as reach:
+    async with hostile(answering(cookie), "localhost") as server, reaching("proxy", server) as reach:
         await ask(reach, server)
         await ask(reach, server)
         assert len(server.heads) == 2
@@ -143,7 +143,7 @@ async def test_a_cookie_of_a_pod_does_not_reach_the_api_server() -> None:
 async def test_the_api_server_is_not_followed_either() -> None:
     async with hostile(NO_CONTENT, "127.0.0.2") as elsewhere:
         redirect = b"HTTP/1.1 307 Go\r\nLocation: %s/\r\nContent-Length: 0\r\n\r\n" % elsewhere.url.encode()
-        async with hostile(saying(redirect)) as server, api_server(server) as cluster:
+        async with hostile(answering(redirect)) as server, api_server(server) as cluster:
             with pytest.raises(Unusable, match="none is followed"):
                 await cluster.get(PODS, "team", "bert-0")
         assert elsewhere.heads == []
@@ -154,7 +154,7 @@ async def test_watching_follows_no_redirect_either() -> None:
     requested: list[str] = []
     async with hostile(NO_CONTENT, "127.0.0.2") as elsewhere:
         redirect = b"HTTP/1.1 302 Go\r\nLocation: %s/\r\nContent-Length: 0\r\n\r\n" % elsewhere.url.encode()
-        async with hostile(saying(redirect)) as server:
+        async with hostile(answering(redirect)) as server:
             configuration = Configuration()
             configuration.host = server.url
             info = await Connection(configuration, in_cluster=False).for_kopf(requested.append)

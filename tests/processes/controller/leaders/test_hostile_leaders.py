@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes.controller.hostile_server import Answer, HostileServer, hostile, saying
+from tests.processes.controller.hostile_server import Answer, HostileServer, answering, hostile
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
@@ -36,7 +36,7 @@ HELLO: dict[str, Any] = {"type": "hello", "leader": 0, "uid": "pod-bert-0", "att
 END = b"0\r\n\r\n"
 
 
-def said(*lines: dict[str, Any] | bytes) -> bytes:
+def encoded(*lines: dict[str, Any] | bytes) -> bytes:
     """Lines in one chunk."""
     text = b"".join(line if isinstance(line, bytes) else json.dumps(line).encode() + b"\n" for line in lines)
     return b"%x\r\n%s\r\n" % (len(text), text)
@@ -72,7 +72,7 @@ class World:
         self.streams = LeaderStreams(self.reach, self.store, KEYS, self.events)
         self.address = AgentAddress(b.NAMESPACE, "bert-0", "pod-bert-0", 0, pod.address)
 
-    def follow(self, attempt: int = 1) -> None:
+    def watch(self, attempt: int = 1) -> None:
         ranks = {0: range(2), 1: range(2, 4)}
         self.streams.watch(
             KEY, StreamTarget(KEY, b.JOB_UID, attempt, (self.address,), {0: 2, 1: 2}, assigned=1, ranks=ranks)
@@ -85,10 +85,10 @@ class World:
 
 
 @asynccontextmanager
-async def followed(answer: Answer) -> AsyncIterator[tuple[World, HostileServer]]:
+async def watched(answer: Answer) -> AsyncIterator[tuple[World, HostileServer]]:
     async with hostile(answer) as pod:
         world = World(pod)
-        world.follow()
+        world.watch()
         try:
             yield world, pod
         finally:
@@ -101,9 +101,9 @@ def then(*pieces: bytes) -> Answer:
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
         if "/v1/stream" in server.heads[-1]:
-            await saying(HEAD, said(HELLO), *pieces)(server, writer)
+            await answering(HEAD, encoded(HELLO), *pieces)(server, writer)
         else:
-            await saying(b"HTTP/1.1 204 No Content\r\n\r\n")(server, writer)
+            await answering(b"HTTP/1.1 204 No Content\r\n\r\n")(server, writer)
 
     return answer
 
@@ -113,8 +113,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waited: list[float] = []
     pause = stream.LeaderStream._pause
 
-    def shortened(follower: Any) -> float:
-        waited.append(pause(follower))
+    def shortened(watching: Any) -> float:
+        waited.append(pause(watching))
         return 0.001
 
     monkeypatch.setattr(stream.LeaderStream, "_pause", shortened)
@@ -132,11 +132,11 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     ],
     ids=["blank lines", "nested deeply", "a number of 50,000 digits", "a second hello", "no line's end"],
 )
-async def test_what_no_agent_says_ends_the_stream_and_the_next_one_waits_ever_longer(
+async def test_what_no_agent_sends_ends_the_stream_and_the_next_one_waits_ever_longer(
     line: bytes, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited = pauses(monkeypatch)
-    async with followed(then(said(line))) as (world, _):
+    async with watched(then(encoded(line))) as (world, _):
         await until(lambda: len(waited) >= 9)
     assert set(world.events.faults) == {fault}
     assert waited[0] < 1.0, "one mistake isn't an attack"
@@ -149,7 +149,7 @@ async def test_hello_and_close_changes_the_store_ever_more_rarely(monkeypatch: p
     waited = pauses(monkeypatch)
     # Which would do by itself.
     monkeypatch.setattr(StreamBudget, "seconds", 0.0)
-    async with followed(then(END)) as (world, _):
+    async with watched(then(END)) as (world, _):
         await until(lambda: len(waited) >= 70)
         assert len(world.changes) <= 2 * len(waited) + 3
     assert waited[6] > 16 * waited[0]
@@ -162,7 +162,7 @@ async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_aga
 ) -> None:
     """It vanished in `gather`, and nobody could see why a job was deaf."""
     waited = pauses(monkeypatch)
-    async with followed(then(said(report("Running")))) as (world, _):
+    async with watched(then(encoded(report("Running")))) as (world, _):
         note = world.store.record_report
         mistakes = [KeyError("a"), RecursionError("b"), OverflowError("c")]
 
@@ -188,7 +188,7 @@ async def test_a_stay_that_fails_is_a_mistake_of_ours_too(monkeypatch: pytest.Mo
         raise TypeError("stay")
 
     monkeypatch.setattr(stream.LeaderStream, "_stay_with", mistaken)
-    async with followed(then()) as (world, _):
+    async with watched(then()) as (world, _):
         await until(lambda: len(waited) >= 3)
     assert set(world.events.faults) == {"bug"}
 
@@ -198,13 +198,13 @@ async def test_only_ranks_of_the_worker_are_kept() -> None:
     attack = [progress(1, 0, rank) for rank in range(2, 200)]
     foreign = [progress(1, 1, 0), progress(1, 7, 0), progress(1, 0, 0, 99_999_999)]
     lines = [*attack, *foreign, progress(1, 0, 0), progress(1, 1, 2, 3), report("Running")]
-    async with followed(then(said(*lines))) as (world, _):
+    async with watched(then(encoded(*lines))) as (world, _):
         await until(lambda: bool(world.snapshot().observed.reports))
         observed = world.snapshot().observed
     assert {worker: sorted(ranks) for worker, ranks in observed.progress.items()} == {0: [0], 1: [2, 3]}
 
 
-async def test_of_an_attempt_whose_members_are_not_known_yet_as_many_ranks_are_kept_as_a_worker_has() -> None:
+async def test_of_an_attempt_whose_workers_are_not_known_yet_as_many_ranks_are_kept_as_a_worker_has() -> None:
     lines = [
         progress(2, 0, 0, 1, 2),
         progress(2, 0, *range(1_500)),
@@ -213,9 +213,9 @@ async def test_of_an_attempt_whose_members_are_not_known_yet_as_many_ranks_are_k
         progress(2, 0, 2, 3),
         report("Running"),
     ]
-    async with hostile(then(said(*lines))) as pod:
+    async with hostile(then(encoded(*lines))) as pod:
         world = World(pod)
-        world.follow(attempt=2)
+        world.watch(attempt=2)
         await until(lambda: bool(world.snapshot().observed.reports))
         observed = world.snapshot().observed
         await world.streams.close()
@@ -225,14 +225,14 @@ async def test_of_an_attempt_whose_members_are_not_known_yet_as_many_ranks_are_k
 
 async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_that_matter() -> None:
     lines = [evidence(1, 0, 2), evidence(1, 0, 5), evidence(1, 9, 0), evidence(9, 0, 0), evidence(1, 0, 0, 1)]
-    async with followed(then(said(*lines, report("Running")))) as (world, _):
+    async with watched(then(encoded(*lines, report("Running")))) as (world, _):
         await until(lambda: bool(world.snapshot().observed.reports))
         assert [sorted(line.ranks) for line in world.events.evidence] == [[0, 1]]
-        world.follow(attempt=9)
+        world.watch(attempt=9)
         await until(lambda: world.streams._streams[KEY].target.attempt == 9)
-    async with hostile(then(said(*(evidence(attempt, 0, 0) for attempt in range(1, 9)), report("Running")))) as pod:
+    async with hostile(then(encoded(*(evidence(attempt, 0, 0) for attempt in range(1, 9)), report("Running")))) as pod:
         world = World(pod)
-        world.follow(attempt=9)
+        world.watch(attempt=9)
         await until(lambda: bool(world.snapshot().observed.reports))
         assert [line.attempt for line in world.events.evidence] == [8]
         await world.streams.close()
@@ -242,27 +242,27 @@ async def test_evidence_is_only_taken_of_ranks_of_the_worker_and_of_attempts_tha
 async def test_changes_have_a_budget_and_every_attempt_brings_an_allowance() -> None:
     """Each change asks for a pass over the job."""
     flips = [report("Starting" if number % 2 else "Running", at=float(number)) for number in range(2_000)]
-    async with followed(then(*(said(flip) for flip in flips))) as (world, _):
-        follower = world.streams._streams[KEY]
-        await until(lambda: follower._budget.seconds > 0)
+    async with watched(then(*(encoded(flip) for flip in flips))) as (world, _):
+        watching = world.streams._streams[KEY]
+        await until(lambda: watching._budget.seconds > 0)
         most = 2 * (10 + 6 * 2)
         # The lines of one turn may go beyond it.
         spent = len(world.changes)
         assert spent <= most + stream.LINES_A_TURN + 3
-        world.follow(attempt=2)
+        world.watch(attempt=2)
         await until(lambda: len(world.changes) > spent + 5)
 
 
-async def test_members_that_were_told_together_are_one_change() -> None:
+async def test_workers_that_were_sent_together_are_one_change() -> None:
     flips = [{"type": "worker", "worker": 0, "uid": "u", "seen": 1, "connected": n % 2 == 0} for n in range(101)]
-    async with followed(then(said(*flips, report("Running")))) as (world, _):
+    async with watched(then(encoded(*flips, report("Running")))) as (world, _):
         await until(lambda: bool(world.snapshot().observed.reports))
         await until(lambda: bool(world.snapshot().observed.stream.workers))
         # The job, the hello, the report; and the members once for the lines of a turn.
         assert len(world.changes) <= 4 + len(flips) // stream.LINES_A_TURN + 2
 
 
-async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_turns_while_much_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading what is buffered never yields by itself: a gigabyte of lines silenced the operator for two minutes."""
     ping = b'{"type":"ping"}\n'
     since_turn, most, parsed = 0, 0, 0
@@ -275,23 +275,23 @@ async def test_the_loop_turns_while_much_is_said(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(stream, "parse_line", counted)
     monkeypatch.setattr(StreamBudget, "seconds", 0.0)
-    async with followed(then(said(ping * 50_000))):
+    async with watched(then(encoded(ping * 50_000))):
         while parsed < 50_000:
             since_turn = 0
             await asyncio.sleep(0)
     assert most <= stream.LINES_A_TURN
 
 
-async def test_a_lead_that_does_not_answer_a_push_holds_up_nothing() -> None:
+async def test_a_leader_that_does_not_answer_a_push_holds_up_nothing() -> None:
     """Neither the pass that pushes nor the next assignment; with eight such jobs all workers waited."""
 
     async def answer(server: HostileServer, writer: asyncio.StreamWriter) -> None:
         if "/v1/stream" in server.heads[-1]:
-            await saying(HEAD, said(HELLO))(server, writer)
+            await answering(HEAD, encoded(HELLO))(server, writer)
         else:
             await asyncio.sleep(3600)
 
-    async with followed(answer) as (world, pod):
+    async with watched(answer) as (world, pod):
         await until(lambda: world.streams.open == 1)
         before = len(asyncio.all_tasks())
         for attempt in range(2, 12):
@@ -303,7 +303,7 @@ async def test_a_lead_that_does_not_answer_a_push_holds_up_nothing() -> None:
 
 async def test_acknowledgements_are_no_way_to_have_the_operator_open_connections() -> None:
     flips = [{**report("Running", at=float(number)), "seq": number} for number in range(1, 60)]
-    async with followed(then(*(said(flip) for flip in flips))) as (world, pod):
+    async with watched(then(*(encoded(flip) for flip in flips))) as (world, pod):
         await until(lambda: "/v1/ack" in "".join(pod.heads))
         await until(lambda: bool(world.snapshot().observed.reports) and world.snapshot().observed.reports[0].at == 59.0)
         assert sum("/v1/ack" in head for head in pod.heads) <= 3

@@ -42,7 +42,7 @@ def test_retry_after_comes_from_the_header_or_the_status() -> None:
     assert errors.from_response("GET /x", 429, {"Retry-After": "86400"}, "").retry_after == 60
 
 
-def test_what_a_proxy_answers_is_told_as_it_is_and_bounded() -> None:
+def test_what_a_proxy_answers_is_shown_as_it_is_and_bounded() -> None:
     error = errors.from_response("GET /x", 502, {}, "<html>Bad gateway</html>" + "x" * 1000)
     assert isinstance(error, errors.Unavailable)
     assert error.message.startswith("<html>Bad gateway</html>")

@@ -63,7 +63,7 @@ async def test_an_object_that_isnt_there_is_no_version_that_isnt_served() -> Non
         await server.close()
 
 
-async def test_where_none_is_served_that_is_said_and_asked_anew_later() -> None:
+async def test_where_none_is_served_that_is_an_error_and_asked_anew_later() -> None:
     server = Server("v2")
     try:
         with pytest.raises(NotFound):

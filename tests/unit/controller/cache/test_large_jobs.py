@@ -207,7 +207,7 @@ def test_a_job_that_is_deleted_or_replaced_while_it_is_read_does_not_come_back()
     assert world.store.snapshot(KEY) is None
 
 
-def test_a_large_job_that_cant_run_says_why() -> None:
+def test_a_large_job_that_cant_run_has_a_reason() -> None:
     world = World()
     raw = large(1, podTemplate={"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}})
     world.store.upsert(JOBS, raw)

@@ -25,11 +25,11 @@ class World:
         self.changes: list[JobKey] = []
         self.store = Store(self.changes.append, KEYS)
         self._version = 100
-        self.note(JOBS, b.job(status={"attempt": 1}, **spec))
+        self.upsert(JOBS, b.job(status={"attempt": 1}, **spec))
         if with_set:
-            self.note(STATEFUL_SETS, b.child("StatefulSet"))
+            self.upsert(STATEFUL_SETS, b.child("StatefulSet"))
 
-    def note(self, resource: Any, raw: dict[str, Any]) -> None:
+    def upsert(self, resource: Any, raw: dict[str, Any]) -> None:
         self.store.upsert(resource, self.versioned(raw))
 
     def versioned(self, raw: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def a_set(name: str, *, uid: str, owner_uid: str | None) -> dict[str, Any]:
 def test_a_pod_that_only_has_the_labels_is_no_worker(controller: str | None) -> None:
     world = World()
     world.changes.clear()
-    world.note(PODS, failed(controller=controller))
+    world.upsert(PODS, failed(controller=controller))
     assert (world.workers, world.observed.reports) == ([], ())
     world.store.delete(PODS, world.versioned(failed(controller=controller)))
     assert world.observed.gone == {}
@@ -82,28 +82,28 @@ def test_a_reference_that_isnt_the_controllers_makes_no_worker() -> None:
     world = World()
     made = failed(controller=b.set_uid())
     made["metadata"]["ownerReferences"][0]["controller"] = False
-    world.note(PODS, made)
+    world.upsert(PODS, made)
     assert world.workers == []
 
 
 def test_the_pods_of_a_set_that_isnt_the_jobs_are_no_workers() -> None:
     world = World(with_set=False)
-    world.note(STATEFUL_SETS, a_set("bert", uid="theirs", owner_uid=None))
-    world.note(PODS, failed(controller="theirs"))
+    world.upsert(STATEFUL_SETS, a_set("bert", uid="theirs", owner_uid=None))
+    world.upsert(PODS, failed(controller="theirs"))
     assert (world.workers, world.observed.reports) == ([], ())
 
 
 def test_a_set_that_names_the_job_as_its_owner_under_a_name_of_its_own_has_no_workers() -> None:
     world = World()
-    world.note(STATEFUL_SETS, a_set("evil", uid="theirs", owner_uid=b.JOB_UID))
-    world.note(PODS, pod("evil-0", controller="theirs"))
+    world.upsert(STATEFUL_SETS, a_set("evil", uid="theirs", owner_uid=b.JOB_UID))
+    world.upsert(PODS, pod("evil-0", controller="theirs"))
     assert world.workers == []
 
 
 @pytest.mark.parametrize("name", ["evil-0", "bert-00", "bert-0-0", "bert-x", "bert-\u0660"])
 def test_a_pod_that_names_the_jobs_set_as_its_controller_has_a_name_that_the_set_gives(name: str) -> None:
     world = World()
-    world.note(PODS, failed(name=name, controller=b.set_uid()))
+    world.upsert(PODS, failed(name=name, controller=b.set_uid()))
     assert (world.workers, world.observed.reports) == ([], ())
 
 
@@ -111,19 +111,19 @@ def test_a_group_has_no_workers_of_another_groups_indexes() -> None:
     groups = [{"name": name, "workers": 2} for name in ("a", "c")]
     world = World(with_set=False, workers=None, workerGroups=groups)
     for name in ("bert-a", "bert-c"):
-        world.note(STATEFUL_SETS, b.child("StatefulSet", name))
+        world.upsert(STATEFUL_SETS, b.child("StatefulSet", name))
     for name in ("bert-a-1", "bert-a-2", "bert-c-1", "bert-c-2"):
-        world.note(PODS, pod(name, controller=b.set_uid(name[:-2]), uid=name))
+        world.upsert(PODS, pod(name, controller=b.set_uid(name[:-2]), uid=name))
     assert world.workers == ["bert-a-1", "bert-c-2"]
 
 
-def test_a_strangers_pod_in_the_place_of_a_lost_one_takes_nothing_from_what_is_known_of_it() -> None:
+def test_a_foreign_pod_in_the_place_of_a_lost_one_takes_nothing_from_what_is_known_of_it() -> None:
     world = World()
-    world.note(PODS, b.pod(0))
+    world.upsert(PODS, b.pod(0))
     world.store.delete(PODS, world.versioned(b.pod(0)))
     for number in range(2):
-        world.note(PODS, failed(controller=None, uid=f"theirs-{number}"))
-    world.note(PODS, b.pod(0, uid="next"))
+        world.upsert(PODS, failed(controller=None, uid=f"theirs-{number}"))
+    world.upsert(PODS, b.pod(0, uid="next"))
     assert [view.uid for view in world.observed.pods] == ["next"]
     assert list(world.observed.gone) == ["pod-bert-0"]
 
@@ -149,36 +149,36 @@ def test_the_order_in_which_job_set_and_pod_are_seen_makes_no_difference(order: 
 def test_pods_outlive_their_set_and_its_successor_has_pods_too() -> None:
     world = World()
     for index in range(2):
-        world.note(PODS, b.pod(index))
+        world.upsert(PODS, b.pod(index))
     world.store.delete(STATEFUL_SETS, world.versioned(b.child("StatefulSet")))
     assert world.workers == ["bert-0", "bert-1"], "the garbage collector ends them, with their grace period"
-    world.note(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
-    world.note(PODS, pod("bert-1", controller="successor", uid="new"))
+    world.upsert(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
+    world.upsert(PODS, pod("bert-1", controller="successor", uid="new"))
     assert [view.uid for view in world.observed.pods] == ["pod-bert-0", "new"]
 
 
 def test_a_set_that_was_replaced_between_two_events_leaves_its_pods_too() -> None:
     world = World()
-    world.note(PODS, b.pod(0))
-    world.note(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
+    world.upsert(PODS, b.pod(0))
+    world.upsert(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
     assert world.workers == ["bert-0"]
 
 
 def test_an_orphan_is_no_worker_until_a_set_of_the_job_adopts_it() -> None:
     """`kubectl delete statefulset --cascade=orphan`."""
     world = World()
-    world.note(PODS, b.pod(0))
+    world.upsert(PODS, b.pod(0))
     world.changes.clear()
-    world.note(PODS, pod(controller=None, uid="pod-bert-0"))
+    world.upsert(PODS, pod(controller=None, uid="pod-bert-0"))
     assert (world.workers, world.changes) == ([], [KEY])
-    world.note(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
-    world.note(PODS, pod(controller="successor", uid="pod-bert-0"))
+    world.upsert(STATEFUL_SETS, a_set("bert", uid="successor", owner_uid=b.JOB_UID))
+    world.upsert(PODS, pod(controller="successor", uid="pod-bert-0"))
     assert world.workers == ["bert-0"]
 
 
 def test_what_is_remembered_of_sets_is_bounded() -> None:
     world = World()
     for number in range(1_000):
-        world.note(STATEFUL_SETS, a_set("bert", uid=f"set-{number}", owner_uid=b.JOB_UID))
-    world.note(PODS, pod(controller="set-0"))
+        world.upsert(STATEFUL_SETS, a_set("bert", uid=f"set-{number}", owner_uid=b.JOB_UID))
+    world.upsert(PODS, pod(controller="set-0"))
     assert world.workers == []

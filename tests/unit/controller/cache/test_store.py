@@ -27,9 +27,9 @@ class World:
     def __init__(self) -> None:
         self.changes: list[JobKey] = []
         self.store = Store(self.changes.append, KEYS)
-        self.note_set()
+        self.put_set()
 
-    def note_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
+    def put_set(self, job_uid: str = b.JOB_UID, version: int = 1) -> None:
         """The StatefulSet that `b.pod` is controlled by."""
         self.store.upsert(STATEFUL_SETS, versioned(b.child("StatefulSet", owner_uid=job_uid), version))
 
@@ -114,9 +114,9 @@ def stopped(job_uid: str) -> dict[str, Any]:
     return b.pod(0, job_uid=job_uid, containerStatuses=[b.terminated(143, message)])
 
 
-def test_what_the_pods_of_an_earlier_job_of_the_same_name_tell_as_they_end_is_not_this_jobs() -> None:
+def test_what_the_pods_of_an_earlier_job_of_the_same_name_report_as_they_end_is_not_this_jobs() -> None:
     world = World()
-    world.note_set("old", 2)
+    world.put_set("old", 2)
     world.store.upsert(JOBS, versioned(b.job(uid="old"), 10))
     world.store.upsert(PODS, versioned(b.pod(0, job_uid="old"), 11))
     assert [pod.worker for pod in world.snapshot().observed.pods] == [0]
@@ -125,7 +125,7 @@ def test_what_the_pods_of_an_earlier_job_of_the_same_name_tell_as_they_end_is_no
     assert world.snapshot().observed.reports == ()
 
 
-def test_what_a_pod_told_as_it_ended_counts_also_where_the_pod_is_seen_before_its_job() -> None:
+def test_what_a_pod_reported_as_it_ended_counts_also_where_the_pod_is_seen_before_its_job() -> None:
     world = World()
     world.store.upsert(PODS, versioned(stopped(b.JOB_UID), 11))
     world.store.upsert(JOBS, versioned(b.job(), 10))
@@ -186,7 +186,7 @@ def test_an_object_that_changed_in_nothing_that_is_decided_on_asks_for_no_pass()
     assert known.resource_version == "12", "preconditions need the newest version all the same"
 
 
-def test_a_spec_that_cannot_run_is_told_in_a_sentence() -> None:
+def test_a_spec_that_cannot_run_is_refused_in_a_sentence() -> None:
     world = World()
     world.store.upsert(JOBS, versioned(b.job(workers=0), 10))
     job = world.snapshot().job
@@ -204,7 +204,7 @@ def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:
     assert world.snapshot().job.status.phase == "Succeeded"
 
 
-def test_a_strangers_child_is_shown_with_its_owner() -> None:
+def test_a_foreign_child_is_shown_with_its_owner() -> None:
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.store.upsert(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid=None), 11))

@@ -33,7 +33,7 @@ class Broken(Exception):
     """A reader's mistake."""
 
 
-def test_what_no_reader_has_foreseen_is_said_and_counted_once_and_passed_over(
+def test_what_no_reader_has_foreseen_is_logged_and_counted_once_and_passed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted: list[str] = []
@@ -67,7 +67,7 @@ def test_what_is_no_object_is_passed_over(resource: Any, raw: Any) -> None:
     assert len(store) == 0
 
 
-def test_a_job_that_no_reader_has_foreseen_says_so_and_keeps_its_past(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_no_reader_has_foreseen_has_a_condition_and_keeps_its_past(monkeypatch: pytest.MonkeyPatch) -> None:
     store, cluster = Store(lambda key: None, KEYS), FakeCluster()
 
     def broken(*_: Any) -> None:

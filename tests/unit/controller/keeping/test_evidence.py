@@ -58,7 +58,7 @@ class World:
         assert found is not None
         return found
 
-    def note(self, *failures: Failure) -> None:
+    def record(self, *failures: Failure) -> None:
         self.keeper.record_failure(KEY, self.snapshot(), JobStatus(phase="Running", attempt=2, failures=list(failures)))
 
     def reported(self, worker: int, **fields: Any) -> None:
@@ -94,10 +94,10 @@ def stalled(attempt: int = 1, worker: int = 1, text: str = "in stuck") -> Eviden
     return parsed
 
 
-async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner() -> None:
+async def test_an_attempts_stacks_errors_and_log_are_kept_with_the_job_as_owner() -> None:
     world = World()
     world.keeper.record_stall(b.JOB_UID, stalled())
-    world.note(failed())
+    world.record(failed())
     world.reported(1, reason="Hung", rank=1, error="stuck\x1b[31m\ud800", exit_code=68)
     world.reported(0, state="Stopped", reason="Stopped", culprit=False)
     await until(lambda: bool(world.data()))
@@ -111,7 +111,7 @@ async def test_an_attempts_stacks_words_and_log_are_kept_with_the_job_as_owner()
     await until(lambda: not any(one.stalls or one.size for one in world.keeper._jobs.values()))
     metadata = world.cluster.objects["configmaps", b.NAMESPACE, "bert-evidence"]["metadata"]
     assert metadata["ownerReferences"][0]["uid"] == b.JOB_UID
-    world.note(failed())
+    world.record(failed())
     await world.keeper.close()
 
 
@@ -123,7 +123,7 @@ async def test_of_a_worker_with_hundreds_of_ranks_the_evidence_of_all_is_kept() 
         parsed = parse_line(json.dumps(line.to_wire()).encode())
         assert isinstance(parsed, EvidenceLine)
         world.keeper.record_stall(b.JOB_UID, parsed)
-    world.note(failed())
+    world.record(failed())
     world.reported(1, reason="Hung", rank=1, exit_code=68)
     await until(lambda: bool(world.data()))
     assert world.kept(1).ranks == {rank: {"step": 3, "state": "S", "text": ""} for rank in states}
@@ -138,7 +138,7 @@ async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(fo
     else:
         world.keeper = EvidenceKeeper(world.cluster, world.store, world.tail, keep_output=False, settle_seconds=0.05)
     world.keeper.record_stall(b.JOB_UID, stalled(text="a patient's name"))
-    world.note(failed())
+    world.record(failed())
     world.reported(1, reason="Hung", rank=1, error="a patient's name", exit_code=68)
     await until(lambda: bool(world.data()))
     await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
@@ -152,11 +152,11 @@ async def test_without_leave_to_keep_output_the_evidence_has_who_and_how_only(fo
 async def test_attempts_are_added_and_the_same_failure_is_written_once() -> None:
     world = World()
     first = failed(1, "Error")
-    world.note(first)
+    world.record(first)
     await until(lambda: len(world.data()) == 1)
     writes = world.cluster.calls["patch", "ConfigMap"] + world.cluster.calls["create", "ConfigMap"]
-    world.note(first)
-    world.note(failed(2, "Signal"), first)
+    world.record(first)
+    world.record(failed(2, "Signal"), first)
     await until(lambda: len(world.data()) == 2)
     assert world.cluster.calls["patch", "ConfigMap"] + world.cluster.calls["create", "ConfigMap"] == writes + 1
     assert (world.kept(1).failure["reason"], world.kept(2).failure["reason"]) == ("Error", "Signal")
@@ -168,7 +168,7 @@ async def test_at_the_jobs_end_it_is_written_at_once_and_keeps_what_was_known() 
     metadata = {"namespace": b.NAMESPACE, "name": "bert-evidence", "ownerReferences": b.owner()}
     world.cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {evidence_key(1): earlier.to_json()}})
     world.keeper.record_stall(b.JOB_UID, stalled())
-    world.note(failed())
+    world.record(failed())
     await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
     kept = world.kept(1)
     assert kept.ranks.keys() == {0, 1}
@@ -179,7 +179,7 @@ async def test_at_the_jobs_end_an_attempt_that_ended_just_before_is_written_too(
     world = World(settle_seconds=600)
     world.reported(1, attempt=1, error="the first error")
     first = failed(1, reason="Error")
-    world.note(first)
+    world.record(first)
     world.reported(0, attempt=2, error="the second error")
     second = failed(2, reason="Error", worker=0, rank=0, pod="bert-0")
     await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=2, failures=[second, first]))
@@ -222,7 +222,7 @@ async def test_what_cant_be_written_stops_nothing() -> None:
 
 async def test_an_operator_that_comes_back_leaves_old_failures_alone() -> None:
     world = World()
-    world.note(failed(at="2020-01-01T00:00:00Z"))
+    world.record(failed(at="2020-01-01T00:00:00Z"))
     await world.keeper.close()
     assert world.cluster.order == []
 

@@ -100,7 +100,7 @@ async def test_a_missing_namespace_is_made_only_for_a_person_who_runs_the_operat
         ),
     ],
 )
-def test_a_damaged_secret_is_told_in_one_sentence_without_what_it_holds(
+def test_a_damaged_secret_is_reported_in_one_sentence_without_what_it_holds(
     change: Callable[[dict[str, str]], None], sentence: str
 ) -> None:
     secret = keys_secret("sys", KEYS)
@@ -171,7 +171,7 @@ def test_no_annotation_raises_anything_else(value: object) -> None:
             KEYS.read(text)
 
 
-def noted(annotation: str, *, template: str | None = None, **labels: str) -> Store:
+def stored(annotation: str, *, template: str | None = None, **labels: str) -> Store:
     """A job at attempt 1, whose pod, and set, somebody who may patch them has given these annotations."""
     store = Store(lambda _: None, KEYS)
     for resource, raw in ((JOBS, b.job()), (STATEFUL_SETS, b.child("StatefulSet")), (PODS, b.pod(0))):
@@ -195,7 +195,7 @@ def seen(store: Store) -> list[Assignment | None]:
 
 
 def test_an_annotation_that_the_operator_has_signed_counts() -> None:
-    assert seen(noted(KEYS.sign(b.assignment(7)))) == [b.assignment(7), b.assignment(7)]
+    assert seen(stored(KEYS.sign(b.assignment(7)))) == [b.assignment(7), b.assignment(7)]
 
 
 @pytest.mark.parametrize(
@@ -209,13 +209,13 @@ def test_an_annotation_that_the_operator_has_signed_counts() -> None:
 )
 def test_a_forged_annotation_locks_no_job_at_an_attempt_that_nobody_counted(forged: str) -> None:
     """The highest attempt that an annotation shows is held and the next one opened, where a status was lost."""
-    assert seen(noted(forged)) == [None, None]
+    assert seen(stored(forged)) == [None, None]
 
 
 def test_what_was_signed_for_another_job_counts_for_that_job_only() -> None:
     other = KEYS.sign(b.assignment(FORGED, uid="another-uid"))
-    assert seen(noted(other)) == [None, None]
-    assert seen(noted(other, **{JOB_UID_LABEL: "another-uid"})) == [None, None], "labels say nothing"
+    assert seen(stored(other)) == [None, None]
+    assert seen(stored(other, **{JOB_UID_LABEL: "another-uid"})) == [None, None], "labels say nothing"
 
 
 async def test_a_namespace_gets_its_secret_once_and_by_create_alone() -> None:

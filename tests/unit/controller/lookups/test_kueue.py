@@ -71,7 +71,7 @@ async def test_giving_quota_back_clears_the_admission_and_keeps_the_rest() -> No
     assert moved["Admitted"] != OLD
 
 
-async def test_a_workload_that_was_replaced_hears_nothing() -> None:
+async def test_a_workload_that_was_replaced_gets_no_update() -> None:
     cluster, store = FakeCluster(), Store(lambda key: None, KEYS)
     cluster.put(WORKLOADS, workload("job"))
     finished = WorkloadCondition("Finished", True, "Succeeded", "done")

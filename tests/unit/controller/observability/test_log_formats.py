@@ -37,7 +37,7 @@ def test_no_message_forges_a_line_or_commands_a_terminal(formatter: logging.Form
     assert all(line.startswith("    ") for line in text.splitlines()[1:])
 
 
-def test_json_keeps_what_was_said() -> None:
+def test_json_keeps_the_message() -> None:
     assert json.loads(JsonFormatter().format(record()))["message"] == f"refused: {HOSTILE}"
 
 

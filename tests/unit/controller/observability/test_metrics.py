@@ -12,7 +12,7 @@ def named(name: str, **status: object) -> Job:
     return Job("ml", name, f"uid-{name}", 1, 0.0, None, JobStatus.model_validate(status))
 
 
-def test_each_jobs_time_is_told_by_category_and_goes_with_the_job() -> None:
+def test_each_jobs_time_is_shown_by_category_and_goes_with_the_job() -> None:
     metrics = OperatorMetrics()
     spent = {"until": "2026-11-21T05:00:00Z", "productive": 30.5, "queue": 10.0}
     metrics.count_jobs(iter([named("bert", progress={"goodput": 0.753}, timeSpent=spent), named("new")]))

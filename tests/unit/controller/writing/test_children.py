@@ -166,7 +166,7 @@ async def test_a_status_that_moved_on_is_no_reason_to_decide_anew() -> None:
     assert world.stored("statefulsets")["metadata"]["annotations"] == {"trainmaster.dev/rendered-hash": "h2"}
 
 
-async def test_a_refusal_of_the_content_is_told_as_one() -> None:
+async def test_a_refusal_of_the_content_is_an_error_of_its_own() -> None:
     world = World()
     await world.write(b.child("StatefulSet"))
     world.cluster.fail("apply", "statefulsets", Invalid("apply", "spec.selector: field is immutable", status=422))

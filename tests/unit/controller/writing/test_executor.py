@@ -23,7 +23,7 @@ from trainmaster.controller.apiserver.errors import (
 )
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keeping import logs as log_keeping
+from trainmaster.controller.keeping import logs
 from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.children import ChildWriter
@@ -164,7 +164,7 @@ async def test_a_child_is_deleted_only_as_it_was_when_that_was_decided() -> None
     assert ("services", b.NAMESPACE, "bert") not in world.cluster.objects
 
 
-async def test_an_assignment_goes_to_the_lead_to_each_pod_and_to_the_template() -> None:
+async def test_an_assignment_goes_to_the_leader_to_each_pod_and_to_the_template() -> None:
     world = World()
     world.add_pods()
     assignment = b.assignment(2)
@@ -208,7 +208,7 @@ async def test_a_patch_that_is_refused_for_another_reason_is_a_problem() -> None
     assert "no annotations here" in world.snapshot().observed.refused_writes[0].message
 
 
-async def test_a_strangers_object_of_the_same_name_is_never_adopted() -> None:
+async def test_a_foreign_object_of_the_same_name_is_never_adopted() -> None:
     world = World()
     world.cluster.put(SERVICES, b.child("Service", owner_uid=None))
     before = dict(world.stored("services"))
@@ -332,9 +332,9 @@ async def test_a_log_that_comes_too_late_is_missed_aloud(
         return await answer(namespace, pod, **options)
 
     monkeypatch.setattr(world.cluster, "pod_log", pod_log)
-    monkeypatch.setattr(log_keeping, "READING_SECONDS", 1.0)
-    monkeypatch.setattr(log_keeping, "SETTLE_SECONDS", 0.0)
-    with caplog.at_level("WARNING", log_keeping.__name__):
+    monkeypatch.setattr(logs, "READING_SECONDS", 1.0)
+    monkeypatch.setattr(logs, "SETTLE_SECONDS", 0.0)
+    with caplog.at_level("WARNING", logs.__name__):
         await world.execute(b.decided(JobStatus(phase="Failed", attempt=1), Apply(b.child("StatefulSet"))))
     assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n"}
     assert "the log of bert-1 isn't kept: it wasn't read within 1 s" in caplog.text

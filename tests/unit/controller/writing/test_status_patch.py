@@ -31,7 +31,7 @@ def test_what_is_not_set_any_more_is_removed() -> None:
     assert merge_patch(old, new) == {"phase": "Running", "nextAttemptTime": None}
 
 
-def test_progress_alone_is_told_apart() -> None:
+def test_progress_alone_is_recognised() -> None:
     old = to_wire(JobStatus(phase="Running", attempt=1, progress=Progress(step=1)))
     assert is_only_progress(merge_patch(old, to_wire(JobStatus(phase="Running", attempt=1, progress=Progress(step=2)))))
     assert not is_only_progress(merge_patch(old, to_wire(JobStatus(phase="Failed", attempt=1))))
