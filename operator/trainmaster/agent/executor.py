@@ -14,15 +14,13 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.stall import Contact, LeaveLeader, ToLeader
-from trainmaster.agent.hang.watch import Found, RankWatch
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.network.actions import Introduce
+from trainmaster.agent.network.actions import Introduce, LeaveLeader
 from trainmaster.agent.network.events import MetricsRequested, Pushed, StateRequested
 from trainmaster.agent.network.http import response
 from trainmaster.agent.network.metrics import render_metrics
@@ -42,6 +40,9 @@ from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import Ping
+
+if TYPE_CHECKING:
+    from trainmaster.agent.hang.watch import Found, RankWatch
 
 FILE_SECONDS = 0.05
 KEPT_ATTEMPTS = 5
@@ -98,7 +99,7 @@ class Executor:
         now = _now()
         self._network.tick(now)
         if self._watch is not None and now.steady >= self._watch.deadline:
-            self._events.extend(self._send_found(self._watch.tick(self._leader_contact(now), now), now))
+            self._events.extend(self._send_found(self._watch.tick(self._state.contact.leader, now), now))
         self._carry_out(now)
         while self._events:
             self._take_in(self._events.popleft(), _now())
@@ -195,6 +196,9 @@ class Executor:
         except OSError as error:
             return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
         self._processes = run
+        # Here, because the ranks have been started by now: their start doesn't wait for it.
+        from trainmaster.agent.hang.watch import RankWatch
+
         self._watch = RankWatch(settings, run)
         return launched
 
@@ -322,7 +326,7 @@ class Executor:
         """Send what the watch over the ranks has for the leader; returns what it has for the planner."""
         known: list[events.Event] = []
         for each in found:
-            if isinstance(each, ToLeader):
+            if isinstance(each, actions.SendToLeader):
                 self._network.send_to_leader(each.message, now)
             elif isinstance(each, LeaveLeader):
                 self._network.leave_leader(now)
@@ -331,9 +335,6 @@ class Executor:
         return known
 
     # Views
-
-    def _leader_contact(self, now: Now) -> Contact:
-        return Contact(self._network.contact(now).leader is not None, self._network.has_joined)
 
     def _ranks(self) -> dict[int, RankProgress]:
         """What is known of each rank of the newest attempt that was launched."""

@@ -1,9 +1,11 @@
 """Hangs: ranks that live but make no progress, what they wait for, and which of them all the others wait for.
 
-The pure parts: `observation` says how far each rank of this worker is and whether it is over its limit (`heartbeats`
-are the progress files); `stall` is what this worker does then; `diagnosis` is what the leader makes of all workers'
-evidence, and `rank_states` names the rank that stopped first.
+Pure, in this order:
 
-The parts that look: `watch` carries out what `stall` decides; `evidence` brings together the stacks of all threads
-(`stacks`), torch's last collectives (`recorder`) and what the kernel shows of a process (`kernel_view`).
+- `rank_states` says which of all ranks stopped first, or that there is good reason to wait.
+- `diagnosis` is the leader's part in a stall: the question to all workers, their answers, the conclusion.
+- `stall` is a worker's part: when it asks, when it judges by itself, when it reports.
+
+What touches files and processes: `watch` carries out what `stall` decides. It reads `heartbeats` through `observation`,
+and collects `evidence`: `stacks`, the flight `recorder`, the `kernel_view`.
 """

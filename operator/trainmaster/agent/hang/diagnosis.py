@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 from trainmaster.agent.hang.rank_states import classify, is_stopped, steps_of
+from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience
 from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
@@ -24,7 +25,7 @@ MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 """What the leader keeps of all workers' evidence of an attempt."""
 
 
-class Silent(NamedTuple):
+class Silent(Value):
     """Workers that give no answer and are named for it."""
 
     attempt: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.kernel_view import describe_process, process_state
@@ -23,20 +22,12 @@ from trainmaster.agent.hang.stacks import (
     tail_of,
 )
 from trainmaster.agent.process import children
+from trainmaster.agent.process.run import RankProcess
 from trainmaster.wire.evidence import RankState
 
 STACKS_SECONDS = 1.5
 POLL_SECONDS = 0.1
 GONE_OR_STOPPED = ("T", "t", "X", "Z")
-
-
-class RankProcess(NamedTuple):
-    """A rank's process and the files that it may print stacks into."""
-
-    rank: int
-    pid: int
-    files: tuple[str, ...]
-    environ: Mapping[str, str]
 
 
 class Evidence:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from trainmaster.agent.hang.stacks import threads_of
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.progress import RankProgress
 
@@ -22,7 +23,7 @@ _WAITS = re.compile(
 MAX_FRAMES = 6
 
 
-class Classification(NamedTuple):
+class Classification(Value):
     """The rank that stopped first and a message about it; or how many seconds more there is reason to wait."""
 
     rank: int

@@ -14,6 +14,8 @@ from typing import Optional, Union
 from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
 from trainmaster.agent.hang.rank_states import classify, is_over
 from trainmaster.agent.hang.stacks import shortened
+from trainmaster.agent.network.actions import LeaveLeader
+from trainmaster.agent.planner.actions import SendToLeader
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
@@ -28,18 +30,8 @@ REJOIN_SECONDS = 2.0
 """Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
 
 
-class ToLeader(Value):
-    """Send a message to whoever leads."""
-
-    message: Union[Stalled, EvidenceLine]
-
-
 class CollectEvidence(Value):
     """Collect the evidence of this worker's ranks."""
-
-
-class LeaveLeader(Value):
-    """Look for another leader: the present one doesn't answer."""
 
 
 class FailHung(Value):
@@ -49,20 +41,11 @@ class FailHung(Value):
     message: str
 
 
-StallAction = Union[ToLeader, CollectEvidence, LeaveLeader, FailHung]
-
-
-class Contact(Value):
-    """How this worker stands with the leader at a moment."""
-
-    known: bool
-    """Whether it is known who leads; it may be this agent itself."""
-    joined: bool
-    """Whether the leader is another agent, and joined, so that it can be left."""
+StallAction = Union[SendToLeader, CollectEvidence, LeaveLeader, FailHung]
 
 
 class Stall:
-    """One attempt's stalls on one worker with these global ranks."""
+    """One attempt's stalls on one worker with these global ranks. `leader`: who leads, None while that isn't known."""
 
     def __init__(self, attempt: int, worker: int, ranks: range) -> None:
         self._attempt = attempt
@@ -80,11 +63,11 @@ class Stall:
         self.deadline = math.inf
         """When `tick` is due, on the monotonic clock."""
 
-    def observe(self, ranks: Iterable[RankState], contact: Contact, now: float) -> list[StallAction]:
+    def observe(self, ranks: Iterable[RankState], leader: Optional[int], now: float) -> list[StallAction]:
         """Begin where a rank of this worker is over its limit, and no stall is being diagnosed."""
         if self._begun or now < self._quiet_until or not any(map(is_over, ranks)):
             return []
-        return self._begin(contact, now)
+        return self._begin(leader, now)
 
     def receive(self, message: Union[Collect, Hung, Patience], now: float) -> list[StallAction]:
         """The leader says how the diagnosis goes on."""
@@ -102,9 +85,9 @@ class Stall:
         """The evidence is there. Without a leader to wait for, this worker judges at once."""
         if self._collecting:
             self._collecting, self._collected = False, ranks
-        actions: list[StallAction] = [ToLeader(self.evidence_line(ranks, now.wall))]
+        actions: list[StallAction] = [SendToLeader(self.evidence_line(ranks, now.wall))]
         if self.deadline < math.inf and not self._rejoining and not self._has_leader:
-            actions += self._judge(False, now.steady)
+            actions += self._judge(None, now.steady)
         return actions
 
     def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
@@ -113,17 +96,17 @@ class Stall:
         bounded = {rank: state._replace(text=shortened(state.text, share)) for rank, state in ranks.items()}
         return EvidenceLine(self._attempt, self._worker, bounded, wall)
 
-    def tick(self, contact: Contact, now: float) -> list[StallAction]:
+    def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
         """The deadline is over."""
         if now < self.deadline:
             return []
-        return self._begin(contact, now) if self._rejoining else self._judge(contact.joined, now)
+        return self._begin(leader, now) if self._rejoining else self._judge(leader, now)
 
-    def _begin(self, contact: Contact, now: float) -> list[StallAction]:
+    def _begin(self, leader: Optional[int], now: float) -> list[StallAction]:
         self._begun, self._answered, self._rejoining = True, False, False
-        self._has_leader = contact.known
+        self._has_leader = leader is not None
         self.deadline = now + ALONE_SECONDS
-        return [ToLeader(Stalled(self._attempt)), *self._collect(again=False)]
+        return [SendToLeader(Stalled(self._attempt)), *self._collect(again=False)]
 
     def _collect(self, *, again: bool) -> list[StallAction]:
         if self._collecting or (self._collected is not None and not again):
@@ -131,10 +114,12 @@ class Stall:
         self._collecting, self._collected = True, None
         return [CollectEvidence()]
 
-    def _judge(self, can_leave: bool, now: float) -> list[StallAction]:
+    def _judge(self, leader: Optional[int], now: float) -> list[StallAction]:
         """No conclusion has come: ask the next leader, or conclude from this worker's own ranks."""
         self.deadline = math.inf
-        if self._has_leader and not self._answered and not self._left_leader and can_leave:
+        # Who leads itself can't leave its leader.
+        another = leader is not None and leader != self._worker
+        if self._has_leader and not self._answered and not self._left_leader and another:
             self._left_leader = self._rejoining = True
             self.deadline = now + REJOIN_SECONDS
             return [LeaveLeader()]

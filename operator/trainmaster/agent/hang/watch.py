@@ -10,11 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Optional, Union
 
-from trainmaster.agent.hang.evidence import POLL_SECONDS, Evidence
+from trainmaster.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
 from trainmaster.agent.hang.kernel_view import process_state
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stacks import main_thread_first
-from trainmaster.agent.hang.stall import CollectEvidence, Contact, FailHung, LeaveLeader, Stall, StallAction, ToLeader
+from trainmaster.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction
+from trainmaster.agent.network.actions import LeaveLeader
+from trainmaster.agent.planner.actions import SendToLeader
 from trainmaster.agent.planner.events import AttemptFailed, Event, Progressed, RankProvoked, RanksUp
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.process.launcher import attempt_dir
@@ -26,7 +28,7 @@ from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.progress import RankProgress
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
-Found = Union[Event, ToLeader, LeaveLeader]
+Found = Union[Event, SendToLeader, LeaveLeader]
 
 
 class RankWatch:
@@ -42,8 +44,9 @@ class RankWatch:
         self._evidence_at = math.inf
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
-        self._provoked: Optional[FailHung] = None
-        """The hang that is reported when the rank that was provoked has had its time."""
+        self._provoked: Optional[tuple[FailHung, Evidence]] = None
+        """The hang that is reported when the rank that was provoked has had its time, and what it is added to. The
+        leader may have asked for evidence again by then."""
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
@@ -57,15 +60,15 @@ class RankWatch:
         stalled = self._stall.deadline if self._can_hang else math.inf
         return min(observed, stalled, self._evidence_at)
 
-    def tick(self, contact: Contact, now: Now) -> list[Found]:
+    def tick(self, leader: Optional[int], now: Now) -> list[Found]:
         """Time has passed."""
         found: list[Found] = []
         if not self._run.ended and now.steady >= self._observation.deadline:
-            found += self._observe(contact, now)
+            found += self._observe(leader, now)
         if self._evidence is not None and now.steady >= self._evidence_at:
             found += self._poll_evidence(self._evidence, now)
         if self._can_hang:
-            found += self._perform(self._stall.tick(contact, now.steady), now)
+            found += self._perform(self._stall.tick(leader, now.steady), now)
         return found
 
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
@@ -79,13 +82,19 @@ class RankWatch:
 
     def conclude(self, now: Now) -> list[Found]:
         """Returns why the attempt failed, once a rank that was provoked has had its time."""
-        return [] if self._provoked is None else self._report(self._provoked, now)
+        if self._provoked is None:
+            return []
+        hung, evidence = self._provoked
+        found: list[Found] = []
+        if evidence.read_stacks(hung.rank):
+            found.append(SendToLeader(self._stall.evidence_line(evidence.complete(self._states), now.wall)))
+        return [*found, self._failure(hung, evidence)]
 
     @property
     def _can_hang(self) -> bool:
         return not self._run.stopping and not self._run.ended
 
-    def _observe(self, contact: Contact, now: Now) -> list[Found]:
+    def _observe(self, leader: Optional[int], now: Now) -> list[Found]:
         found: list[Found] = []
         was_up = self._observation.up
         line = self._observation.poll(self._run.up, now)
@@ -95,7 +104,7 @@ class RankWatch:
             found.append(Progressed(line))
         if self._can_hang:
             states = self._observation.states(now.steady).values()
-            found += self._perform(self._stall.observe(states, contact, now.steady), now)
+            found += self._perform(self._stall.observe(states, leader, now.steady), now)
         return found
 
     def _poll_evidence(self, evidence: Evidence, now: Now) -> list[Found]:
@@ -115,31 +124,24 @@ class RankWatch:
                 self._evidence_at = now.steady + POLL_SECONDS
             elif not isinstance(action, FailHung):
                 found.append(action)
-            elif self._provoke(action.rank):
-                self._provoked = action
+            elif self._evidence is not None and self._provoke(action.rank, self._evidence):
+                self._provoked = action, self._evidence
                 found.append(RankProvoked(self._run.attempt))
             else:
-                found += self._report(action, now)
+                found.append(self._failure(action, self._evidence))
         return found
 
-    def _provoke(self, rank: int) -> bool:
+    def _provoke(self, rank: int, evidence: Evidence) -> bool:
         """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
         local_rank = rank - self._first
-        if self._evidence is None or self._evidence.stacks(rank):
+        if evidence.stacks(rank) or process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
             return False
-        return process_state(self._run.pid_of(local_rank)) not in "TtXZ" and self._run.provoke(local_rank)
+        return self._run.provoke(local_rank)
 
-    def _report(self, hung: FailHung, now: Now) -> list[Found]:
-        """Returns the end of the attempt, and before it the stacks that weren't among the evidence."""
-        found: list[Found] = []
-        stack = view = ""
-        if self._evidence is not None:
-            known = self._evidence.stacks(hung.rank)
-            stack = main_thread_first(known or self._evidence.read_stacks(hung.rank))[:STACK_CHARACTERS]
-            view = self._evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
-            if stack and not known and self._states:
-                states = self._evidence.complete(self._states)
-                found.append(ToLeader(self._stall.evidence_line(states, now.wall)))
+    def _failure(self, hung: FailHung, evidence: Optional[Evidence]) -> AttemptFailed:
+        """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
+        stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
+        view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = "\n".join(filter(None, [stack or printed, view, hung.message]))[-MAX_ERROR_CHARACTERS:]
-        return [*found, AttemptFailed(self._run.attempt, "Hung", error, hung.rank)]
+        return AttemptFailed(self._run.attempt, "Hung", error, hung.rank)

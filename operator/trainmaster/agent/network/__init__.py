@@ -1,9 +1,13 @@
 """The agent's connections: its port, the leader's table of all workers, and a follower's way to its leader.
 
-The pure parts, which answer with `actions`: `leader` (with `workers`, its table, and `kept_lines`, for an operator that
-begins to watch) and `follower`. `network` puts them together: it handles `events` and carries out the actions.
+Pure, each a state machine that takes what has happened and the time, and returns `actions`; in this order:
 
-The connections: `server` is the port, `http` its protocol, `unauthenticated` who may wait at it without the token;
-`joining` is one try to join a leader, `resolve` finds its address; `connection` is below all, `lines` what it carries.
-`metrics` is what Prometheus reads.
+- `leader`: the table of `workers`, what operators watch of it (`kept_lines`), and what it sends to its followers.
+- `follower`: which host is tried when, whose follower this worker is, and when it leaves its leader.
+- `lines`, `http`, `metrics`: what goes over the wire. `unauthenticated`: who has to leave where too many connect.
+
+What touches sockets, and puts `events` into the executor's queue:
+
+- `network` has all connections, and lets the leader and the follower decide about them.
+- `server` is the agents' port; `joining` is one try to join a leader (`resolve`); `connection` is below both.
 """

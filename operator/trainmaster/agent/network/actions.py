@@ -54,5 +54,9 @@ class Introduce(Value):
     """Say to the leader, which was joined this moment, who this is and what it hasn't received."""
 
 
+class LeaveLeader(Value):
+    """Look for another leader, because the present one doesn't answer in a stall."""
+
+
 LeaderAction = Union[Send, Publish, Close, Deliver]
 FollowerAction = Union[Send, Close, Deliver, Try, CancelTry, Introduce]

@@ -63,11 +63,6 @@ class Follower:
         return min(self._retry_at, self._ping_at)
 
     @property
-    def peer(self) -> Optional[int]:
-        """The connection to the leader, where another worker leads and is joined."""
-        return self._peer
-
-    @property
     def master(self) -> MasterContact:
         """How far this worker has come on the way to the first host."""
         if self._assignment is None or not self._may_join or self._own_place() == 0 or self._leader_place() == 0:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Optional
 
+from trainmaster.agent.value import Value
 from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
 
 MAX_HEAD_BYTES = 8_192
@@ -35,7 +36,7 @@ class BadRequest(Exception):
         self.status = status
 
 
-class Head(NamedTuple):
+class Head(Value):
     """What stands before a request's body; header names are in lower case."""
 
     method: str

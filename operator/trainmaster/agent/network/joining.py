@@ -6,20 +6,21 @@ import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Optional, Union
+from typing import Optional, Union
 
 from trainmaster.agent.loop import WRITE, Loop
 from trainmaster.agent.network.connection import Connection
 from trainmaster.agent.network.events import Connected, NetworkEvent, Resolved, TimedOut
 from trainmaster.agent.network.http import UPGRADE_PROTOCOL
 from trainmaster.agent.network.resolve import resolve
+from trainmaster.agent.value import Value
 from trainmaster.wire.names import TOKEN_HEADER
 
 LIMIT_SECONDS = 1.0
 MAX_ANSWER_BYTES = 4_096
 
 
-class Tried(NamedTuple):
+class Tried(Value):
     """How a try has ended: with a connection that speaks lines from `rest` on, or None and the problem."""
 
     number: int

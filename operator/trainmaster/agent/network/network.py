@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.actions import (
@@ -32,6 +32,7 @@ from trainmaster.agent.network.lines import JsonLines, Pace
 from trainmaster.agent.network.server import Acknowledged, Server, Upgraded
 from trainmaster.agent.planner.state import LeaderContact, Now
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.value import Value
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import FollowerMessage, LeaderMessage
@@ -51,7 +52,7 @@ ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgrade
 CONNECTION_EVENTS = (Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged)
 
 
-class Peer(NamedTuple):
+class Peer(Value):
     """A connection on which lines come, at a bounded pace."""
 
     connection: Connection
@@ -99,11 +100,6 @@ class Network:
             # While it isn't known who leads, somebody may watch.
             watched = self._follower.watched or leader is None
         return LeaderContact(leader, watched, self._follower.master)
-
-    @property
-    def has_joined(self) -> bool:
-        """Whether another worker leads and is joined."""
-        return self._follower.peer is not None
 
     def workers(self) -> list[WorkerLine]:
         """Returns all workers that this agent's leader knows."""

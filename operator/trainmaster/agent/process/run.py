@@ -10,9 +10,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.evidence import RankProcess
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Terminate
@@ -35,6 +35,15 @@ from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class RankProcess(NamedTuple):
+    """A rank's process and the files that it may print stacks into."""
+
+    rank: int
+    pid: int
+    files: tuple[str, ...]
+    environ: Mapping[str, str]
 
 
 class RunProcesses:

@@ -8,13 +8,12 @@ from trainmaster.agent.hang.stall import (
     ALONE_SECONDS,
     REJOIN_SECONDS,
     CollectEvidence,
-    Contact,
     FailHung,
-    LeaveLeader,
     Stall,
-    ToLeader,
 )
+from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.network.lines import json_line
+from trainmaster.agent.planner.actions import SendToLeader
 from trainmaster.agent.planner.state import Now
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience, Stalled
@@ -22,8 +21,8 @@ from trainmaster.wire.limits import MAX_LINE_BYTES
 from trainmaster.wire.stream import EvidenceLine, split
 
 LATE = RankState(5, silent_seconds=9.0, limit_seconds=5.0, limit="progressSeconds")
-JOINED, LEADS, NOBODY = Contact(True, True), Contact(True, False), Contact(False, False)
-STALLED = ToLeader(Stalled(3))
+JOINED, LEADS, NOBODY = 0, 1, None
+STALLED = SendToLeader(Stalled(3))
 MESSAGE = "rank 2 made no progress for 9 s at step 5; the limit is progressSeconds 5 s"
 
 
@@ -33,9 +32,9 @@ def stall() -> Stall:
     return Stall(3, 1, range(2, 4))
 
 
-def begin(stall: Stall, contact: Contact, now: float = 100.0) -> None:
-    assert stall.observe([RankState(6), LATE], contact, now) == [STALLED, CollectEvidence()]
-    assert stall.observe([LATE], contact, now + 1.0) == [], "it is being diagnosed"
+def begin(stall: Stall, leader: int | None, now: float = 100.0) -> None:
+    assert stall.observe([RankState(6), LATE], leader, now) == [STALLED, CollectEvidence()]
+    assert stall.observe([LATE], leader, now + 1.0) == [], "it is being diagnosed"
     assert stall.deadline == now + ALONE_SECONDS
 
 
@@ -43,7 +42,7 @@ def collected(stall: Stall, *, steady: float) -> list[object]:
     return list(stall.collected({2: LATE, 3: RankState(6)}, Now(steady, 1_700.0)))
 
 
-EVIDENCE = ToLeader(EvidenceLine(3, 1, {2: LATE, 3: RankState(6)}, 1_700.0))
+EVIDENCE = SendToLeader(EvidenceLine(3, 1, {2: LATE, 3: RankState(6)}, 1_700.0))
 
 
 def test_no_rank_over_its_limit_is_no_stall(stall: Stall) -> None:
