@@ -1,4 +1,4 @@
-"""JSON of any depth and with any number, decoded: who may write an object may write what Python's parser can't take."""
+"""JSON of any depth and with any number, decoded: who may write an object may write what Python's parser refuses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The evidence of an attempt: what is kept of how it ended, after its pods are gone.
 
 It is one JSON text by attempt in the ConfigMap `<job>-evidence`, key `attempt-<n>.json`. Anybody may have edited it, so
-`AttemptEvidence.parse` accepts whatever stands there. What ranks and agents said in it has come over the wire.
+`AttemptEvidence.parse` accepts whatever stands there. What ranks and agents reported in it has come over the wire.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainmaster.api.printable import UNSAFE
 from trainmaster.wire.limits import MAX_INDEX
 from trainmaster.wire.values import decimal, loads, mapping, whole
 
-_MEMBERS = ("failure", "workers", "ranks", "logs")
+_PARTS = ("failure", "workers", "ranks", "logs")
 _KEY = re.compile(r"attempt-(\d{1,9})\.json")
 
 
@@ -44,9 +44,9 @@ def clean(text: object, limit: int) -> str:
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """What is kept of one attempt; the members are objects as they stand on the wire.
+    """What is kept of one attempt; its parts are objects as they stand on the wire.
 
-    `failure` is the status's own record; `workers` what each worker's agent (or container) said at the end, by index;
+    `failure` is the status's own record; `workers` what each agent (or container) reported at the end, by index;
     `ranks` how each rank stood in a stall, with the stacks of all its threads; `logs` ends of workers' logs.
     """
 
@@ -62,7 +62,7 @@ class AttemptEvidence:
             {
                 "attempt": self.attempt,
                 "failure": dict(self.failure),
-                "workers": {str(worker): dict(told) for worker, told in sorted(self.workers.items())},
+                "workers": {str(worker): dict(report) for worker, report in sorted(self.workers.items())},
                 "ranks": {str(rank): dict(stood) for rank, stood in sorted(self.ranks.items())},
                 "logs": {str(worker): text for worker, text in sorted(self.logs.items())},
             },
@@ -77,12 +77,12 @@ class AttemptEvidence:
         except ValueError:
             return None
         attempt = whole(data.get("attempt"))
-        if attempt is None or not all(isinstance(data.get(name) or {}, dict) for name in _MEMBERS):
+        if attempt is None or not all(isinstance(data.get(name) or {}, dict) for name in _PARTS):
             return None
         return cls(
             attempt=attempt,
             failure=mapping(data.get("failure")),
-            workers={worker: mapping(told) for worker, told in _by_index(data.get("workers"))},
+            workers={worker: mapping(report) for worker, report in _by_index(data.get("workers"))},
             ranks={rank: mapping(stood) for rank, stood in _by_index(data.get("ranks"))},
             logs={worker: log for worker, log in _by_index(data.get("logs")) if isinstance(log, str)},
         )

@@ -1,9 +1,9 @@
-"""What operator and agents say to each other, once: both sides import it (docs/protocol.md is its prose).
+"""The messages between operator and agents, once: both sides import this package (docs/protocol.md is its prose).
 
 Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
 
 - `limits`, `names`, `states`, `reasons`, `ports`: the facts.
-- `values`: readers of JSON that others wrote; `errors`: what they raise.
+- `values`: readers of JSON that others wrote; `errors`: the one exception that they raise.
 - `assignment` (operator -> agents) and `signing`; `report`, `progress`, `evidence` (agents -> operator).
 - `lines` and what they hold: `stream` (leader -> operator), `joining` (between a leader and its followers).
 

@@ -1,4 +1,4 @@
-"""The assignment: what an attempt is, who takes part, and whether to run (docs/protocol.md, "The assignment").
+"""The assignment: an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
 
 It comes to an agent three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order and
 more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over `Run`.
@@ -96,7 +96,7 @@ class Assignment(NamedTuple):
         }
 
     def held(self) -> Assignment:
-        """The same attempt, told to stop and wait."""
+        """The same attempt, whose ranks shall stop and wait."""
         return self._replace(state="Hold")
 
     def first_rank(self, node_rank: int, own: int) -> int:
@@ -108,7 +108,7 @@ class Assignment(NamedTuple):
         return len(self.workers) * own if self.processes is None else sum(self.processes)
 
     def node_rank(self, worker: int, uid: str) -> int | None:
-        """The NODE_RANK of a worker's pod, or None where it doesn't take part: its index or its uid isn't listed."""
+        """The NODE_RANK of a worker's pod, or None where its index or its uid isn't listed."""
         if worker not in self.workers:
             return None
         position = self.workers.index(worker)

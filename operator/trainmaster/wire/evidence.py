@@ -32,11 +32,11 @@ class RankState(NamedTuple):
     waits: bool = False
     """Whether its main thread is in a collective, by its stack."""
     text: str = ""
-    """For a person: the stacks of all its threads, and what the kernel says."""
+    """For a person: the stacks of all its threads, and what the kernel shows of them."""
 
     @classmethod
     def parse(cls, data: object, most: int = MAX_EVIDENCE_BYTES) -> RankState:
-        """Bound what an agent says of a rank, its text to `most` characters. Raises ProtocolError."""
+        """Check and bound a rank's state, its text to `most` characters. Raises ProtocolError."""
         if not isinstance(data, Mapping):
             raise ProtocolError(f"evidence.ranks: {shown(data)} is not an object")
         section = data.get("section")

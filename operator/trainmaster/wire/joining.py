@@ -1,7 +1,7 @@
 """The lines between a leader and the agents that have joined it (docs/protocol.md, "The agents' port").
 
-Progress and evidence go the way that they have in the stream (`stream`); `Ping` stands for every line that this side
-doesn't know too: a newer agent may send more.
+Progress and evidence are the lines of the stream (`stream`). `Ping` also stands for every line that this side doesn't
+know: a newer agent may send more.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Stop(NamedTuple):
     grace_seconds: float
     after_seconds: float = 0.0
     report: Optional[Report] = None
-    """The failed worker's, which the follower publishes too: an operator that watches it hears the cause first."""
+    """The failed worker's, which the follower publishes too: an operator that watches it receives the cause first."""
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON object."""

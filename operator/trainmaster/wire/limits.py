@@ -33,6 +33,6 @@ MAX_SECONDS = 1e9
 MAX_RANK_GRACE_SECONDS = 3_600
 """What a leader may ask its followers to give their ranks when one has failed."""
 MAX_VARIABLES, MAX_VARIABLE_NAME, MAX_VARIABLE_CHARACTERS = 64, 64, 256
-"""What a worker says of the environment that it has started an attempt in."""
+"""What a worker sends of the environment that it has started an attempt in."""
 MAX_DIFFERENCES, MAX_DIFFERENCE_CHARACTERS = 32, 500
 """Lines about what differs in the workers' environments."""

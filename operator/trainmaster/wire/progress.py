@@ -25,7 +25,7 @@ _NUMBERS = {
 
 
 class RankProgress(NamedTuple):
-    """What one rank wrote to its progress file; what it didn't say is None or empty."""
+    """What one rank wrote to its progress file; a field that it left out is None or empty."""
 
     step: Optional[int] = None
     total_steps: Optional[int] = None

@@ -13,7 +13,7 @@ FAILURE_REASONS = frozenset(
 EXIT_FINISHED = 0
 EXIT_USAGE = 64
 EXIT_DIVERGED = 70
-"""A script's own, with an exception of that name as its last words."""
+"""A script's own, which ends with an exception of that name."""
 EXIT_KILLED = 137
 """128 + SIGKILL."""
 EXIT_TERMINATED = 143

@@ -1,4 +1,4 @@
-"""Reports: what an agent says of its worker, in the stream, in its saved report and in the termination message."""
+"""Reports: a worker's state in an attempt, as it stands in the stream, the saved report and the termination message."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Report(NamedTuple):
         return EXIT_BY_REASON.get(self.reason) or self.exit_code or 1
 
     def termination_message(self) -> str:
-        """One line of JSON of at most 4,000 bytes; the error's beginning is cut first, its end says what happened."""
+        """One line of JSON of at most 4,000 bytes; the error's beginning is cut first, its end names what happened."""
         error = self.error
         while True:
             line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The states of a worker in an attempt, and the sections that a script says it is in."""
+"""The states of a worker in an attempt, and the sections that a script can report."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class WorkerLine(NamedTuple):
 
 
 class Hello(NamedTuple):
-    """The first line: who leads, and whom it knows."""
+    """The first line: the leader, and the workers that it knows."""
 
     leader: int
     uid: str
@@ -134,7 +134,7 @@ RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
     """One line. Raises ProtocolError with what is wrong.
 
-    `most_ranks`: as many as a worker of the job has. Of a line with more of them none is looked at.
+    `most_ranks`: as many as a worker of the job has. A line with more of them is passed over.
     """
     try:
         data = loads(line)
