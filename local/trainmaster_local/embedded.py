@@ -34,7 +34,6 @@ from trainmaster_local.apiserver.resources import Registry
 from trainmaster_local.auth import Tokens
 from trainmaster_local.config import ClusterConfig, NodeConfig
 from trainmaster_local.controllers.claims import ClaimController
-from trainmaster_local.controllers.disruption import DisruptionController
 from trainmaster_local.controllers.garbage import GarbageCollector
 from trainmaster_local.controllers.loop import Controller
 from trainmaster_local.controllers.namespaces import NamespaceController
@@ -145,7 +144,6 @@ class LocalCluster:
             StatefulSetController(api, self._recorder("statefulset-controller")),
             ReplicaSetController(api, self._recorder("replicaset-controller")),
             DeploymentController(api, self._recorder("deployment-controller")),
-            DisruptionController(api),
             NodeController(api, self._recorder("node-controller"), self.config.node_timings),
         ]
         await bootstrap(api)

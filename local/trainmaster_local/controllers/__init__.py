@@ -9,6 +9,6 @@ them: informers say which object changed, a queue with back-off calls `reconcile
 | `statefulset`, `revisions`, `statefulset_controller` | the plan for a set, its history, carrying it out |
 | `workloads` | Deployments and ReplicaSets |
 | `garbage`, `namespaces`, `retention` | what goes with its owner, with its namespace, with time |
-| `nodes`, `disruption`, `claims` | lost nodes; budgets for evictions; folders for PersistentVolumeClaims |
+| `nodes`, `claims` | lost nodes; folders for PersistentVolumeClaims |
 | `pods` | what controllers ask about pods |
 """

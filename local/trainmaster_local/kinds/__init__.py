@@ -18,9 +18,9 @@ from trainmaster_local.kinds.claims import STORAGE_TYPES
 from trainmaster_local.kinds.configuration import CONFIGURATION_TYPES
 from trainmaster_local.kinds.events import EVENT_TYPES
 from trainmaster_local.kinds.namespaces import NAMESPACE_TYPES
+from trainmaster_local.kinds.network_policies import NETWORK_POLICY
 from trainmaster_local.kinds.nodes import NODE_TYPES
 from trainmaster_local.kinds.pods.pod import POD
-from trainmaster_local.kinds.policies import POLICY_TYPES
 from trainmaster_local.kinds.rbac import RBAC_TYPES
 from trainmaster_local.kinds.reviews import REVIEW_TYPES
 from trainmaster_local.kinds.services import SERVICE
@@ -41,7 +41,7 @@ BUILTIN_TYPES: tuple[ResourceType, ...] = (
     DEPLOYMENT,
     REPLICA_SET,
     CONTROLLER_REVISION,
-    *POLICY_TYPES,
+    NETWORK_POLICY,
     *RBAC_TYPES,
     *ADMISSION_TYPES,
     *REVIEW_TYPES,

@@ -88,11 +88,6 @@ def test_every_type_has_its_official_schema(type_: ResourceType) -> None:
             "spec.resources[storage]: Required value",
         ),
         (
-            "poddisruptionbudgets.policy",
-            {"metadata": {"name": "p"}, "spec": {"minAvailable": 1, "maxUnavailable": 1}},
-            "minAvailable and maxUnavailable cannot be both set",
-        ),
-        (
             "roles.rbac.authorization.k8s.io",
             {"metadata": {"name": "r"}, "rules": [{"verbs": ["get"], "apiGroups": [""]}]},
             "rules[0].resources: Required value: resource rules must supply at least one resource",
