@@ -60,6 +60,13 @@ class Authorizer:
                 return Decision(True, f"RBAC: allowed by {source}")
         return Decision(False)
 
+    def rules(self, user: User, namespace: str) -> list[Json]:
+        """Returns all that a user may do in a namespace, as `kubectl auth can-i --list` shows it."""
+        if MASTERS in user.groups:
+            everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+            return [everything, {"verbs": ["*"], "nonResourceURLs": ["*"]}]
+        return [rule for rule, _ in self._rules(user, namespace)]
+
     def _rules(self, user: User, namespace: str) -> Iterator[tuple[Json, str]]:
         """Each rule that applies to the user there, with the words for the binding it comes from."""
         for binding in self._api.peek_all(f"clusterrolebindings.{_RBAC}"):

@@ -112,7 +112,6 @@ def test_watch_shows_changes(kubectl: Kubectl) -> None:
         (("service", "clusterip", "made", "--tcp=80:8080"), lambda o: o["spec"]["ports"][0]["targetPort"] == 8080),
         (("role", "made", "--verb=get,list", "--resource=pods"), lambda o: o["rules"][0]["verbs"] == ["get", "list"]),
         (("deployment", "made", "--image=python:3.12", "--replicas=0"), lambda o: o["spec"]["replicas"] == 0),
-        (("pdb", "made", "--selector=app=x", "--min-available=1"), lambda o: o["spec"]["minAvailable"] == 1),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

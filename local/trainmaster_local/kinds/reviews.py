@@ -68,6 +68,17 @@ async def _answer_subject(call: SubresourceCall) -> Object:
     return _decided(call, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", "")))
 
 
+async def _answer_rules(call: SubresourceCall) -> Object:
+    assert call.body is not None
+    rules = Authorizer(call.api).rules(call.user, (call.body.get("spec") or {}).get("namespace", ""))
+    status = {
+        "resourceRules": [rule for rule in rules if not rule.get("nonResourceURLs")],
+        "nonResourceRules": [rule for rule in rules if rule.get("nonResourceURLs")],
+        "incomplete": False,
+    }
+    return {**call.body, "status": status}
+
+
 def _user_info(user: User) -> Json:
     info: Json = {"username": user.name}
     if user.uid:
@@ -109,6 +120,7 @@ def _review(
 REVIEW_TYPES = (
     _review("authorization.k8s.io", _AUTHORIZATION, "SelfSubjectAccessReview", _answer_self),
     _review("authorization.k8s.io", _AUTHORIZATION, "SubjectAccessReview", _answer_subject),
+    _review("authorization.k8s.io", _AUTHORIZATION, "SelfSubjectRulesReview", _answer_rules, validated=False),
     _review("authentication.k8s.io", _AUTHENTICATION, "SelfSubjectReview", _answer_whoami, validated=False),
 )
 
