@@ -27,6 +27,8 @@ from trainmaster.agent.planner.state import Now
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Ack, Joined
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.stream import ProgressLine
 
 
 class Alone:
@@ -245,6 +247,21 @@ def test_a_follower_that_sends_without_end_is_read_at_its_pace(alone: Alone, mon
         alone.turn(0.0)
     assert 0 < len(taken) < network.FOLLOWER_BURST_BYTES / Pace.LINE_BYTES + 65_536 / len(line)
     assert not connection.closed, "the rest waits with the sender"
+
+
+def test_the_progress_of_many_ranks_goes_out_in_several_lines(alone: Alone) -> None:
+    ours, theirs = tcp_pair()
+    alone.sockets.append(theirs)
+    stream = Connection(alone.loop, ours, next(alone.numbers), alone.queue.append)
+    alone.network.handle(Upgraded(stream, False), alone.now())
+    ranks = {rank: RankProgress(step=1) for rank in range(300)}
+    alone.network.publish(ProgressLine(3, 0, ranks, 1.0), alone.now())
+    text = b""
+    while text.count(b'"type":"progress"') < 3:
+        alone.turn(0.0)
+        text += theirs.recv(65_536)
+    lines = [json.loads(line) for line in text.splitlines() if line.startswith(b'{"type":"progress"')]
+    assert [(len(line["ranks"]), line.get("more", False)) for line in lines] == [(128, True), (128, True), (44, False)]
 
 
 def test_a_follower_whose_lines_have_no_end_is_left(alone: Alone) -> None:

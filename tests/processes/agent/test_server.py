@@ -1,4 +1,4 @@
-"""Who has no token costs the agents' port little, and keeps neither the kubelet nor the operator out."""
+"""Connections without the token cost the agents' port little, and keep neither the kubelet nor the operator out."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def addresses(count: int) -> list[str]:
     [(["127.77.0.1"] * 400, unauthenticated.MAX_OF_ADDRESS), (addresses(400), unauthenticated.MAX_UNAUTHENTICATED)],
     ids=["one-address", "many-addresses"],
 )
-def test_who_holds_connections_keeps_nobody_out(job: Job, sources: list[str], held: int) -> None:
+def test_a_peer_that_holds_connections_keeps_nobody_out(job: Job, sources: list[str], held: int) -> None:
     agent = job.agent(0).start("sleep", "300")
     job.annotate(job.assignment(1))
     agent.until_state("Running")
@@ -177,7 +177,7 @@ def port() -> Iterator[Port]:
     made.end()
 
 
-def test_who_never_ends_its_request_is_sent_away_when_the_time_is_over(
+def test_a_request_that_never_ends_is_given_up_when_the_time_is_over(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, silent = port.connect(b"GET /healthz HT"), port.connect()
@@ -204,7 +204,7 @@ def test_what_unauthenticated_send_is_kept_to_a_bound(port: Port) -> None:
     assert max(kept) <= http.MAX_HEAD_BYTES + server.UNAUTHENTICATED_READ_BYTES
 
 
-def test_who_sends_its_request_is_answered_though_a_flood_pushes_it_out(port: Port) -> None:
+def test_a_request_that_has_come_is_answered_though_a_flood_pushes_it_out(port: Port) -> None:
     probe = port.connect()
     port.turn(1.0)
     for _ in range(100):
@@ -263,7 +263,7 @@ def test_metrics_are_made_once_for_all_who_ask_within_a_second(port: Port, monke
     assert port.metrics_made == 1
 
 
-def test_who_shows_the_token_keeps_its_connection_and_few_of_them(port: Port) -> None:
+def test_with_the_token_a_connection_is_kept_and_few_of_them(port: Port) -> None:
     socks = [port.connect(STATE) for _ in range(server.MAX_KNOWN + 3)]
     for _ in range(100):
         port.turn(0.0)

@@ -2,8 +2,8 @@
 
 A worker whose rank is over its limit says `stalled`; the leader asks all workers for evidence (`collect`), waits for
 their answers for ANSWER_SECONDS at most, and sends all of them the conclusion: `hung`, and the worker with that rank
-reports it, or `patience`. A worker that isn't even heard since, and isn't known to have come further than the others,
-is the first to be named instead: its leader reports it as lost, because it can't. Where no conclusion comes (no leader,
+reports it, or `patience`. A worker from which nothing has come since, and which isn't known to have come further than
+the others, is named before them: its leader reports it as lost, because it can't. Where no conclusion comes (no leader,
 or it is what hangs), the worker that stalled reports by itself (`stall`).
 """
 

@@ -1,7 +1,7 @@
 """The evidence of one worker's ranks in a stall: how each stands, with the stacks of all its threads.
 
 Ranks are asked all at once and given STACKS_SECONDS; who has answered isn't waited for any longer. Where a rank can't
-print its stacks there is what `py-spy` says, if the image has it and the kernel lets it look, and always what the
+print its stacks there is what `py-spy` says, if the image has it and the kernel allows that, and always what the
 kernel shows.
 """
 

@@ -1,4 +1,4 @@
-"""This module tells which rank of a stalled job stopped first, the one that all the others wait for.
+"""This module finds the rank of a stalled job that stopped first, the one that all the others wait for.
 
 Only ranks that have written progress are watched: of a script that never does, nobody knows how long its step takes.
 Everything here is pure; `evidence` collects what it works on.

@@ -24,7 +24,7 @@ from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
 from trainmaster.wire.stream import EvidenceLine
 
 STATE_BYTES = 250
-"""What a rank takes in a line beside its text."""
+"""A rank's share of a line beside its text."""
 ALONE_SECONDS = ANSWER_SECONDS + 1.0
 REJOIN_SECONDS = 2.0
 """Until all have found the next leader: a host that doesn't answer is tried for a second (network/joining.py)."""
@@ -137,6 +137,6 @@ class Stall:
         self.deadline = math.inf
 
     def _fail(self, rank: int, message: str) -> list[StallAction]:
-        # Only what this worker has looked at itself, for the report shows it.
-        looked_at = self._collecting or self._collected is not None
-        return [FailHung(rank, message)] if looked_at and rank in self._own else []
+        # Only a rank whose evidence was asked for here, because the report shows it.
+        asked = self._collecting or self._collected is not None
+        return [FailHung(rank, message)] if asked and rank in self._own else []

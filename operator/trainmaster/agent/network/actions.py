@@ -51,11 +51,11 @@ class CancelTry(Value):
 
 
 class Introduce(Value):
-    """Say to the leader, which was joined this moment, who this is and what it hasn't received."""
+    """Introduce this worker to the leader that was joined this moment: who it is, and what it has reported."""
 
 
 class LeaveLeader(Value):
-    """Look for another leader, because the present one doesn't answer in a stall."""
+    """Try to join another leader, because the present one doesn't answer in a stall."""
 
 
 LeaderAction = Union[Send, Publish, Close, Deliver]

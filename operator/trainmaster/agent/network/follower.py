@@ -96,7 +96,7 @@ class Follower:
         return self._drain()
 
     def abandon(self, now: float) -> list[FollowerAction]:
-        """Look for another leader, because the present one doesn't answer."""
+        """Try to join another leader, because the present one doesn't answer."""
         if self._peer is not None:
             self._lose(now)
         return self._drain()

@@ -29,10 +29,10 @@ REASONS = {
 
 
 class BadRequest(Exception):
-    """A request that is answered with `status` and a sentence, and whose connection is then closed."""
+    """A request that is answered with `status` and a message, and whose connection is then closed."""
 
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
@@ -103,7 +103,7 @@ class Requests:
         return data
 
     def rest(self) -> bytes:
-        """What follows the last request that was taken."""
+        """Returns what follows the last request that was returned."""
         return bytes(self._buffer)
 
 

@@ -45,7 +45,7 @@ from trainmaster.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, Rep
 
 PING_SECONDS = 5.0
 SILENCE_SECONDS = 15.0
-"""A follower that sends nothing for so long is counted as lost, though its connection looks alive."""
+"""A follower that sends nothing for so long is counted as lost, though its connection still stands."""
 FIRST_STREAM_SECONDS = 3.0
 """A new agent counts as watched for so long: the operator learns from the kubelet that the container runs, which takes
 up to a second and more, and a script that fails at its first import is faster."""
@@ -55,7 +55,7 @@ MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """What is kept of all workers' progress."""
 WORKERS_IN_HELLO = 256
-"""A line must stay below what its reader takes, 64 KiB; the others follow in lines of their own."""
+"""A line must stay below what its reader accepts, 64 KiB; the others follow in lines of their own."""
 KEPT_ATTEMPTS = 3
 """Attempts of which a worker's last report is kept: the current one, the one before, one ahead of the leader."""
 
@@ -185,7 +185,7 @@ class Leader:
         return self._drain()
 
     def acknowledge(self, seq: int) -> list[LeaderAction]:
-        """The operator has taken in all reports up to `seq`."""
+        """The operator has recorded all reports up to `seq`."""
         self._acked = max(self._acked, min(seq, self._seq))
         for line in self._kept.values():
             if line.seq <= seq:
@@ -295,7 +295,7 @@ class Leader:
         return max(failed, key=lambda report: report.culprit, default=None)
 
     def _send_ack(self, report: Report) -> None:
-        # Only what has ended is acknowledged: an answer to `Starting` could else be taken for one to `Failed`.
+        # Only what has ended is acknowledged: an answer to `Starting` could else be mistaken for one to `Failed`.
         if not report.ended:
             return
         row = self._workers.get(report.worker)
@@ -394,7 +394,7 @@ class Leader:
             self._send(peers, json_line(message.to_wire()))
             self._actions.append(Deliver(message))
 
-    # What it has to say
+    # What it sends
 
     def _announce(self, now: float) -> None:
         """Send all followers whether an operator watches, where that has changed."""

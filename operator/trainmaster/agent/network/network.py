@@ -107,7 +107,7 @@ class Network:
 
     def deliveries(self) -> list[Union[LeaderMessage, Introduce]]:
         """Returns what has come for the planner since the last call: messages of whoever leads, and that a new leader
-        was joined and expects to be told who this is."""
+        was joined and expects an introduction."""
         found, self._deliveries = self._deliveries, []
         return found
 
@@ -123,7 +123,7 @@ class Network:
         self._follow(self._follower.hurry(now.steady))
 
     def leave_leader(self, now: Now) -> None:
-        """The leader doesn't answer: look for another one."""
+        """The leader doesn't answer: try to join another one."""
         self._follow(self._follower.abandon(now.steady))
 
     def introduce(self, messages: Iterable[FollowerMessage]) -> None:
@@ -255,7 +255,7 @@ class Network:
         if wait:
             connection.pause(wait)
 
-    # What the leader and the follower say
+    # What the leader and the follower decide
 
     def _lead(self, actions: list[LeaderAction]) -> None:
         for action in actions:

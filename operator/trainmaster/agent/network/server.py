@@ -60,7 +60,7 @@ class Upgraded(Value):
 
 
 class Acknowledged(Value):
-    """The operator has taken in all reports up to `seq`."""
+    """The operator has recorded all reports up to `seq`."""
 
     seq: int
 
@@ -255,7 +255,7 @@ class Exchange:
         self.deadline = time.monotonic() + REQUEST_SECONDS
 
     def read(self) -> None:
-        """Take in what has arrived."""
+        """Read what has arrived."""
         data = self.connection.read()
         if data is not None:
             self._receive(data)
