@@ -112,7 +112,7 @@ class Assignment(NamedTuple):
         if worker not in self.workers:
             return None
         position = self.workers.index(worker)
-        if self.uids is not None and self.uids[position] != uid:
+        if self.uids is not None and (not uid or self.uids[position] != uid):
             return None
         return position
 

@@ -26,6 +26,14 @@ def test_an_assignment_survives_the_wire() -> None:
     assert Assignment.parse({**GOOD, "uids": None}).node_rank(1, "other") == 1
 
 
+def test_a_worker_whose_pod_is_not_known_is_nobody_and_the_others_take_part() -> None:
+    """Agents refused such an assignment as a whole."""
+    assignment = Assignment.parse({**GOOD, "uids": ["a", ""]})
+    assert assignment.node_rank(0, "a") == 0
+    assert assignment.node_rank(1, "b") is None
+    assert assignment.node_rank(1, "") is None
+
+
 def test_ranks_follow_from_the_workers_counts_where_they_differ() -> None:
     equal, uneven = Assignment.parse(GOOD), Assignment.parse({**GOOD, "processes": [8, 4]})
     assert (equal.first_rank(1, 4), equal.world_size(4)) == (4, 8)

@@ -75,7 +75,7 @@ def test_one_report_holds(said: tuple[Report, ...], holds: Report) -> None:
 ENDS = (report(at=1.0), report("Failed", "OOMKilled", at=2.0), report("Failed", LOST, at=3.0))
 
 
-@pytest.mark.parametrize("order", permutations(ENDS))
+@pytest.mark.parametrize("order", list(permutations(ENDS)))
 def test_ends_hold_in_whatever_order_they_come(order: tuple[Report, ...]) -> None:
     known = None
     for one in order:
