@@ -74,8 +74,8 @@ class Reconciler:
         # Asked for each job: what its gang scheduler needs is watched from then on.
         self._want = want
         self._now = now
-        # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
         self._thread = thread
+        # Keys of large jobs that wait for `work_large`; the queue doesn't know yet that they are done.
         self._large: WorkQueue[JobKey] = WorkQueue()
         # uid of each job that had a pass, to forget what is kept about it when it goes.
         self._known: dict[JobKey, str] = {}
