@@ -27,7 +27,7 @@ import yaml
 
 from trainmaster_local.access import ClusterAuthenticator
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.definitions import crd
+from trainmaster_local.apiserver.crd import definitions
 from trainmaster_local.apiserver.http.faults import Faults
 from trainmaster_local.apiserver.http.server import ApiServer
 from trainmaster_local.apiserver.resources import Registry
@@ -45,7 +45,7 @@ from trainmaster_local.events import EventRecorder
 from trainmaster_local.images import BUILTIN_IMAGES, ImageTable
 from trainmaster_local.kinds import BUILTIN_TYPES
 from trainmaster_local.kinds.bootstrap import bootstrap
-from trainmaster_local.kinds.reviews import serve_tokens
+from trainmaster_local.kinds.rbac.reviews import serve_tokens
 from trainmaster_local.kubelet.containers.runtime import ProcessRuntime
 from trainmaster_local.kubelet.node import Kubelet
 from trainmaster_local.kubelet.server import NodeServer
@@ -88,7 +88,7 @@ class LocalCluster:
         self._runtime = ProcessRuntime()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._recorders: dict[tuple[str, str], EventRecorder] = {}
-        self._definitions: crd.Definitions | None = None
+        self._definitions: definitions.Definitions | None = None
         self._pool: AddressPool | None = None
         self._hosts: HostsFiles | None = None
         self._node_numbers = 0
@@ -113,7 +113,7 @@ class LocalCluster:
         folder = self.config.state_dir
         await asyncio.to_thread(self._clean, folder)
         self._pool = AddressPool()
-        self._definitions = crd.install(self.api)
+        self._definitions = definitions.install(self.api)
         try:
             await self._start_controllers()
             self.server = await self._http.start("127.0.0.1", self.config.port, self._tls())

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api, ApiError
-from trainmaster_local.apiserver.writing import Options
+from trainmaster_local.apiserver.writing.writer import Options
 
 logger = logging.getLogger(__name__)
 

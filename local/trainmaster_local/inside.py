@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions, Options
-from trainmaster_local.apiserver.definitions import crd
+from trainmaster_local.apiserver.cel.costs import RULE_LIMIT, estimate
+from trainmaster_local.apiserver.cel.rules import Rules
+from trainmaster_local.apiserver.crd import definitions
 from trainmaster_local.apiserver.http.auth import Attributes, Decision
 from trainmaster_local.apiserver.http.faults import Fault
-from trainmaster_local.apiserver.http.tables import custom_columns
+from trainmaster_local.apiserver.printing.tables import custom_columns
 from trainmaster_local.apiserver.resources import Registry
-from trainmaster_local.apiserver.rules.cel import Rules
-from trainmaster_local.apiserver.rules.cel_costs import RULE_LIMIT, estimate
-from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.storage.store import Change
 from trainmaster_local.auth import Authorizer
 from trainmaster_local.kinds import BUILTIN_TYPES
 from trainmaster_local.kubelet.containers.fake import FakeRuntime
@@ -49,7 +49,7 @@ def new_api() -> Api:
     for type_ in BUILTIN_TYPES:
         registry.add(type_)
     api = Api(registry)
-    crd.install(api)
+    definitions.install(api)
     return api
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.storage.store import Change
 from trainmaster_local.controllers.pods import is_finished, is_ready
 
 Object = Mapping[str, Any]

@@ -1,13 +1,19 @@
-"""The API server: every request, in process or over HTTP, takes the one path of `api`.
+"""The API server of the local cluster: kube-apiserver's behaviour over objects in memory.
 
-| to read | what it does |
+Read it in this order; the packages have the names of Kubernetes' own.
+
+| module or package | what it does |
 |---|---|
-| `resources`, `storage` | what a type is, with hooks that `kinds` fills; objects and their history in memory |
-| `api`, `writing`, `deleting` | the verbs; a body becomes a stored revision; finalizers and grace periods |
-| `listing`, `watching`, `selectors` | pages of one moment, events, which objects |
-| `objectmeta`, `names`, `validating`, `plans`, `scaling` | what all types have in common |
-| `errors`, `deep` | every refusal in Kubernetes' words; JSON of any depth |
-| `patches/` | merge, JSON and strategic patches; server-side apply |
-| `definitions/`, `rules/` | custom resources and their schemas; CEL in them and in admission policies |
-| `http/` | Kubernetes' REST protocol around all of it |
+| `resources` | describes a type (names, schema, hooks for defaults, validation, columns); holds the served types |
+| `api` | is the one path of every request, in process or over HTTP; `plans` prepares each type for it |
+| `storage` | keeps objects and their revisions in memory, and lists and watches them |
+| `writing` | creates, updates and deletes: admission, validation, preconditions, grace periods (the generic registry) |
+| `patches` | merges patches, and keeps managedFields for server-side apply |
+| `schema`, `cel` | apply structural schemas and CEL rules to objects |
+| `crd` | serves CustomResourceDefinitions |
+| `http` | speaks Kubernetes' REST protocol over HTTP |
+| `discovery`, `printing` | answer discovery, OpenAPI and health, and print tables |
+| `apimachinery` | has what all of them use: errors, names, metadata, selectors |
+
+The built-in types are in `trainmaster_local.kinds`. Nothing here imports them.
 """

@@ -18,26 +18,26 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trainmaster_local.apiserver import listing
-from trainmaster_local.apiserver.deleting import DeleteOptions, Deleter
-from trainmaster_local.apiserver.errors import (
+from trainmaster_local.apiserver.apimachinery.errors import (
     ApiError,
     bad_request,
     invalid,
     method_not_supported,
     no_such_resource,
 )
-from trainmaster_local.apiserver.listing import ListResult
 from trainmaster_local.apiserver.patches import managed
-from trainmaster_local.apiserver.patches.patching import json_patch, merge_patch
+from trainmaster_local.apiserver.patches.json_patches import json_patch, merge_patch
 from trainmaster_local.apiserver.patches.strategic import strategic_merge_patch
 from trainmaster_local.apiserver.plans import Plan, Plans
 from trainmaster_local.apiserver.resources import Object, Registry, ResourceType, Subresource, SubresourceCall, User
-from trainmaster_local.apiserver.rules.admission_policies import Write
-from trainmaster_local.apiserver.scaling import scale_of, with_scale
-from trainmaster_local.apiserver.storage import Revision, Storage
-from trainmaster_local.apiserver.watching import INITIAL_EVENTS_END, Watch, WatchEvent
-from trainmaster_local.apiserver.writing import Options, Writer, check_manager, copied, require
+from trainmaster_local.apiserver.storage import listing
+from trainmaster_local.apiserver.storage.listing import ListResult
+from trainmaster_local.apiserver.storage.store import Revision, Storage
+from trainmaster_local.apiserver.storage.watching import INITIAL_EVENTS_END, Watch, WatchEvent
+from trainmaster_local.apiserver.writing.admission_policies import Write
+from trainmaster_local.apiserver.writing.deleter import DeleteOptions, Deleter
+from trainmaster_local.apiserver.writing.scaling import scale_of, with_scale
+from trainmaster_local.apiserver.writing.writer import Options, Writer, check_manager, copied, require
 
 __all__ = ["Api", "ApiError", "DeleteOptions", "ListResult", "Options", "Watch", "WatchEvent", "copied"]
 

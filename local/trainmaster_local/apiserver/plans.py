@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainmaster_local.apiserver.definitions.defaulting import has_defaults
-from trainmaster_local.apiserver.definitions.pruning import Decoder
-from trainmaster_local.apiserver.definitions.structure import Schema, with_object_meta
+from trainmaster_local.apiserver.cel.rules import Rules
 from trainmaster_local.apiserver.resources import Object, Registry, ResourceType
-from trainmaster_local.apiserver.rules.cel import Rules
+from trainmaster_local.apiserver.schema.defaulting import has_defaults
+from trainmaster_local.apiserver.schema.pruning import Decoder
+from trainmaster_local.apiserver.schema.structure import Schema, with_object_meta
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trainmaster_local.apiserver.errors import FieldError, qualified
+from trainmaster_local.apiserver.apimachinery.errors import FieldError, qualified
 
 if TYPE_CHECKING:
     from aiohttp import web

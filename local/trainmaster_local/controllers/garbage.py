@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster_local.apiserver.deleting import FOREGROUND, ORPHAN
-from trainmaster_local.apiserver.storage import Change
+from trainmaster_local.apiserver.storage.store import Change
+from trainmaster_local.apiserver.writing.deleter import FOREGROUND, ORPHAN
 from trainmaster_local.controllers.loop import Controller, Key, Object
 from trainmaster_local.controllers.pods import is_terminating
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api, ApiError
-from trainmaster_local.apiserver.storage import Change
-from trainmaster_local.apiserver.writing import Options
+from trainmaster_local.apiserver.storage.store import Change
+from trainmaster_local.apiserver.writing.writer import Options
 
 logger = logging.getLogger(__name__)
 

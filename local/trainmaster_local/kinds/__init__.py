@@ -1,31 +1,31 @@
-"""The built-in types of the local cluster: `BUILTIN_TYPES`, to be added to the API server's registry.
+"""The built-in types of the local cluster: `BUILTIN_TYPES`, which a cluster adds to the API server's registry.
 
-Each module holds types that belong together, as data and hooks (`apiserver.resources.ResourceType`); the words of every
-refusal, the defaults and the columns are Kubernetes 1.36's. What needs the cluster's secret is added by
-`reviews.serve_tokens`, what a new cluster has from the start is created by `bootstrap.bootstrap`.
+Each module defines types as data and hooks (`apiserver.resources.ResourceType`) and follows Kubernetes 1.36 in its
+defaults, messages and columns. To learn how a type is made, read `core/configuration` first, then `pods`.
 
-Begin with `configuration`, which is short. Beside it are `namespaces`, `nodes`, `services`, `events`, `claims`,
-`policies` with `network_policies`, `rbac`, `admission_policies`, `reviews`; `pods/` and `workloads/` are the largest.
-`columns`, `meta_validation` and `schemas` are what many types share. `protobuf` reads the bodies that `kubectl create`
-sends.
+- `core`, `pods`, `apps`, `policy`, `rbac`: the types, by Kubernetes' groups.
+- `columns` and `meta_validation`: columns and checks that many types share.
+- `bootstrap`: creates the objects that a new cluster has from the start.
+
+`rbac.reviews.serve_tokens` adds the token requests, which need the cluster's secret.
 """
 
 from __future__ import annotations
 
 from trainmaster_local.apiserver.resources import ResourceType
-from trainmaster_local.kinds.admission_policies import ADMISSION_TYPES
-from trainmaster_local.kinds.claims import STORAGE_TYPES
-from trainmaster_local.kinds.configuration import CONFIGURATION_TYPES
-from trainmaster_local.kinds.events import EVENT_TYPES
-from trainmaster_local.kinds.namespaces import NAMESPACE_TYPES
-from trainmaster_local.kinds.network_policies import NETWORK_POLICY
-from trainmaster_local.kinds.nodes import NODE_TYPES
+from trainmaster_local.kinds.apps.deployments import DEPLOYMENT, REPLICA_SET
+from trainmaster_local.kinds.apps.stateful_sets import CONTROLLER_REVISION, STATEFUL_SET
+from trainmaster_local.kinds.core.claims import STORAGE_TYPES
+from trainmaster_local.kinds.core.configuration import CONFIGURATION_TYPES
+from trainmaster_local.kinds.core.events import EVENT_TYPES
+from trainmaster_local.kinds.core.namespaces import NAMESPACE_TYPES
+from trainmaster_local.kinds.core.nodes import NODE_TYPES
+from trainmaster_local.kinds.core.services import SERVICE
 from trainmaster_local.kinds.pods.pod import POD
-from trainmaster_local.kinds.rbac import RBAC_TYPES
-from trainmaster_local.kinds.reviews import REVIEW_TYPES
-from trainmaster_local.kinds.services import SERVICE
-from trainmaster_local.kinds.workloads.deployments import DEPLOYMENT, REPLICA_SET
-from trainmaster_local.kinds.workloads.stateful_sets import CONTROLLER_REVISION, STATEFUL_SET
+from trainmaster_local.kinds.policy.admission_policies import ADMISSION_TYPES
+from trainmaster_local.kinds.policy.network_policies import NETWORK_POLICY
+from trainmaster_local.kinds.rbac.reviews import REVIEW_TYPES
+from trainmaster_local.kinds.rbac.roles import RBAC_TYPES
 
 __all__ = ["BUILTIN_TYPES"]
 

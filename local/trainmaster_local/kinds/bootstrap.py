@@ -10,7 +10,7 @@ from typing import Any
 
 from trainmaster_local.apiserver.api import Api
 from trainmaster_local.auth import AUTHENTICATED, MASTERS, UNAUTHENTICATED
-from trainmaster_local.kinds.rbac import GROUP
+from trainmaster_local.kinds.rbac.roles import GROUP
 
 Json = dict[str, Any]
 

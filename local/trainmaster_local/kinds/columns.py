@@ -7,7 +7,7 @@ from typing import Any
 
 from trainmaster_local.ages import age
 from trainmaster_local.apiserver.resources import Column
-from trainmaster_local.kinds.schemas import description
+from trainmaster_local.apiserver.schema.official import description
 
 Json = dict[str, Any]
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError
-from trainmaster_local.apiserver.names import label_value_problems, qualified_name_problems
-from trainmaster_local.apiserver.selectors import from_object
+from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.names import label_value_problems, qualified_name_problems
+from trainmaster_local.apiserver.apimachinery.selectors import from_object
 
 Json = dict[str, Any]
 

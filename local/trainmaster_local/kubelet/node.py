@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster_local.apiserver.storage import Change
-from trainmaster_local.apiserver.writing import Options
+from trainmaster_local.apiserver.storage.store import Change
+from trainmaster_local.apiserver.writing.writer import Options
 from trainmaster_local.config import NodeConfig, NodeTimings
 from trainmaster_local.events import EventRecorder
 from trainmaster_local.images import ImageTable

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from trainmaster_local.apiserver.errors import ApiError, bad_request, not_found
+from trainmaster_local.apiserver.apimachinery.errors import ApiError, bad_request, not_found
 from trainmaster_local.apiserver.resources import Registry, Subresource, SubresourceCall
 from trainmaster_local.kubelet.containers.logs import LogOptions, read_logs
 from trainmaster_local.kubelet.node import Kubelet

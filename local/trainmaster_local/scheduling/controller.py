@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api, ApiError, DeleteOptions
-from trainmaster_local.apiserver.storage import Change
-from trainmaster_local.apiserver.writing import Options
+from trainmaster_local.apiserver.storage.store import Change
+from trainmaster_local.apiserver.writing.writer import Options
 from trainmaster_local.controllers.loop import Key, key_of
 from trainmaster_local.controllers.pods import is_finished
 from trainmaster_local.events import EventRecorder

@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.definitions import crd
+from trainmaster_local.apiserver.crd import definitions
 from trainmaster_local.apiserver.resources import Registry, ResourceType
-from trainmaster_local.apiserver.storage import Storage
+from trainmaster_local.apiserver.storage.store import Storage
 
 WIDGETS = "widgets.example.dev"
 _STRING = {"type": "string"}
@@ -86,9 +86,9 @@ async def new_api(*, history: int = 10_000, schema: dict[str, Any] | None = None
     registry.add(ResourceType("", "v1", "Namespace", "namespaces", "namespace", False))
     registry.add(CONFIG_MAPS)
     api = Api(registry, Storage(history=history))
-    crd.install(api)
+    definitions.install(api)
     await api.create("namespaces", {"metadata": {"name": "default"}})
-    await api.create(crd.RESOURCE, definition(schema, **version))
+    await api.create(definitions.RESOURCE, definition(schema, **version))
     return api
 
 

@@ -11,7 +11,7 @@ from trainmaster_local.apiserver.resources import Registry
 from trainmaster_local.auth import Tokens
 from trainmaster_local.kinds import BUILTIN_TYPES
 from trainmaster_local.kinds.bootstrap import bootstrap
-from trainmaster_local.kinds.reviews import serve_tokens
+from trainmaster_local.kinds.rbac.reviews import serve_tokens
 
 NOW = 1_700_000_000.0
 

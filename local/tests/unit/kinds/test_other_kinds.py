@@ -10,8 +10,8 @@ import pytest
 from local.tests.unit.kinds.api import NOW, refusal, started
 from trainmaster_local.apiserver.api import Api, ApiError
 from trainmaster_local.apiserver.resources import ResourceType
+from trainmaster_local.apiserver.schema.official import DEFINITION
 from trainmaster_local.kinds import BUILTIN_TYPES
-from trainmaster_local.kinds.schemas import DEFINITION
 
 Object = dict[str, Any]
 

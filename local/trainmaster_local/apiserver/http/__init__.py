@@ -1,12 +1,8 @@
-"""Kubernetes' REST protocol: requests come in at `server`, and `verbs` answers those for resources.
+"""The REST protocol of Kubernetes over HTTP (k8s.io/apiserver `pkg/endpoints`), in the order of a request.
 
-| to read | what it does |
-|---|---|
-| `server`, `routes` | the aiohttp server; method and path become a `Route` |
-| `auth`, `access` | the protocols of authentication and authorization; impersonation |
-| `verbs`, `parameters` | get, list, watch and writes of a resource; query parameters become options |
-| `codec`, `answers` | bodies in and out; objects, lists and events in the form that was asked for |
-| `tables`, `jsonpath` | what `kubectl get` prints |
-| `descriptions`, `discovery`, `openapi` | what the server says of itself |
-| `faults` | requests that are made slow or fail, for tests |
+- `server`: passes each request through the modules below.
+- `routes`: parses the method and the path; `access` and `auth` authenticate and authorize the user.
+- `faults`: delays or fails requests on purpose, for tests.
+- `verbs`: get, list, watch, create, update, patch and delete of a resource; `parameters` reads their query.
+- `codec` and `protobuf`: decode bodies and negotiate the form of the answer; `answers` encodes it.
 """

@@ -7,7 +7,7 @@ import re
 
 from aiohttp import web
 
-from trainmaster_local.apiserver import errors
+from trainmaster_local.apiserver.apimachinery import errors
 from trainmaster_local.apiserver.http.auth import ANONYMOUS, Attributes, Authenticator, Authorizer, refusal
 from trainmaster_local.apiserver.http.routes import Route
 from trainmaster_local.apiserver.resources import SYSTEM, User

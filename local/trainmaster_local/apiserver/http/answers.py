@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from trainmaster_local.apiserver import deep
-from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.apimachinery import deep
+from trainmaster_local.apiserver.apimachinery.errors import ApiError
 from trainmaster_local.apiserver.http.codec import Form, to_yaml
-from trainmaster_local.apiserver.http.tables import partial, table
-from trainmaster_local.apiserver.listing import ListResult
+from trainmaster_local.apiserver.printing.tables import partial, table
 from trainmaster_local.apiserver.resources import Object, ResourceType
-from trainmaster_local.apiserver.storage import Revision
-from trainmaster_local.apiserver.watching import WatchEvent
+from trainmaster_local.apiserver.storage.listing import ListResult
+from trainmaster_local.apiserver.storage.store import Revision
+from trainmaster_local.apiserver.storage.watching import WatchEvent
 
 JSON_TYPE = "application/json"
 

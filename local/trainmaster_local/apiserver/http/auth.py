@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainmaster_local.apiserver.errors import ApiError, qualified
+from trainmaster_local.apiserver.apimachinery.errors import ApiError, qualified
 from trainmaster_local.apiserver.resources import User
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))

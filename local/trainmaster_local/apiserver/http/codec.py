@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import yaml
 
-from trainmaster_local.apiserver import deep
-from trainmaster_local.apiserver.errors import bad_request, not_acceptable, unsupported_media_type
-from trainmaster_local.kinds import protobuf
+from trainmaster_local.apiserver.apimachinery import deep
+from trainmaster_local.apiserver.apimachinery.errors import bad_request, not_acceptable, unsupported_media_type
+from trainmaster_local.apiserver.http import protobuf
 
 _YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "application/x-yaml")
 _ACCEPTED_BODIES = ("application/json", "application/yaml")

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainmaster_local.apiserver import errors
-from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.apimachinery import errors
+from trainmaster_local.apiserver.apimachinery.errors import ApiError
 
 
 @dataclass

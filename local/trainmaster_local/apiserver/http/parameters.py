@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from trainmaster_local.apiserver import errors
 from trainmaster_local.apiserver.api import Options
-from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.apimachinery import errors
+from trainmaster_local.apiserver.apimachinery.errors import ApiError
 from trainmaster_local.apiserver.resources import User
 
 _VALIDATIONS = ("", "Ignore", "Warn", "Strict")

@@ -4,7 +4,7 @@
     url = await server.start("127.0.0.1", 0)
 
 Here requests are routed, asked for permission and disturbed by `faults`. What is asked of a resource is answered by
-`verbs`, from the `Api`; the rest (discovery, OpenAPI, health) by `descriptions`.
+`verbs`, from the `Api`; the rest (discovery, OpenAPI, health) by `discovery.endpoints`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 from aiohttp.web_protocol import RequestHandler
 
-from trainmaster_local.apiserver import errors
 from trainmaster_local.apiserver.api import Api
-from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.apimachinery import errors
+from trainmaster_local.apiserver.apimachinery.errors import ApiError
+from trainmaster_local.apiserver.discovery.endpoints import Descriptions, page_not_found
 from trainmaster_local.apiserver.http import routes
 from trainmaster_local.apiserver.http.access import Access
 from trainmaster_local.apiserver.http.answers import error_response
 from trainmaster_local.apiserver.http.auth import Attributes, Authenticator, Authorizer
-from trainmaster_local.apiserver.http.descriptions import Descriptions, page_not_found
 from trainmaster_local.apiserver.http.faults import Fault, Faults
 from trainmaster_local.apiserver.http.routes import Route
 from trainmaster_local.apiserver.http.verbs import Call, Verbs

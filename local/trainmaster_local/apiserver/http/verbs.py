@@ -1,7 +1,7 @@
 """A resource's verbs over HTTP: get, list, watch, create, update, patch and delete.
 
 Each decodes what the request has, asks the `Api`, and answers in the form that the client accepts. Who may ask is
-settled before (`http`).
+settled before (`server`).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import orjson
 from aiohttp import web
 
 from trainmaster_local.apiserver import api as patches
-from trainmaster_local.apiserver import errors
 from trainmaster_local.apiserver.api import Api, Options, Watch
-from trainmaster_local.apiserver.deleting import DeleteOptions
-from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.apimachinery import errors
+from trainmaster_local.apiserver.apimachinery.errors import ApiError
 from trainmaster_local.apiserver.http import codec, parameters
 from trainmaster_local.apiserver.http.answers import event_json, json_response, list_body, object_body, warning_headers
 from trainmaster_local.apiserver.http.codec import Form
 from trainmaster_local.apiserver.http.faults import Fault
 from trainmaster_local.apiserver.http.routes import Route
 from trainmaster_local.apiserver.resources import ResourceType, SubresourceCall, User
-from trainmaster_local.apiserver.watching import WatchEvent
+from trainmaster_local.apiserver.storage.watching import WatchEvent
+from trainmaster_local.apiserver.writing.deleter import DeleteOptions
 
 _BOOKMARK_SECONDS = 60.0
 _WATCH_SECONDS = (1800, 3600)

@@ -1,6 +1,7 @@
-"""How a patch changes an object.
+"""Patches and field ownership (k8s.io/apimachinery `pkg/util/managedfields`, sigs.k8s.io/structured-merge-diff).
 
-`patching` has the two patches of the RFCs, `strategic` that of built-in types. Server-side apply is `merging` (the
-applied configuration into the object) and `managed` (who owns which field), on the sets of fields of `fieldsets`; read
-`fieldsets` first.
+- `json_patches`: JSON patch and JSON merge patch.
+- `strategic`: the strategic merge patch of built-in types.
+- `managed`: metadata.managedFields after an update and after a server-side apply. It needs
+  `fieldsets` (sets of fields) and `merging` (merging a configuration into an object, and pruning what it dropped).
 """

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.definitions.structure import (
+from trainmaster_local.apiserver.schema.structure import (
     ANY,
     Schema,
     field_schema,

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainmaster_local.apiserver.definitions.structure import Schema
-from trainmaster_local.apiserver.errors import ApiError
+from trainmaster_local.apiserver.apimachinery.errors import ApiError
 from trainmaster_local.apiserver.patches.fieldsets import (
     Comparison,
     Fields,
@@ -25,6 +24,7 @@ from trainmaster_local.apiserver.patches.fieldsets import (
 )
 from trainmaster_local.apiserver.patches.merging import merge, prune
 from trainmaster_local.apiserver.resources import Object
+from trainmaster_local.apiserver.schema.structure import Schema
 
 MAX_UPDATERS = 10
 """More update managers than this are folded into one, `ancient-changes`."""

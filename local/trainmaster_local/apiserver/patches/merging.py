@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.definitions.structure import (
+from trainmaster_local.apiserver.patches.fieldsets import (
+    MEMBER,
+    Fields,
+    item_key,
+    keyed_items,
+    value_key,
+)
+from trainmaster_local.apiserver.schema.structure import (
     ANY,
     Schema,
     field_schema,
@@ -18,13 +25,6 @@ from trainmaster_local.apiserver.definitions.structure import (
     key_defaults,
     list_keys,
     list_type,
-)
-from trainmaster_local.apiserver.patches.fieldsets import (
-    MEMBER,
-    Fields,
-    item_key,
-    keyed_items,
-    value_key,
 )
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from trainmaster_local.apiserver.definitions.structure import ANY, Schema, field_schema, item_schema
-from trainmaster_local.apiserver.errors import bad_request
+from trainmaster_local.apiserver.apimachinery.errors import bad_request
+from trainmaster_local.apiserver.schema.structure import ANY, Schema, field_schema, item_schema
 
 _DIRECTIVE = "$patch"
 _RETAIN = "$retainKeys"

@@ -1,6 +1,10 @@
-"""v1 Pod: `pod` is the type.
+"""v1 Pod (kubernetes `pkg/apis/core`); workloads use `defaults` and `validation` for their pod templates.
 
-Its hooks in the order in which a new pod meets them: `defaults`, `admission` (and `quota`), `container_validation`,
-`volume_validation` and `validation`. `qos` and `printing` say what `kubectl get` shows, `subresources` has binding and
-eviction.
+Read `pod` first: it puts the type together. Its hooks, in the order in which the API server calls them for a new pod:
+
+- `defaults`: the defaults of pods and pod templates.
+- `admission`: what admission plugins add, and the `quota` that they enforce.
+- `validation`, with `container_validation` and `volume_validation`.
+- `printing`: the rows of `kubectl get pods`; `qos`: the quality-of-service class.
+- `subresources`: binding and eviction.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from trainmaster_local.apiserver.errors import forbidden
+from trainmaster_local.apiserver.apimachinery.errors import forbidden
 from trainmaster_local.apiserver.resources import Admission
 from trainmaster_local.kinds.pods.defaults import containers_of
 from trainmaster_local.kinds.pods.quota import charge

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError
-from trainmaster_local.apiserver.names import dns_label_problems, qualified_name_problems
+from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.names import dns_label_problems, qualified_name_problems
 from trainmaster_local.kinds.meta_validation import (
     NOT_NEGATIVE,
     config_key_problems,

@@ -1,7 +1,7 @@
 """The defaults of pods and pod templates (kubernetes `pkg/apis/core/v1/defaults.go`).
 
 A pod gets a few more than a template: requests from limits, `enableServiceLinks`. What admission adds to a pod (service
-account, tolerations, priority) is in `pod_admission`.
+account, tolerations, priority) is in `admission`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trainmaster_local.apiserver.errors import bad_request
+from trainmaster_local.apiserver.apimachinery.errors import bad_request
 from trainmaster_local.quantities import QuantityError, canonical
 
 Json = dict[str, Any]

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError
-from trainmaster_local.apiserver.names import dns_subdomain_problems
+from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.names import dns_subdomain_problems
 from trainmaster_local.apiserver.resources import ResourceType
+from trainmaster_local.apiserver.schema.official import definition
 from trainmaster_local.kinds.pods.admission import admit_pod
 from trainmaster_local.kinds.pods.defaults import default_pod
 from trainmaster_local.kinds.pods.printing import POD_COLUMNS, pod_row
 from trainmaster_local.kinds.pods.qos import qos_class
 from trainmaster_local.kinds.pods.subresources import POD_SUBRESOURCES
 from trainmaster_local.kinds.pods.validation import pod_errors, pod_update_errors
-from trainmaster_local.kinds.schemas import definition
 
 Json = dict[str, Any]
 

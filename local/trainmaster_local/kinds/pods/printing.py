@@ -6,8 +6,8 @@ from typing import Any
 
 from trainmaster_local.ages import age, human_duration, seconds_since_epoch
 from trainmaster_local.apiserver.resources import Column
+from trainmaster_local.apiserver.schema.official import description
 from trainmaster_local.kinds.columns import AGE, NAME
-from trainmaster_local.kinds.schemas import description
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from trainmaster_local.apiserver.errors import forbidden
+from trainmaster_local.apiserver.apimachinery.errors import forbidden
 from trainmaster_local.apiserver.resources import Admission
 from trainmaster_local.quantities import Quantity, parse, parse_quantity
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.apiserver.deleting import DeleteOptions
-from trainmaster_local.apiserver.errors import bad_request, conflict, not_found
-from trainmaster_local.apiserver.objectmeta import rfc3339
+from trainmaster_local.apiserver.apimachinery.errors import bad_request, conflict, not_found
+from trainmaster_local.apiserver.apimachinery.objectmeta import rfc3339
 from trainmaster_local.apiserver.resources import Object, Subresource, SubresourceCall
-from trainmaster_local.apiserver.writing import copied
+from trainmaster_local.apiserver.writing.deleter import DeleteOptions
+from trainmaster_local.apiserver.writing.writer import copied
 
 Json = dict[str, Any]
 

@@ -7,9 +7,13 @@ import difflib
 import json
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError
-from trainmaster_local.apiserver.names import dns_label_problems, dns_subdomain_problems, qualified_name_problems
-from trainmaster_local.apiserver.objectmeta import annotation_errors, label_errors
+from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.names import (
+    dns_label_problems,
+    dns_subdomain_problems,
+    qualified_name_problems,
+)
+from trainmaster_local.apiserver.apimachinery.objectmeta import annotation_errors, label_errors
 from trainmaster_local.kinds.meta_validation import NOT_NEGATIVE, invalid_all, label_selector_errors
 from trainmaster_local.kinds.pods.container_validation import container_list_errors
 from trainmaster_local.kinds.pods.volume_validation import volume_errors

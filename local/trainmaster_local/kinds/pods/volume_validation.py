@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.apiserver.errors import FieldError
-from trainmaster_local.apiserver.names import dns_label_problems
+from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.names import dns_label_problems
 from trainmaster_local.kinds.meta_validation import config_key_problems, invalid_all
 from trainmaster_local.kinds.pods.container_validation import field_ref_errors, relative_path_errors
 from trainmaster_local.quantities import parse_quantity

@@ -1,0 +1,1 @@
+"""CEL: `rules` compiles and evaluates `x-kubernetes-validations`, `costs` estimates what a rule may cost at most."""

@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions: `definitions` validates them and serves their types, `schema` is their own schema."""

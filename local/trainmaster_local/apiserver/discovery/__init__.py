@@ -1,0 +1,1 @@
+"""What the server publishes of itself: `documents` (discovery), `openapi`, and the `endpoints` that serve them."""

@@ -1,0 +1,1 @@
+"""Tables for `kubectl get`: `tables`, and the `jsonpath` of printer columns."""

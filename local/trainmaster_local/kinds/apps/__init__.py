@@ -1,0 +1,1 @@
+"""apps/v1: `deployments` (and ReplicaSets), `stateful_sets` (and ControllerRevisions), and the `templates` of both."""

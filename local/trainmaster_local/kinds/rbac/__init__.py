@@ -1,0 +1,1 @@
+"""Permissions: `roles` (roles and their bindings), and `reviews` (access reviews and token requests)."""
