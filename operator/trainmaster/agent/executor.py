@@ -21,10 +21,16 @@ from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.actions import Introduce, LeaveLeader
-from trainmaster.agent.network.events import MetricsRequested, Pushed, StateRequested
+from trainmaster.agent.network.events import (
+    CONNECTION_EVENTS,
+    MetricsRequested,
+    NetworkEvent,
+    Pushed,
+    StateRequested,
+)
 from trainmaster.agent.network.http import response
 from trainmaster.agent.network.metrics import render_metrics
-from trainmaster.agent.network.network import CONNECTION_EVENTS, ConnectionEvent, Network
+from trainmaster.agent.network.network import Network
 from trainmaster.agent.network.resolve import lookup_hosts
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import done, plan, wake_at
@@ -49,7 +55,7 @@ KEPT_ATTEMPTS = 5
 LAST_ROUND_SECONDS = 0.01
 """Between the decision to leave and the end, so that the report gets onto the wire first."""
 
-QueuedEvent = Union[events.Event, ConnectionEvent, Pushed, StateRequested, MetricsRequested]
+QueuedEvent = Union[events.Event, NetworkEvent]
 
 
 class Executor:

@@ -19,10 +19,10 @@ from trainmaster.agent.loop import Loop
 from trainmaster.agent.network import follower, network
 from trainmaster.agent.network.actions import Introduce
 from trainmaster.agent.network.connection import Connection
+from trainmaster.agent.network.events import Upgraded
 from trainmaster.agent.network.http import UPGRADED
 from trainmaster.agent.network.lines import Pace, json_line
 from trainmaster.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
-from trainmaster.agent.network.server import Upgraded
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.assignment import Assignment

@@ -1,13 +1,16 @@
 """What happens to the connections: these values go into the executor's queue, and from there to `Network.handle`.
 
-Those in `Request` and below are what the executor itself has to answer or to act on.
+A `Request` is what the executor has to answer itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from trainmaster.agent.value import Value
+
+if TYPE_CHECKING:
+    from trainmaster.agent.network.connection import Connection
 
 
 class Readable(Value):
@@ -43,7 +46,18 @@ class TimedOut(Value):
     number: int
 
 
-NetworkEvent = Union[Readable, Closed, Resolved, Connected, TimedOut]
+class Upgraded(Value):
+    """A connection belongs to the leader from now on: a follower's, with its first bytes, or an operator's stream."""
+
+    connection: Connection
+    is_follower: bool
+    rest: bytes = b""
+
+
+class Acknowledged(Value):
+    """The operator has recorded all reports up to `seq`."""
+
+    seq: int
 
 
 class Pushed(Value):
@@ -61,3 +75,9 @@ class StateRequested(Value):
 
 class MetricsRequested(Value):
     """Somebody asks for the metrics: give their text to `Network.show_metrics`."""
+
+
+ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged]
+CONNECTION_EVENTS = (Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged)
+Request = Union[Pushed, StateRequested, MetricsRequested]
+NetworkEvent = Union[ConnectionEvent, Request]

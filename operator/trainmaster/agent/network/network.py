@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.actions import (
@@ -23,13 +23,13 @@ from trainmaster.agent.network.actions import (
     Try,
 )
 from trainmaster.agent.network.connection import Connection
-from trainmaster.agent.network.events import Closed, Connected, Readable, Resolved, TimedOut
+from trainmaster.agent.network.events import Acknowledged, Closed, ConnectionEvent, NetworkEvent, Readable, Upgraded
 from trainmaster.agent.network.follower import Follower
 from trainmaster.agent.network.http import chunk
 from trainmaster.agent.network.joining import Joining, Tried
 from trainmaster.agent.network.leader import Leader
 from trainmaster.agent.network.lines import JsonLines, Pace
-from trainmaster.agent.network.server import Acknowledged, Server, Upgraded
+from trainmaster.agent.network.server import Server
 from trainmaster.agent.planner.state import LeaderContact, Now
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.value import Value
@@ -48,9 +48,6 @@ MAX_FOLLOWER_PENDING_BYTES = 1_048_576
 LEADER_BURST_BYTES, LEADER_BYTES_PER_SECOND = 2_097_152, 1_048_576
 """A leader that sends faster is read slower; an assignment is at most 256 KiB."""
 
-ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged]
-CONNECTION_EVENTS = (Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged)
-
 
 class Peer(Value):
     """A connection on which lines come, at a bounded pace."""
@@ -63,7 +60,7 @@ class Peer(Value):
 class Network:
     """See the module. `put` puts an event into the executor's queue."""
 
-    def __init__(self, loop: Loop, settings: Settings, put: Callable[[Any], None], now: Now) -> None:
+    def __init__(self, loop: Loop, settings: Settings, put: Callable[[NetworkEvent], None], now: Now) -> None:
         self._loop = loop
         self._settings = settings
         self._put = put

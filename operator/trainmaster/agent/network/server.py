@@ -6,12 +6,19 @@ import errno
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Optional, Union
+from typing import Any, Optional
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.network.connection import READ_BYTES, Connection
-from trainmaster.agent.network.events import MetricsRequested, NetworkEvent, Pushed, StateRequested
+from trainmaster.agent.network.events import (
+    Acknowledged,
+    MetricsRequested,
+    NetworkEvent,
+    Pushed,
+    StateRequested,
+    Upgraded,
+)
 from trainmaster.agent.network.http import (
     STREAM_HEAD,
     UPGRADE_PROTOCOL,
@@ -23,7 +30,6 @@ from trainmaster.agent.network.http import (
 )
 from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of, room_for_unauthenticated
 from trainmaster.agent.settings import Settings
-from trainmaster.agent.value import Value
 from trainmaster.wire.names import TOKEN_HEADER
 from trainmaster.wire.signing import job_token
 from trainmaster.wire.values import loads, mapping, whole
@@ -50,24 +56,6 @@ OPEN_PATHS = ("/healthz", "/metrics")
 PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack")
 
 
-class Upgraded(Value):
-    """A connection belongs to the leader from now on: a follower's (and `rest` are its first bytes), or an operator's
-    stream."""
-
-    connection: Connection
-    is_follower: bool
-    rest: bytes = b""
-
-
-class Acknowledged(Value):
-    """The operator has recorded all reports up to `seq`."""
-
-    seq: int
-
-
-ServerEvent = Union[Upgraded, Acknowledged, Pushed, StateRequested, MetricsRequested]
-
-
 class Server:
     """Listens on the pod's address. What is asked of others than itself, it puts into the queue."""
 
@@ -75,7 +63,7 @@ class Server:
         self,
         loop: Loop,
         settings: Settings,
-        put: Callable[[Union[NetworkEvent, ServerEvent]], None],
+        put: Callable[[NetworkEvent], None],
         numbers: Iterator[int],
     ) -> None:
         self._loop = loop
@@ -186,7 +174,7 @@ class Server:
         self.forget(exchange)
         self._exchanges.pop(exchange.connection.peer, None)
 
-    def put(self, event: ServerEvent) -> None:
+    def put(self, event: NetworkEvent) -> None:
         """Put what a request asks for into the queue."""
         self._put(event)
 
