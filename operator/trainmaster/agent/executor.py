@@ -92,6 +92,7 @@ class Executor:
         if terminated_already:
             self._terminate()
         self._loop.call_every(FILE_SECONDS, self._poll_file)
+        self._carry_out(_now())
         self._settle()
         while not self._loop.stopped:
             self._wait()
@@ -106,16 +107,14 @@ class Executor:
         self._network.tick(now)
         if self._watch is not None and now.steady >= self._watch.deadline:
             self._events.extend(self._send_found(self._watch.tick(self._state.contact.leader, now), now))
-        self._carry_out(now)
+        self._receive(now)
         while self._events:
             self._take_in(self._events.popleft(), _now())
 
     def _take_in(self, event: QueuedEvent, now: Now) -> None:
         if isinstance(event, CONNECTION_EVENTS):
             self._network.handle(event, now)
-            self._receive()
-            if self._network.contact(now) != self._state.contact:
-                self._carry_out(now)
+            self._receive(now)
         elif isinstance(event, Pushed):
             self._answer_push(event, now)
         elif isinstance(event, StateRequested):
@@ -127,25 +126,21 @@ class Executor:
         else:
             self._state = update(self._state, event, now)
             self._carry_out(now)
+            self._receive(now)
 
     def _carry_out(self, now: Now) -> None:
-        while True:
-            contact = self._network.contact(now)
-            if contact != self._state.contact:
-                self._state = update(self._state, events.LeaderContactChanged(contact), now)
-            planned = plan(self._state, now)
-            if not planned:
-                break
+        planned = plan(self._state, now)
+        while planned:
             for action in planned:
                 result = self._perform(action)
                 self._state = done(self._state, action, now)
                 if result is not None:
                     self._state = update(self._state, result, now)
+            planned = plan(self._state, now)
         run = self._state.run
         if self._processes is not None:
             self._processes.stopping = run is None or run.stopping
             self._processes.ended = run is None or self._state.ended is not None
-        self._receive()
 
     def _wait(self) -> None:
         """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
@@ -165,8 +160,10 @@ class Executor:
     def _kill_leftovers(self, _action: actions.KillLeftovers) -> None:
         children.send(children.leftovers(self._settings.state_dir), signal.SIGKILL)
 
-    def _follow(self, action: actions.FollowAssignment) -> None:
-        self._network.assign(action.assignment, _now())
+    def _follow(self, action: actions.FollowAssignment) -> events.Event:
+        now = _now()
+        self._network.assign(action.assignment, now)
+        return events.LeaderContactChanged(self._network.contact(now))
 
     def _begin(self, action: actions.Begin) -> Optional[events.Event]:
         try:
@@ -297,8 +294,12 @@ class Executor:
         except ProtocolError as error:
             self._complain(f"{self._settings.assignment_file}: {error}")
 
-    def _receive(self) -> None:
-        """Put into the queue what the network has for the planner."""
+    def _receive(self, now: Now) -> None:
+        """Give the planner the contact with the leader, where it has changed, and put messages into the queue."""
+        contact = self._network.contact(now)
+        if contact != self._state.contact:
+            self._state = update(self._state, events.LeaderContactChanged(contact), now)
+            self._carry_out(now)
         for message in self._network.deliveries():
             if isinstance(message, Introduce):
                 self._events.append(events.LeaderJoined())
@@ -319,6 +320,7 @@ class Executor:
             return
         self._state = update(self._state, events.AssignmentReceived(pushed), now)
         self._carry_out(now)
+        self._receive(now)
         holds = self._state.assignment or pushed
         if (holds.attempt, holds.state) == (pushed.attempt, pushed.state):
             answer = response(204)
