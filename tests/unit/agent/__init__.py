@@ -6,11 +6,12 @@
 | `authority` | `test_forged_assignments` |
 | `build` | `test_zipapp` |
 | `ed25519` | `test_ed25519` |
-| `errors` | `test_decisions` |
+| `errors` | `process/test_launcher` |
 | `executor` | `test_one_worker`, `test_group` |
 | `loop` | `test_network`, `test_server` |
 | `main` | `test_zipapp`, `test_one_worker` |
-| `settings` | `test_decisions`, `hang/test_observation` |
+| `settings` | `hang/test_observation` |
+| `value` | `test_value` |
 | `hang/diagnosis` | `hang/test_diagnosis` |
 | `hang/evidence` | `hang/test_stall`, `test_hangs` |
 | `hang/heartbeats` | `test_hostile_lines`, `test_parsers` |
@@ -36,20 +37,19 @@
 | `network/server` | `test_network`, `test_server` |
 | `network/unauthenticated` | `test_server` |
 | `network/workers` | `network/test_leader` |
-| `planner/actions` | `planner/test_attempts`, `planner/test_histories` |
-| `planner/classification` | `test_conclusions`, `test_decisions` |
+| `planner/actions` | `hang/test_stall`, `planner/test_attempts` |
+| `planner/classification` | `planner/test_classification` |
 | `planner/events` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/leaving` | `planner/test_leaving` |
 | `planner/plan` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/ranks` | `planner/test_ranks` |
 | `planner/state` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/update` | `planner/test_attempts` |
-| `planner/value` | `planner/test_value` |
-| `process/cgroup` | `test_decisions` |
+| `process/cgroup` | `process/test_cgroup` |
 | `process/children` | `test_one_worker`, `test_faults` |
-| `process/environment` | `test_decisions` |
-| `process/error_files` | `test_conclusions`, `test_hostile_lines` |
-| `process/launcher` | `test_decisions` |
+| `process/environment` | `process/test_environment` |
+| `process/error_files` | `test_hostile_lines`, `planner/test_classification` |
+| `process/launcher` | `process/test_launcher` |
 | `process/output` | `test_one_worker` |
 | `process/run` | `planner/test_attempts`, `test_one_worker` |
 | `process/saved_report` | `test_hostile_lines` |

@@ -11,7 +11,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 WIDTH = 120
 # Where a path in a page may begin, besides the page's own folder.
-BASES = ("", "operator/trainmaster", "operator/trainmaster/reconciling", "images/trainer", "local/trainmaster_local")
+BASES = (
+    "",
+    "operator/trainmaster",
+    "operator/trainmaster/agent",
+    "operator/trainmaster/reconciling",
+    "images/trainer",
+    "local/trainmaster_local",
+)
 PAGES = sorted(
     page
     for folder, pattern in (

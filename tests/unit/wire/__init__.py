@@ -2,15 +2,15 @@
 
 | module | test files |
 |---|---|
-| `assignment` | `test_hostile_messages`, `cluster/test_forged_assignments` |
-| `errors` | `test_hostile_lines`, `test_hostile_messages` |
+| `assignment` | `test_assignment` |
+| `errors` | `test_assignment`, `test_hostile_lines` |
 | `evidence` | `test_hostile_messages`, `test_stream` |
 | `joining` | `test_stream`, `processes/agent/test_network` |
 | `limits` | `test_limits` |
 | `lines` | `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
 | `names` | `unit/rendering/test_golden` |
 | `ports` | `test_ports` |
-| `progress` | `test_hostile_messages`, `test_stream` |
+| `progress` | `test_progress` |
 | `reasons` | `test_limits`, `unit/reconciling/policies/test_failure_rules` |
 | `report` | `test_report` |
 | `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |

@@ -8,5 +8,4 @@ The executor does nothing else than `state = update(state, event, now)`, then `p
 - `update` is what each event changes.
 - `ranks` says how ranks' ends become this worker's, and when ranks are signalled; `classification` why a rank ended.
 - `leaving` says when a report is made by exiting.
-- `value` makes frozen types of events and actions, cheaper at import than `dataclasses`.
 """
