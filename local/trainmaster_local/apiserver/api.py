@@ -1,4 +1,4 @@
-"""The API, in process: the one path that every request takes after decoding.
+"""The API in process is the one path that every request takes after decoding.
 
 The local cluster's controllers and kubelet call `Api` directly, the HTTP layer calls it for clients. Resources are
 named as in errors, `pods`, `statefulsets.apps`, `widgets.example.dev` (then the stored version is meant), or by their
@@ -68,7 +68,7 @@ class Api:
         self._deleter = Deleter(self.storage, self._writer, clock)
 
     def plan(self, resource: Resource) -> Plan:
-        """The type, ready for requests. Raises 404 when it isn't served."""
+        """Returns the type, ready for requests. Raises 404 when it isn't served."""
         if isinstance(resource, ResourceType):
             return self.plans.of(resource)
         try:
@@ -77,12 +77,12 @@ class Api:
             raise no_such_resource() from None
 
     def peek(self, resource: str, name: str, namespace: str = "") -> Object | None:
-        """An object as it is now, None when there is none. Synchronous, for hooks and controllers."""
+        """Returns an object as it is now, None when there is none. Synchronous, for hooks and controllers."""
         found = self.storage.get(resource, namespace, name)
         return None if found is None else found.object
 
     def peek_all(self, resource: str, namespace: str = "") -> list[Object]:
-        """All objects as they are now, in the order of namespace and name."""
+        """Returns all objects as they are now, in the order of namespace and name."""
         return [revision.object for revision in self.storage.items(resource, namespace)]
 
     def revision(self, plan: Plan, name: str, namespace: str = "") -> Revision:
@@ -91,7 +91,7 @@ class Api:
         return self._in_version(plan, require(plan, self.storage.get(plan.resource, space, name), name))
 
     def _in_version(self, plan: Plan, revision: Revision) -> Revision:
-        """The revision as the requested version shows it: versions differ in their name only."""
+        """Returns the revision as the requested version shows it: versions differ in their name only."""
         if revision.object["apiVersion"] == plan.type.api_version:
             return revision
         return Revision({**revision.object, "apiVersion": plan.type.api_version}, revision.version)
@@ -117,7 +117,7 @@ class Api:
         version: str = "",
         match: str = "",
     ) -> ListResult:
-        """A page of objects; all of them without a `limit`. Selectors are in their string forms."""
+        """Returns a page of objects; all of them without a `limit`. Selectors are in their string forms."""
         plan = self.plan(resource)
         matches = listing.matcher(plan, labels, fields)
         page = listing.list_page(
@@ -165,7 +165,7 @@ class Api:
         return watch
 
     def bookmark(self, plan: Plan, annotations: Mapping[str, str] | None = None) -> WatchEvent:
-        """An event that says how far the watch is."""
+        """Returns a bookmark with the version that the watch has reached."""
         metadata: dict[str, Any] = {"resourceVersion": str(self.storage.version)}
         if annotations:
             metadata["annotations"] = dict(annotations)
@@ -362,7 +362,7 @@ class Api:
         body: Object | None,
         options: Options,
     ) -> Object:
-        """A subresource that the type handles itself."""
+        """Calls a subresource that the type handles itself."""
         handler: Subresource | None = plan.type.subresources.get(subresource)
         if handler is None:
             raise no_such_resource()

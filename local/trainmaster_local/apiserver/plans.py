@@ -1,4 +1,4 @@
-"""What the API works out once for each type: its whole schema, whether it has defaults, its CEL rules."""
+"""A plan is what the API derives once from each type: its whole schema, whether it has defaults, its CEL rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Plan:
         return field in self.type.selectable
 
     def field_value(self, obj: Object, field: str) -> str:
-        """The value that a field selector compares, the empty string where the field is absent."""
+        """Returns the value that a field selector compares, the empty string where the field is absent."""
         if field.startswith("metadata."):
             found: str = obj["metadata"].get(field[len("metadata.") :], "")
             return found
@@ -61,7 +61,7 @@ def _scalar(value: Any) -> str:
 
 
 class Plans:
-    """The plans of all served types, made when first needed and forgotten when the registry changes."""
+    """Holds the plans of all served types, made when first needed and forgotten when the registry changes."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry

@@ -1,7 +1,7 @@
-"""What a type of object is: its names, its schema, and what it does beyond what all types do.
+"""A resource type is defined by its names, its schema, and hooks for what it does beyond what all types do.
 
 A `ResourceType` is data and hooks; `Registry` holds those that are served. Built-in types are written in
-`trainmaster_local.kinds`; those of CustomResourceDefinitions are made in `crd`. For a write the API calls, in order
+`trainmaster_local.kinds`; those of CustomResourceDefinitions are made in `crd/`. For a write the API calls, in order
 (as kube-apiserver's generic registry does)::
 
     create  decode, prune -> schema defaults -> default -> admit -> prepare_create -> schema, validate_create -> store
@@ -32,7 +32,7 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 @dataclass(frozen=True)
 class User:
-    """Says who asks. `groups` without `system:authenticated`, which the HTTP layer adds."""
+    """Names the user of a request. `groups` is without `system:authenticated`, which the HTTP layer adds."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ SYSTEM = User("system:apiserver", ("system:masters",))
 
 @dataclass(frozen=True)
 class Column:
-    """A column of `kubectl get`. `priority` 0 is always shown, 1 with `-o wide`."""
+    """Describes a column of `kubectl get`. `priority` 0 is always shown, 1 with `-o wide`."""
 
     name: str
     type: str = "string"
@@ -80,7 +80,7 @@ class Admission:
 
 @dataclass(frozen=True)
 class SubresourceCall:
-    """A request to a subresource that the type handles itself."""
+    """Holds a request to a subresource that the type handles itself."""
 
     api: Api
     type: ResourceType
@@ -96,7 +96,7 @@ class SubresourceCall:
 
 @dataclass(frozen=True)
 class Subresource:
-    """A subresource other than status and scale.
+    """Describes a subresource other than status and scale.
 
     `handle` answers with an object (binding, eviction, token, approve); `connect` answers the HTTP request itself (log,
     proxy, exec) and isn't reachable in process. `path` is what follows the subresource's name in the URL (proxy).
@@ -138,7 +138,7 @@ def _valid_old(new: Object, old: Object) -> list[FieldError]:
 
 @dataclass(frozen=True)
 class ResourceType:
-    """One version of one type. Hooks that aren't given do nothing."""
+    """Describes one version of one type. Hooks that aren't given do nothing."""
 
     group: str
     version: str
@@ -196,7 +196,7 @@ class ResourceType:
     selectable: tuple[str, ...] = ()
     """Field selectors beyond metadata.name and metadata.namespace (`spec.nodeName`)."""
     selectable_values: Callable[[Object], Mapping[str, str]] | None = None
-    """The value of each; None: looked up by path, absent is the empty string."""
+    """The value of each; None: read by path, absent is the empty string."""
 
     tracks_generation: bool = False
     """A change outside metadata (and status, where it is a subresource) raises metadata.generation."""
@@ -230,7 +230,7 @@ class ResourceType:
 
 
 class Registry:
-    """The types that are served, by group, version and plural. The first version added is the one stored."""
+    """Holds the types that are served, by group, version and plural. The first version added is the one stored."""
 
     def __init__(self) -> None:
         self._types: dict[tuple[str, str, str], ResourceType] = {}
@@ -265,7 +265,7 @@ class Registry:
         return self._types.get((group, version, plural))
 
     def stored(self, resource: str) -> ResourceType:
-        """The storage version of `pods`, `statefulsets.apps`, ... KeyError when it isn't served."""
+        """Returns the storage version of `pods`, `statefulsets.apps`, ... KeyError when it isn't served."""
         return self._stored[resource]
 
     def by_kind(self, group: str, kind: str) -> ResourceType | None:

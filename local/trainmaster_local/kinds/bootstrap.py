@@ -1,7 +1,7 @@
-"""What a new cluster has from the start: namespaces, roles, priority classes and the API's own Service.
+"""A new cluster has these objects from the start: namespaces, roles, priority classes and the API's own Service.
 
 The roles are those of kubernetes `plugin/pkg/auth/authorizer/rbac/bootstrappolicy` as far as people bind them: the four
-for users, and what everybody may ask.
+for users, and the rights of everybody.
 """
 
 from __future__ import annotations

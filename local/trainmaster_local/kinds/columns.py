@@ -1,4 +1,4 @@
-"""Columns that many tables share, with the descriptions that Kubernetes gives them."""
+"""Many tables share these columns, with the descriptions that Kubernetes gives them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CREATED_AT = Column("Created At", description=description(_META, "creationTimest
 
 
 def created(obj: Json, now: float) -> str:
-    """The cell of the Age column."""
+    """Returns the cell of the Age column."""
     return age(obj["metadata"].get("creationTimestamp"), now)
 
 

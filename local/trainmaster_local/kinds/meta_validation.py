@@ -101,7 +101,7 @@ def selects(selector: Json, labels: Json) -> bool:
 
 
 def selector_string(selector: Json | None) -> str:
-    """The string form of a selector, as the scale subresource and the Selector column give it."""
+    """Returns the string form of a selector, as the scale subresource and the Selector column give it."""
     if is_empty_selector(selector):
         return "<none>" if selector is None else ""
     assert selector is not None

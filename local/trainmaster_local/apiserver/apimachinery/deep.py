@@ -1,8 +1,8 @@
-"""JSON of any depth that Kubernetes takes: what is deeper than Python's recursion likes is kept as the text it came as.
+"""JSON may be as deep as Kubernetes accepts: what is deeper than Python's recursion allows is kept as its own text.
 
 Go's encoding/json reads 10,000 levels, and an API server stores whatever of it has no schema. Below MAX_DEPTH levels
-nothing here has a schema either (CRDs can't be recursive), so a part of an object that is that deep is a value that
-nobody looks into: compared, copied and written as it is.
+nothing here has a schema either (CRDs can't be recursive), so a part of an object that is that deep is opaque:
+compared, copied and written as it is.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _PLACEHOLDER = "\x00deep "
 
 
 class TooDeep(ValueError):
-    """JSON that Kubernetes itself refuses."""
+    """Raised for JSON that Kubernetes itself refuses."""
 
 
 @dataclass(frozen=True)
 class Deep:
-    """A list or mapping as JSON."""
+    """Holds a list or mapping as JSON."""
 
     text: bytes
 
 
 def loads(raw: bytes) -> tuple[Any, bytes]:
-    """The value, and the JSON of it without its deep parts. Raises orjson.JSONDecodeError or TooDeep."""
+    """Returns the value, and the JSON of it without its deep parts. Raises orjson.JSONDecodeError or TooDeep."""
     if raw.count(b"[") + raw.count(b"{") <= MAX_DEPTH:
         return orjson.loads(raw), raw
     shallow, deep = _cut(raw)
@@ -53,7 +53,7 @@ def loads(raw: bytes) -> tuple[Any, bytes]:
 
 
 def _cut(raw: bytes) -> tuple[bytes, list[bytes]]:
-    """JSON with placeholders for what is deeper than MAX_DEPTH, and that."""
+    """Returns JSON with placeholders for what is deeper than MAX_DEPTH, and that."""
     parts: list[bytes] = []
     deep: list[bytes] = []
     depth = kept = start = 0
@@ -74,7 +74,7 @@ def _cut(raw: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def _restored(value: Any, deep: dict[str, Deep]) -> Any:
-    """The value with its deep parts in place of their placeholders."""
+    """Returns the value with its deep parts in place of their placeholders."""
     if isinstance(value, dict):
         return {name: _restored(item, deep) for name, item in value.items()}
     if isinstance(value, list):
@@ -83,12 +83,12 @@ def _restored(value: Any, deep: dict[str, Deep]) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The JSON of a value, deep parts and all."""
+    """Returns the JSON of a value, deep parts and all."""
     return orjson.dumps(value, default=_fragment, option=orjson.OPT_PASSTHROUGH_DATACLASS)
 
 
 def copied(value: Any) -> Any:
-    """A deep copy of JSON, several times faster than copy.deepcopy."""
+    """Returns a deep copy of JSON, several times faster than copy.deepcopy."""
     try:
         return orjson.loads(orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS))
     except TypeError:
@@ -96,7 +96,7 @@ def copied(value: Any) -> Any:
 
 
 def without(value: Any) -> Any:
-    """The same with null for deep parts: rules reach only what has a schema, and that isn't deep."""
+    """Returns the value with null for deep parts: rules reach only what has a schema, and that isn't deep."""
     try:
         orjson.dumps(value, option=orjson.OPT_PASSTHROUGH_DATACLASS)
     except TypeError:

@@ -16,7 +16,8 @@ NOT_HERE = "the local cluster doesn't have it"
 
 
 def go_value(value: Any) -> str:
-    """A value as Go's field errors print it: strings quoted, objects and lists as compact JSON, null as `null`."""
+    """Returns a value as Go's field errors print it: strings quoted, objects and lists as compact JSON, null as
+    `null`."""
     if isinstance(value, (dict, list, tuple)):
         return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
     return json.dumps(value, ensure_ascii=False)
@@ -24,7 +25,7 @@ def go_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class FieldError:
-    """One thing wrong with one field. Use the constructors; `reason` is the cause's reason in the Status."""
+    """Holds one problem of one field. Use the constructors; `reason` is the cause's reason in the Status."""
 
     field: str
     reason: str
@@ -76,7 +77,7 @@ class FieldError:
 
 
 class ApiError(Exception):
-    """A request that failed. `code` is the HTTP status, `reason` Kubernetes' one, `status` the whole Status object.
+    """Reports a failed request. `code` is the HTTP status, `reason` Kubernetes' one, `status` the whole Status object.
 
     Raised by every method of `api.Api`. The functions of this module make them: `not_found`, `conflict`, `invalid`, ...
     """
@@ -135,7 +136,7 @@ def not_found(group: str, plural: str, name: str) -> ApiError:
 
 
 def no_such_resource() -> ApiError:
-    """The path's resource isn't served."""
+    """Returns the 404 of a path whose resource isn't served."""
     return ApiError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
@@ -153,7 +154,7 @@ def conflict(group: str, kind: str, name: str, problem: str = MODIFIED) -> ApiEr
 
 
 def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> ApiError:
-    """422. `kind` is the Kind (or the plural where Kubernetes uses that); equal errors are said once in the message."""
+    """422. `kind` is the Kind (or the plural where Kubernetes uses that); the message has equal errors once."""
     unique = list(dict.fromkeys(str(error) for error in errors))
     listed = unique[0] if len(unique) == 1 else "[" + ", ".join(unique) + "]"
     message = f'{qualified(group, kind)} "{name}" is invalid: {listed}'
@@ -221,7 +222,7 @@ def internal(message: str) -> ApiError:
 
 
 def success(group: str, plural: str, name: str, uid: str) -> dict[str, Any]:
-    """The Status that answers a deletion."""
+    """Returns the Status that answers a deletion."""
     details = _details(group, plural, name)
     if uid:
         details["uid"] = uid

@@ -1,4 +1,4 @@
-"""What names, labels and annotations may be, in the words of k8s.io/apimachinery `pkg/util/validation`.
+"""Names, labels and annotations are validated here with the messages of k8s.io/apimachinery `pkg/util/validation`.
 
 Each function returns what is wrong, one sentence each; nothing when the value is right.
 """

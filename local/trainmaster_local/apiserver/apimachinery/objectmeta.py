@@ -1,4 +1,5 @@
-"""metadata: what the server sets, and what it refuses (k8s.io/apimachinery `pkg/api/validation/objectmeta.go`)."""
+"""metadata: the fields that the server sets, and their validation (k8s.io/apimachinery
+`pkg/api/validation/objectmeta.go`)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _FINALIZER_NAMES = ("orphan", "foregroundDeletion", "kubernetes")
 
 
 def rfc3339(seconds: float) -> str:
-    """A time as metadata writes it: UTC, whole seconds."""
+    """Returns a time as metadata writes it: UTC, whole seconds."""
     moment = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 

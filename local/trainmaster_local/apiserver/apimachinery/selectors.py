@@ -1,4 +1,5 @@
-"""Label and field selectors in their string forms, refused in Kubernetes' words (`pkg/labels`, `pkg/fields`)."""
+"""Label and field selectors are parsed from their string forms, with Kubernetes' errors (`pkg/labels`,
+`pkg/fields`)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ class LabelSelector:
 
 
 def _tokens(text: str) -> list[str]:
-    """The lexer's tokens: operators, punctuation and words. The empty string at the end stands for the end."""
+    """Returns the lexer's tokens: operators, punctuation and words. The empty string at the end stands for the end."""
     tokens = []
     position = 0
     while position < len(text):
@@ -156,12 +157,13 @@ def _check_value(key: str, value: str) -> None:
 
 
 def parse_labels(text: str) -> LabelSelector:
-    """Parses `a=b,c in (d,e),!f`. Raises ApiError 400 in Kubernetes' words."""
+    """Parses `a=b,c in (d,e),!f`. Raises ApiError 400."""
     return _Parser(text).parse()
 
 
 def from_object(selector: Mapping[str, object] | None) -> LabelSelector:
-    """The selector of a spec (`matchLabels`, `matchExpressions`). Without any: matches everything; None: nothing."""
+    """Returns the selector of a spec (`matchLabels`, `matchExpressions`). Without any: matches everything; None:
+    nothing."""
     if selector is None:
         return LabelSelector((Requirement("", "In"),))
     requirements = []
@@ -188,7 +190,7 @@ class FieldSelector:
         return all((value_of(name) == value) == equal for name, value, equal in self.terms)
 
     def value(self, name: str) -> str | None:
-        """The value that the selector fixes a field to, if it does."""
+        """Returns the value that the selector fixes a field to, if it does."""
         return next((value for term, value, equal in self.terms if term == name and equal), None)
 
     def __bool__(self) -> bool:

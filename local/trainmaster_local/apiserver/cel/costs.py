@@ -1,4 +1,4 @@
-"""What CEL rules cost at most, estimated from the schema alone, as kube-apiserver does before it takes a definition.
+"""The largest cost of a CEL rule is estimated from the schema, as kube-apiserver does before it accepts a definition.
 
 A rule that looks harmless can be far over the budget, and then the API server refuses the whole definition: a text
 without maxLength counts as a request's 3 MiB, and what `string(x)` makes of a number may have any length. The rules are
@@ -57,7 +57,7 @@ class Estimate:
 
 
 def declared(schema: Schema, escaped: Callable[[str], str]) -> Declared | None:
-    """The declaration of a schema; None where rules can't see it. `escaped`: a field's name in CEL."""
+    """Returns the declaration of a schema; None where rules can't see it. `escaped`: a field's name in CEL."""
     if schema.get("x-kubernetes-int-or-string"):
         return Declared("dyn", schema["maxLength"] * 4 if "maxLength" in schema else REQUEST_BYTES - 2)
     match schema.get("type"):
@@ -112,7 +112,7 @@ def _object(schema: Schema, escaped: Callable[[str], str]) -> Declared | None:
 
 @dataclass(frozen=True)
 class Place:
-    """Says where rules stand in a schema. `often`: how often its data can be in one object; `compiled`: rules,
+    """Holds the rules at one place of a schema. `often`: how often its data can be in one object; `compiled`: rules,
     messages."""
 
     path: str
@@ -381,7 +381,7 @@ def _each(message: bytes, number: int) -> list[Any]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message in protobuf's wire format (protobuf.dev/programming-guides/encoding)."""
+    """Returns the fields of a message in protobuf's wire format (protobuf.dev/programming-guides/encoding)."""
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)

@@ -58,7 +58,7 @@ RESERVED = frozenset(
 
 
 class RuleError(ValueError):
-    """A rule that can't be compiled; `path` is where in the schema, the message what the compiler says."""
+    """Raised for a rule that can't be compiled; `path` is its place in the schema, the message is the compiler's."""
 
     def __init__(self, path: str, rule: str, message: str) -> None:
         super().__init__(message)
@@ -146,7 +146,7 @@ class _Rule:
     optional_old: bool
 
     def failure(self, data: dict[str, Any]) -> str | None:
-        """Returns what to say when the rule doesn't hold, None when it does."""
+        """Returns the message when the rule doesn't hold, None when it does."""
         result = self.program.eval(data=data)
         if result.type() == cel.Type.ERROR:
             said = self.message or self.text
@@ -167,7 +167,7 @@ def evaluation_error(result: Any) -> str:
 
 
 class Rules:
-    """The rules at one place of a schema and below it."""
+    """Holds the rules at one place of a schema and below it."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -202,7 +202,7 @@ class Rules:
         return rules
 
     def costs_too_much(self, path: str) -> list[FieldError]:
-        """The errors of rules whose estimated cost is over Kubernetes' budget."""
+        """Returns the errors of rules whose estimated cost is over Kubernetes' budget."""
         return cost_errors(self.places(path, 1), path)
 
     def places(self, path: str, often: int) -> Iterator[Place]:
@@ -219,7 +219,7 @@ class Rules:
                 yield from inner.places(f"{path}.{where}", often * max(self._schema.get(limit, 0), 0))
 
     def check(self, value: Any, old: Any = None) -> list[FieldError]:
-        """The field errors of an object; `old` is the object it replaces, None when it is new."""
+        """Returns the field errors of an object; `old` is the object it replaces, None when it is new."""
         return list(self._check(deep.without(value), _MISSING if old is None else deep.without(old), ""))
 
     def _check(self, value: Any, old: Any, path: str) -> Iterable[FieldError]:
@@ -341,7 +341,7 @@ def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: st
 
 
 def _without_strings(text: str) -> str:
-    """The expression with its string literals emptied, of the same length."""
+    """Returns the expression with its string literals emptied, of the same length."""
     return re.sub(r"\"(\\.|[^\"\\])*\"|'(\\.|[^'\\])*'", lambda found: '"' + " " * (len(found.group()) - 2) + '"', text)
 
 
@@ -359,7 +359,7 @@ def _check_fields(text: str, schema: Schema, path: str) -> None:
 
 
 def _step(schema: Schema, name: str | None, text: str, path: str, position: int) -> Schema | None:
-    """The schema one step on, None where nothing is known."""
+    """Returns the schema one step on, None where nothing is known."""
     if name is None:
         if schema.get("type") == "array":
             return item_schema(schema)

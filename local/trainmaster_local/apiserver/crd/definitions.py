@@ -244,7 +244,7 @@ TYPE = ResourceType(
 
 
 def types_of(definition: Object) -> list[tuple[ResourceType, bool]]:
-    """The types that a definition serves, each with whether it is the stored one."""
+    """Returns the types that a definition serves, each with whether it is the stored one."""
     spec = definition["spec"]
     names = spec["names"]
     found = []

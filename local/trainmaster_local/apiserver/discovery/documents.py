@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources are served, in the old form and the aggregated one."""
+"""Discovery publishes which groups, versions and resources are served, in the old form and the aggregated one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = {
 
 
 def groups_of(registry: Registry) -> dict[str, dict[str, list[ResourceType]]]:
-    """All types by group and version, groups in the order of their names."""
+    """Returns all types by group and version, groups in the order of their names."""
     found: dict[str, dict[str, list[ResourceType]]] = {}
     for type_ in sorted(registry, key=lambda t: (t.group, _version_rank(t.version), t.plural)):
         found.setdefault(type_.group, {}).setdefault(type_.version, []).append(type_)
@@ -121,7 +121,7 @@ def _subresource_entries(type_: ResourceType) -> list[dict[str, Any]]:
 
 
 def aggregated(registry: Registry, *, legacy: bool) -> dict[str, Any]:
-    """The APIGroupDiscoveryList of /api (`legacy`) or /apis."""
+    """Returns the APIGroupDiscoveryList of /api (`legacy`) or /apis."""
     items = []
     for group, versions in groups_of(registry).items():
         if bool(group) == legacy:

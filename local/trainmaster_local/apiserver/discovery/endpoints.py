@@ -1,4 +1,4 @@
-"""What the server says of itself: health, version, discovery, OpenAPI."""
+"""These endpoints publish what the server is: health, version, discovery, OpenAPI."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _META_DESCRIPTIONS = {
 
 
 class OpenApi:
-    """The documents of all groups, made when asked for and forgotten when the types change."""
+    """Holds the documents of all groups, made when asked for and forgotten when the types change."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -169,7 +169,7 @@ def _schema(type_: ResourceType) -> dict[str, Any]:
 
 
 def _linked(schema: Any, components: dict[str, Any]) -> Any:
-    """The schema with references in place of what was a definition, as kube-apiserver publishes it: `kubectl explain`
+    """Returns the schema with references to definitions, as kube-apiserver publishes it: `kubectl explain`
     names types by them. The definitions are added to `components`."""
     if isinstance(schema, list):
         return [_linked(item, components) for item in schema]

@@ -1,4 +1,4 @@
-"""Who asks, as whom (`kubectl --as`), and whether that is allowed."""
+"""Each request is authenticated, impersonated (`kubectl --as`) and authorized here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Access:
         self._authorizer = authorizer
 
     def authenticate(self, request: web.BaseRequest) -> User:
-        """Returns who asks. Raises ApiError 401 for a token that is nobody's."""
+        """Returns the user of the request. Raises ApiError 401 for an unknown token."""
         if self._authenticator is None:
             return SYSTEM
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -38,7 +38,7 @@ class Access:
         return self._impersonated(request, user)
 
     def _impersonated(self, request: web.BaseRequest, user: User) -> User:
-        """Returns who `kubectl --as` asks to be, if `user` may (k8s.io/apiserver
+        """Returns the user that `kubectl --as` names, if `user` may impersonate it (k8s.io/apiserver
         `pkg/endpoints/filters/impersonation`)."""
         name = request.headers.get("Impersonate-User", "")
         groups = tuple(request.headers.getall("Impersonate-Group", []))

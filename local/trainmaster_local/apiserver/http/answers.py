@@ -1,4 +1,4 @@
-"""Answers: objects, lists and watch events as bytes, in the form that was asked for."""
+"""Answers are objects, lists and watch events encoded as bytes, in the form that the client accepts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def error_response(error: ApiError) -> web.Response:
 
 
 def warning_headers(answer: web.StreamResponse, warnings: list[str]) -> None:
-    """One Warning header for each (RFC 7234, code 299)."""
+    """Adds one Warning header for each (RFC 7234, code 299)."""
     for warning in dict.fromkeys(warnings):
         quoted = warning.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
         answer.headers.add("Warning", f'299 - "{quoted}"')

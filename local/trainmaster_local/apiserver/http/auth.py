@@ -1,4 +1,4 @@
-"""Who asks, and may they: the protocols that the HTTP layer calls.
+"""The HTTP layer authenticates and authorizes users by these protocols.
 
 `trainmaster_local.auth` has the authorizer by roles and the tokens of service accounts; `trainmaster_local.access`
 puts them together for a cluster.
@@ -32,7 +32,7 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Decision:
-    """`reason` says what allowed it, or more about why not."""
+    """Holds whether a request is allowed, and the reason."""
 
     allowed: bool
     reason: str = ""
@@ -40,7 +40,7 @@ class Decision:
 
 class Authenticator(Protocol):
     def authenticate(self, token: str) -> User | None:
-        """The user of a bearer token, None when it isn't valid."""
+        """Returns the user of a bearer token, None when it isn't valid."""
 
 
 class Authorizer(Protocol):
@@ -48,7 +48,7 @@ class Authorizer(Protocol):
 
 
 def refusal(attributes: Attributes, reason: str = "") -> ApiError:
-    """403 in the words of `pkg/endpoints/handlers/responsewriters/errors.go`."""
+    """Returns the 403 of `pkg/endpoints/handlers/responsewriters/errors.go`."""
     user = attributes.user.name
     more = f": {reason}" if reason else ""
     if attributes.path:

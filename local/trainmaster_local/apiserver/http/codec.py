@@ -1,4 +1,5 @@
-"""Bodies in and out: JSON, YAML and protobuf in, what Go says of bad JSON, and the form an answer is wanted in."""
+"""Bodies are decoded (JSON, YAML, protobuf, with Go's errors for bad JSON), and the form of the answer is
+negotiated."""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def _key_text(key: Any) -> str:
 
 
 def _duplicates(raw: bytes, value: Any) -> tuple[str, ...]:
-    """The paths of keys that an object has twice. Looked for only when there are more keys than the value shows."""
+    """Returns the paths of keys that an object has twice. Searched only when there are more keys than the value
+    shows."""
     if raw.count(b'":') + raw.count(b'" :') <= _keys(value):
         return ()
     found: list[str] = []
@@ -128,7 +130,7 @@ def _keys(value: Any) -> int:
 
 
 def go_json_error(text: str) -> str:
-    """Returns what encoding/json says of text that is no JSON."""
+    """Returns the error of Go's encoding/json for text that is no JSON."""
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
@@ -167,7 +169,8 @@ def _innermost(brackets: list[str]) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """The form an answer is wanted in: `as_` is empty, Table, PartialObjectMetadata(List) or APIGroupDiscoveryList."""
+    """Holds the form an answer is wanted in: `as_` is empty, Table, PartialObjectMetadata(List) or
+    APIGroupDiscoveryList."""
 
     as_: str = ""
     yaml: bool = False
@@ -176,7 +179,7 @@ class Form:
 def negotiate(
     accept: str, allowed: tuple[str, ...] = ("Table", "PartialObjectMetadata", "PartialObjectMetadataList")
 ) -> Form:
-    """The first form in an Accept header that this server can give. Raises 406 when there is none."""
+    """Returns the first form in an Accept header that this server can give. Raises 406 when there is none."""
     if not accept:
         return Form()
     for clause in accept.split(","):

@@ -1,4 +1,4 @@
-"""Faults on purpose: rules that make some requests slow, fail, or lose their watch.
+"""Faults are rules that make some requests slow, fail, or lose their watch, for tests.
 
 A rule matches by verb and resource (`*` for any) and acts a number of times, always, or with a probability. Rules are
 set in process (`Faults.add`). Calls in process aren't touched: faults are for clients.
@@ -46,7 +46,7 @@ class Fault:
         )
 
     def error(self, resource: str, name: str) -> ApiError | None:
-        """Returns what it answers, in Kubernetes' words; None when it doesn't answer."""
+        """Returns Kubernetes' error for the fault; None when it doesn't answer."""
         plural, _, group = resource.partition(".")
         if self.code == 409:
             return errors.conflict(group, plural, name)
@@ -67,7 +67,7 @@ Hook = Callable[[str, str, str, str], Fault | None]
 
 
 class Faults:
-    """The rules in force."""
+    """Holds the rules in force."""
 
     def __init__(self, random_: random.Random | None = None) -> None:
         self.rules: list[Fault] = []
@@ -90,7 +90,7 @@ class Faults:
         return not self.rules and self.hook is None
 
     def match(self, verb: str, resource: str, name: str, namespace: str = "") -> Fault | None:
-        """The first rule that acts on this request; one of its times is used up."""
+        """Returns the first rule that acts on this request; one of its times is used up."""
         struck = self.hook(verb, resource, name, namespace) if self.hook is not None else None
         if struck is not None:
             return struck

@@ -1,4 +1,4 @@
-"""Query parameters: what they must be, and the options of writes and watches that they make."""
+"""Query parameters are validated here and become the options of writes and watches."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def options_error(kind: str, *found: errors.FieldError) -> ApiError:
 
 
 def write_options(request: web.BaseRequest, query: dict[str, str], user: User, *, patch: bool) -> Options:
-    """The options of a write, from the query and the User-Agent."""
+    """Returns the options of a write, from the query and the User-Agent."""
     kind = "PatchOptions" if patch else "CreateOptions" if request.method == "POST" else "UpdateOptions"
     validation = query.get("fieldValidation", "")
     if validation not in _VALIDATIONS:

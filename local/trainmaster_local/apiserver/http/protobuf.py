@@ -29,18 +29,18 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class ProtobufError(ValueError):
-    """The body can't be read; the text says why."""
+    """Raised for a body that can't be decoded; the message is the reason."""
 
 
 @cache
 def _numbers() -> dict[str, dict[int, str]]:
-    """The fields of each message by number."""
+    """Returns the fields of each message by number."""
     table: dict[str, dict[str, int]] = json.loads(files(__package__).joinpath("protobuf_fields.json").read_text())
     return {message: {number: name for name, number in fields.items()} for message, fields in table.items()}
 
 
 def decode(body: bytes) -> Json:
-    """The object of a protobuf body, as JSON. Raises ProtobufError."""
+    """Returns the object of a protobuf body, as JSON. Raises ProtobufError."""
     if not body.startswith(_MAGIC):
         raise ProtobufError("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
     envelope = _texts(body[len(_MAGIC) :])
@@ -66,7 +66,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """Each field of a message: its number, wire type and value (an int, or bytes)."""
+    """Returns each field of a message: its number, wire type and value (an int, or bytes)."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
@@ -88,7 +88,7 @@ def _fields(data: bytes) -> Iterator[Field]:
 
 
 def _texts(data: bytes) -> dict[int, bytes]:
-    """The fields of a message that hold bytes."""
+    """Returns the fields of a message that hold bytes."""
     return {number: value for number, wire, value in _fields(data) if wire == _BYTES}
 
 

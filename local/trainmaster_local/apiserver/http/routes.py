@@ -1,4 +1,4 @@
-"""From a method and a path to what is asked for (`pkg/endpoints/request/requestinfo.go`)."""
+"""A method and a path are parsed into a `Route` (`pkg/endpoints/request/requestinfo.go`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Route:
 
 
 def parse(method: str, path: str, query: Mapping[str, str]) -> Route | None:
-    """The route of a path below /api/VERSION or /apis/GROUP/VERSION; None for every other path."""
+    """Returns the route of a path below /api/VERSION or /apis/GROUP/VERSION; None for every other path."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]

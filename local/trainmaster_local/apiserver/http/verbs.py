@@ -50,7 +50,7 @@ class Call:
 
     @functools.cached_property
     def form(self) -> Form:
-        """The form of the answer that the client accepts. Raises ApiError (406) where that isn't any."""
+        """Returns the form of the answer that the client accepts. Raises ApiError (406) where that isn't any."""
         return codec.negotiate(self.request.headers.get("Accept", ""))
 
     @property

@@ -31,7 +31,7 @@ _MISSING = object()
 
 
 def union(left: Fields, right: Fields) -> Fields:
-    """All members of both. As in FieldsV1 an empty node below the root is a member."""
+    """Returns all members of both. As in FieldsV1 an empty node below the root is a member."""
     if not right:
         return left
     if not left:
@@ -53,7 +53,7 @@ def _union_nodes(left: Fields, right: Fields) -> Fields:
 
 
 def intersection(left: Fields, right: Fields) -> Fields:
-    """The members of both."""
+    """Returns the members of both."""
     result: Fields = {}
     for key, node in left.items():
         other = right.get(key)
@@ -71,7 +71,7 @@ def intersection(left: Fields, right: Fields) -> Fields:
 
 
 def difference(left: Fields, right: Fields) -> Fields:
-    """The members of `left` that aren't members of `right`."""
+    """Returns the members of `left` that aren't members of `right`."""
     if not right or not left:
         return left
     result: Fields = {}
@@ -100,7 +100,7 @@ def _children(node: Fields) -> Fields:
 
 
 def without(fields: Fields, *paths: tuple[str, ...]) -> Fields:
-    """The set less everything at and below the paths, each a tuple of `f:` keys."""
+    """Returns the set less everything at and below the paths, each a tuple of `f:` keys."""
     for path in paths:
         fields = _without(fields, path)
     return fields
@@ -121,7 +121,7 @@ def _without(fields: Fields, path: tuple[str, ...]) -> Fields:
 
 
 def paths(fields: Fields, prefix: str = "") -> Iterator[str]:
-    """Each member as conflicts name it: `.spec.list[name="p"].v`, in order."""
+    """Returns each member as conflicts name it: `.spec.list[name="p"].v`, in order."""
     for key in sorted(fields):
         if key == MEMBER:
             continue
@@ -149,7 +149,7 @@ def value_key(value: Any) -> str:
 
 
 def item_key(item: Any, keys: list[str], defaults: Mapping[str, Any]) -> str | None:
-    """The `k:` key of an item of a list of maps, None where it has no key."""
+    """Returns the `k:` key of an item of a list of maps, None where it has no key."""
     if not isinstance(item, Mapping):
         return None
     named = {key: item.get(key, defaults.get(key)) for key in sorted(keys) if key in item or key in defaults}
@@ -159,7 +159,8 @@ def item_key(item: Any, keys: list[str], defaults: Mapping[str, Any]) -> str | N
 
 
 def keyed_items(items: list[Any], schema: Schema) -> dict[str, Any] | None:
-    """The items of a set or keyed list by their keys in a FieldsV1; None where it is atomic or an item has none."""
+    """Returns the items of a set or keyed list by their keys in a FieldsV1; None where it is atomic or an item has
+    none."""
     kind = list_type(schema)
     if kind == "set":
         return {value_key(item): item for item in items}

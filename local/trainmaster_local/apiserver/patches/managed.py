@@ -1,4 +1,4 @@
-"""metadata.managedFields: who owns which field, kept through updates and server-side applies.
+"""metadata.managedFields records which manager owns which field, through updates and server-side applies.
 
 The rules are those of k8s.io/apimachinery `pkg/util/managedfields` and structured-merge-diff's `merge/update.go`:
 an update takes over what it changes, an apply owns what it names, a conflict is a field that an applier would change
@@ -46,7 +46,8 @@ _STRIPPED = (
 
 @dataclass(frozen=True)
 class Manager:
-    """Says who writes: its name, how (`Apply` or `Update`), in which version and through which subresource."""
+    """Names the manager of a write: its name, how (`Apply` or `Update`), in which version and through which
+    subresource."""
 
     name: str
     operation: str
@@ -72,7 +73,7 @@ Entries = dict[tuple[str, str, str, str], Entry]
 
 
 def read(obj: Mapping[str, Any]) -> Entries:
-    """The entries of an object. What can't be read as managedFields is refused with 400."""
+    """Returns the entries of an object. What can't be read as managedFields is refused with 400."""
     entries: Entries = {}
     for item in obj.get("metadata", {}).get("managedFields") or []:
         if not item:
@@ -116,7 +117,7 @@ def _encode(entry: Entry) -> dict[str, Any]:
 
 
 def strip(fields: Fields, reset: Iterable[tuple[str, ...]] = ()) -> Fields:
-    """The set without what nobody owns, and without `reset`: what this endpoint doesn't write."""
+    """Returns the set without what nobody owns, and without `reset`: what this endpoint doesn't write."""
     return without(fields, *_STRIPPED, *reset)
 
 
@@ -129,7 +130,8 @@ def updated(
     now: str,
     reset: Iterable[tuple[str, ...]] = (),
 ) -> Entries:
-    """The entries after `manager` wrote `new` over `live` by an update (`live`: the type's zero value on create)."""
+    """Returns the entries after `manager` wrote `new` over `live` by an update (`live`: the type's zero value on
+    create)."""
     comparison = Comparison(_unmanaged(live), _unmanaged(new), schema)
     changed = strip(comparison.changed, reset)
     removed = without(comparison.removed, *reset)
@@ -149,7 +151,7 @@ def updated(
 
 
 def _unmanaged(obj: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The object without managedFields, which aren't fields that somebody owns."""
+    """Returns the object without managedFields, which aren't fields that somebody owns."""
     metadata = obj.get("metadata", {})
     if "managedFields" not in metadata:
         return obj
@@ -182,7 +184,7 @@ def applied(
     force: bool,
     reset: Iterable[tuple[str, ...]] = (),
 ) -> tuple[Object, Entries]:
-    """The object and entries after `manager` applied `config`. Raises ApiError 409 that lists the conflicts."""
+    """Returns the object and entries after `manager` applied `config`. Raises ApiError 409 that lists the conflicts."""
     named = fields_of(config, schema)
     owned = strip(named, reset)
     last = entries.get(manager.identity)
@@ -214,7 +216,7 @@ def applied(
 
 
 def _conflict(entries: Entries, conflicts: Mapping[tuple[str, str, str, str], Fields]) -> ApiError:
-    """409 in the words of `managedfields/internal/conflict.go`."""
+    """Returns the 409 of `managedfields/internal/conflict.go`."""
     causes = []
     by_manager: dict[str, list[str]] = {}
     for identity in sorted(conflicts):

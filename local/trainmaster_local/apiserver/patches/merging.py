@@ -1,4 +1,4 @@
-"""The two transformations of server-side apply: merging a configuration into an object, and pruning what is dropped.
+"""Server-side apply merges a configuration into an object, and prunes what the configuration dropped.
 
 Both follow a schema (structured-merge-diff `typed/merge.go`, `typed/remove.go`) and share with the object what they
 leave as it was.
@@ -45,7 +45,7 @@ def _merge_value(live: Any, value: Any, schema: Schema) -> Any:
 
 
 def _merge_list(live: list[Any], config: list[Any], schema: Schema) -> list[Any]:
-    """Items in the order of `config`, with the items that only `live` has kept where they stood among them."""
+    """Returns items in the order of `config`, with the items that only `live` has kept where they stood among them."""
     theirs = keyed_items(live, schema)
     ours = keyed_items(config, schema)
     if theirs is None or ours is None:

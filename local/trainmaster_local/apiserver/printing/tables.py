@@ -38,7 +38,7 @@ def row_of(type_: ResourceType, obj: Object, now: float) -> list[Any]:
 
 
 def partial(obj: Object) -> Object:
-    """The object's metadata alone."""
+    """Returns the object's metadata alone."""
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
 
 
@@ -80,7 +80,7 @@ def table(
 def custom_columns(
     definitions: list[dict[str, Any]],
 ) -> tuple[tuple[Column, ...], Callable[[Object, float], list[Any]]]:
-    """The columns of a CRD's additionalPrinterColumns, and the function that fills them."""
+    """Returns the columns of a CRD's additionalPrinterColumns, and the function that fills them."""
     if not definitions:
         definitions = [
             {

@@ -46,7 +46,8 @@ def _definitions() -> Mapping[str, Schema]:
 
 @cache
 def definition(name: str) -> Schema:
-    """The structural schema of a definition (`io.k8s.api.core.v1.PodSpec`). KeyError when the release has none."""
+    """Returns the structural schema of a definition (`io.k8s.api.core.v1.PodSpec`). KeyError when the release has
+    none."""
     if name == _QUANTITY:
         # A string or any number on the wire (`cpu: 0.5`); always a string when it is read back.
         return {"x-kubernetes-preserve-unknown-fields": True, DEFINITION: name}
@@ -74,12 +75,12 @@ def _kinds() -> Mapping[tuple[str, str], str]:
 
 
 def definition_of_kind(api_version: str, kind: str) -> str:
-    """The name of a kind's definition (`apps/v1`, `StatefulSet`); empty when the release has none."""
+    """Returns the name of a kind's definition (`apps/v1`, `StatefulSet`); empty when the release has none."""
     return _kinds().get((api_version, kind), "")
 
 
 def description(name: str, field: str) -> str:
-    """Returns what the release says of a definition's field; the columns of tables show it."""
+    """Returns the release's description of a definition's field; the columns of tables show it."""
     text: str = _definitions()[name]["properties"][field].get("description", "")
     return text
 

@@ -192,7 +192,7 @@ def check_type_meta(body: dict[str, Any], kind: str, version: str) -> None:
 
 
 def unmarshal_error(kind: str, version: str, found: str, path: str, wanted: str) -> ApiError:
-    """400 in the words of Go's decoder."""
+    """Returns the 400 of Go's decoder."""
     return bad_request(
         f'{kind} in version "{version}" cannot be handled as a {kind}: '
         f"json: cannot unmarshal {found} into Go struct field {kind}.{path} of type {wanted}"
@@ -200,7 +200,7 @@ def unmarshal_error(kind: str, version: str, found: str, path: str, wanted: str)
 
 
 def strict_problems(unknown: list[str], duplicates: list[str]) -> list[str]:
-    """Returns what strict field validation says of each field."""
+    """Returns the message of strict field validation for each field."""
     return [f'duplicate field "{path}"' for path in duplicates] + [f'unknown field "{path}"' for path in unknown]
 
 

@@ -1,4 +1,5 @@
-"""Is a CRD's schema structural? (apiextensions-apiserver `pkg/apiserver/schema/validation.go` and `validation.go`)"""
+"""A CRD's schema is checked here for being structural (apiextensions-apiserver `pkg/apiserver/schema/validation.go`
+and `validation.go`)"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Reading a structural schema: what is at a field, and how lists and maps merge.
+"""A structural schema is read here: the schema of a field, and how lists and maps merge.
 
-A schema is OpenAPI v3 as JSON without `$ref`. The empty schema says nothing: all is kept, lists are atomic and maps
+A schema is OpenAPI v3 as JSON without `$ref`. The empty schema has no rule: all is kept, lists are atomic and maps
 merge, as for the untyped part of an object in kube-apiserver's `typed.DeducedParseableType`.
 """
 
@@ -66,7 +66,7 @@ OBJECT_META: Schema = {
 
 
 def with_object_meta(schema: Schema) -> Schema:
-    """The schema of a whole object: its own, with Kubernetes' type of `apiVersion`, `kind` and `metadata`."""
+    """Returns the schema of a whole object: its own, with Kubernetes' type of `apiVersion`, `kind` and `metadata`."""
     if not schema:
         return schema
     properties = {
@@ -79,7 +79,7 @@ def with_object_meta(schema: Schema) -> Schema:
 
 
 def field_schema(schema: Schema, name: str) -> Schema | None:
-    """The schema of an object's field; `ANY` where unknown fields are kept, None where the field is unknown."""
+    """Returns the schema of an object's field; `ANY` where unknown fields are kept, None where the field is unknown."""
     properties = schema.get("properties")
     if properties is not None and name in properties:
         found: Schema = properties[name]
@@ -125,6 +125,6 @@ def is_atomic_map(schema: Schema) -> bool:
 
 
 def key_defaults(schema: Schema, keys: list[str]) -> dict[str, Any]:
-    """The defaults of a list's keys (`protocol: TCP`), by which an item that doesn't say is still found."""
+    """Returns the defaults of a list's keys (`protocol: TCP`), by which an item that doesn't say is still found."""
     properties = item_schema(schema).get("properties", {})
     return {key: properties[key]["default"] for key in keys if "default" in properties.get(key, {})}

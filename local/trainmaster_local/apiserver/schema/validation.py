@@ -24,7 +24,7 @@ _UNSET = object()
 
 
 def type_name(value: Any) -> str:
-    """The JSON type of a value, as validation errors name it.
+    """Returns the JSON type of a value, as validation errors name it.
 
     What is too large for an int64 is decoded as a float64 (sigs.k8s.io/json), and a float64 is an integer only where it
     is exact (go-openapi/swag, `IsFloat64AJSONInteger`).

@@ -1,4 +1,4 @@
-"""Lists in pages: continue tokens, resource versions (k8s.io/apiserver `pkg/storage/continue.go`)."""
+"""Lists are served in pages: continue tokens, resource versions (k8s.io/apiserver `pkg/storage/continue.go`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOO_OLD = (
 
 @dataclass(frozen=True)
 class ListResult:
-    """A page. `remaining` is how many objects follow it, None where that isn't known or none do."""
+    """Holds a page. `remaining` is how many objects follow it, None where that isn't known or none do."""
 
     revisions: list[Revision]
     version: int
@@ -38,7 +38,8 @@ class ListResult:
 
 
 def matcher(plan: Plan, labels: str, fields: str) -> Callable[[Object], bool] | None:
-    """The filter of both selectors, None where they let everything through. Raises 400 for what can't be parsed."""
+    """Returns the filter of both selectors, None where they let everything through. Raises 400 for what can't be
+    parsed."""
     by_label: LabelSelector = parse_labels(labels)
     by_field: FieldSelector = parse_fields(fields, plan.selectable)
     if not by_label and not by_field:
@@ -64,13 +65,13 @@ def parse_version(text: str) -> int:
 
 
 def encode_token(version: int, start: str) -> str:
-    """The token of a page that ended with the key `start` (`/name` or `/namespace/name`)."""
+    """Returns the token of a page that ended with the key `start` (`/name` or `/namespace/name`)."""
     text = json.dumps({"v": _TOKEN_VERSION, "rv": version, "start": start + "\0"}, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 
 
 def decode_token(token: str) -> tuple[int, str]:
-    """The version and key of a continue token. Raises 400 in Go's words for what is none."""
+    """Returns the version and key of a continue token. Raises 400 for what is none."""
     prefix = "invalid continue token: continue key is not valid: "
     try:
         raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
@@ -94,7 +95,7 @@ def decode_token(token: str) -> tuple[int, str]:
 
 
 def key_of(obj: Object, namespace: str) -> str:
-    """The key of an object below the list's prefix."""
+    """Returns the key of an object below the list's prefix."""
     metadata = obj["metadata"]
     if namespace or not metadata.get("namespace"):
         return f"/{metadata['name']}"
@@ -116,7 +117,8 @@ def list_page(
     version: str,
     match: str,
 ) -> ListResult:
-    """One page. Raises 410 for a token or exact version that is compacted, 504 for a version that isn't there yet."""
+    """Returns one page. Raises 410 for a token or exact version that is compacted, 504 for a version that isn't
+    there yet."""
     asked = parse_version(version)
     if asked > storage.version:
         raise too_large_resource_version(asked, storage.version)

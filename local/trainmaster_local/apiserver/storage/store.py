@@ -1,4 +1,4 @@
-"""Objects in memory, one counter of revisions, and the events since the last compaction.
+"""The store keeps objects in memory, one counter of revisions, and the changes since the last compaction.
 
 What is stored is never changed in place: a write puts a new object, so readers share objects without copying, and each
 revision is encoded as JSON once for all its readers. Resources are named as in errors: `pods`, `statefulsets.apps`.
@@ -23,7 +23,7 @@ FRESH_SECONDS = 75.0
 
 
 class Revision:
-    """An object as it was at a resource version; `json` is its encoding, made when first asked for."""
+    """Holds an object as it was at a resource version; `json` is its encoding, made when first asked for."""
 
     __slots__ = ("_json", "object", "version")
 
@@ -39,14 +39,15 @@ class Revision:
         return self._json
 
     def copy_with_version(self, version: int) -> Revision:
-        """The same object under a later resource version: the last state of a deleted object."""
+        """Returns the same object under a later resource version: the last state of a deleted object."""
         metadata = {**self.object["metadata"], "resourceVersion": str(version)}
         return Revision({**self.object, "metadata": metadata}, version)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write. `old` is None when the object is new, `new` None when it is gone (`last` is then its final state)."""
+    """Records one write. `old` is None when the object is new, `new` None when it is gone (`last` is then its final
+    state)."""
 
     version: int
     namespace: str
@@ -58,7 +59,7 @@ class Change:
 
 
 class _Table:
-    """The objects of one resource, and what happened to them."""
+    """Holds the objects of one resource, and their changes."""
 
     def __init__(self, floor: int, history: int) -> None:
         self.namespaces: dict[str, dict[str, Revision]] = {}
@@ -69,7 +70,7 @@ class _Table:
 
 
 class Storage:
-    """All objects of a cluster. Everything is synchronous: between two awaits of a caller nothing changes."""
+    """Stores all objects of a cluster. Everything is synchronous: between two awaits of a caller nothing changes."""
 
     def __init__(self, *, history: int = HISTORY, clock: Callable[[], float] = time.monotonic) -> None:
         self.version = 0
@@ -98,7 +99,7 @@ class Storage:
         return self._table(resource).namespaces.get(namespace, {}).get(name)
 
     def items(self, resource: str, namespace: str = "") -> list[Revision]:
-        """All objects in the order of their keys; of every namespace when none is given."""
+        """Returns all objects in the order of their keys; of every namespace when none is given."""
         namespaces = self._table(resource).namespaces
         if namespace:
             objects = namespaces.get(namespace, {})
@@ -106,7 +107,7 @@ class Storage:
         return [namespaces[space][name] for space in sorted(namespaces) for name in sorted(namespaces[space])]
 
     def items_at(self, resource: str, namespace: str, version: int) -> list[Revision]:
-        """The objects as they were at an earlier version. Raises 410 when that is compacted."""
+        """Returns the objects as they were at an earlier version. Raises 410 when that is compacted."""
         table = self._table(resource)
         if version >= self.version:
             return self.items(resource, namespace)

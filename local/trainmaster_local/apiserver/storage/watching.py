@@ -1,4 +1,4 @@
-"""Watches: what changes in a resource, as events, filtered by namespace and selectors.
+"""A watch delivers the changes of a resource as events, filtered by namespace and selectors.
 
 As in kube-apiserver an object that leaves the selector is DELETED for the watcher and one that enters it is ADDED.
 A watcher that doesn't keep up is ended after `BACKLOG` events, and resumes from its last resource version.
@@ -93,7 +93,7 @@ class Watch:
         return self._closed
 
     def pending(self) -> list[WatchEvent]:
-        """Takes all that is queued, without waiting."""
+        """Returns all events that are queued, without waiting."""
         events = list(self._events)
         self._events.clear()
         return events

@@ -1,7 +1,7 @@
-"""ValidatingAdmissionPolicies and their bindings: what a write must be, said in CEL, enforced on every write.
+"""ValidatingAdmissionPolicies and their bindings validate every write by CEL expressions.
 
 `Policies.check` is called for each write after its own validation and before it is stored, as kube-apiserver calls its
-validating admission; `problems` is what the kinds ask when a policy is stored. Expressions see `object`, `oldObject`,
+validating admission; the built-in types call `problems` to validate a policy. Expressions see `object`, `oldObject`,
 `request`, `namespaceObject` and `variables`, all of them as plain JSON. A policy acts as soon as it and a binding are
 stored (a kube-apiserver needs a moment). What isn't known here is refused when the policy is stored: parameters, audit
 annotations, message expressions, selectors, names of resources, actions other than Deny.
@@ -96,7 +96,7 @@ class _Policy:
         )
 
     def refusal(self, write: Write, namespace: Object | None) -> tuple[str, str] | None:
-        """Why the policy refuses the write, as reason and message; None when it doesn't."""
+        """Returns why the policy refuses the write, as reason and message; None when it doesn't."""
         objects = {"object": deep.without(write.obj), "oldObject": deep.without(write.old)}
         data: dict[str, Any] = {"request": write.request(), **objects}
         data["namespaceObject"] = namespace
@@ -154,13 +154,13 @@ def _matches(rule: Mapping[str, Any], write: Write) -> bool:
 
 @dataclass
 class Policies:
-    """The policies that are stored, each compiled once."""
+    """Holds the policies that are stored, each compiled once."""
 
     storage: Storage
     _compiled: dict[tuple[str, str], _Policy] = field(default_factory=dict)
 
     def check(self, write: Write) -> None:
-        """Raises ApiError where a bound policy refuses the write, in kube-apiserver's words."""
+        """Raises ApiError where a bound policy refuses the write, with kube-apiserver's message."""
         if write.type.group in _EXEMPT:
             return
         for binding, policy in self._bound():
@@ -240,7 +240,7 @@ def binding_problems(obj: Object) -> list[FieldError]:
 
 
 def _unknown(spec: Mapping[str, Any], names: Sequence[str], path: str) -> list[FieldError]:
-    """An error for each field that a kube-apiserver would heed and this one doesn't."""
+    """Returns an error for each field that a kube-apiserver would heed and this one doesn't."""
     return [FieldError.forbidden(f"{path}.{name}", NOT_HERE) for name in names if spec.get(name)]
 
 

@@ -32,7 +32,7 @@ class DeleteOptions:
 
     @staticmethod
     def parse(body: Any, query: dict[str, str], user: User = SYSTEM) -> DeleteOptions:
-        """From a DeleteOptions body or, without one, from the query. Raises ApiError for what isn't one."""
+        """Parses a DeleteOptions body or, without one, from the query. Raises ApiError for what isn't one."""
         values: dict[str, Any] = dict(body) if isinstance(body, dict) and body else dict(query)
         if "orphanDependents" in values and "propagationPolicy" not in values:
             orphan = str(values["orphanDependents"]).lower() == "true"
@@ -122,7 +122,8 @@ class Deleter:
             metadata["generation"] += 1
 
     def _delete_again(self, plan: Plan, found: Revision, grace: int, options: DeleteOptions) -> Object:
-        """A second deletion can only shorten the grace period, or change who waits for whom."""
+        """A second deletion can only shorten the grace period, or change whether the owner or its dependents go
+        first."""
         metadata = found.object["metadata"]
         namespace = metadata.get("namespace", "")
         finalizers = _with_policy(metadata.get("finalizers") or [], options.propagation)

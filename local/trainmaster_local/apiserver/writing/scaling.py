@@ -10,7 +10,7 @@ from trainmaster_local.apiserver.resources import Object, ResourceType
 
 
 def at_path(obj: Mapping[str, Any], path: str) -> Any:
-    """The value at `.spec.replicas`, or None."""
+    """Returns the value at `.spec.replicas`, or None."""
     value: Any = obj
     for name in path.strip(".").split("."):
         if not isinstance(value, Mapping):
@@ -20,7 +20,7 @@ def at_path(obj: Mapping[str, Any], path: str) -> Any:
 
 
 def scale_of(type_: ResourceType, obj: Object) -> Object:
-    """The Scale of an object."""
+    """Returns the Scale of an object."""
     paths = type_.scale
     assert paths is not None
     metadata = obj["metadata"]
@@ -43,7 +43,7 @@ def scale_of(type_: ResourceType, obj: Object) -> Object:
 
 
 def with_scale(type_: ResourceType, obj: Object, scale: Object) -> Object:
-    """The object with the Scale's replicas. Raises ApiError 422 for a negative number, 400 for no Scale."""
+    """Returns the object with the Scale's replicas. Raises ApiError 422 for a negative number, 400 for no Scale."""
     paths = type_.scale
     assert paths is not None
     if scale.get("kind", "Scale") != "Scale":

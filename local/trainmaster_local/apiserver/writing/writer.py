@@ -1,4 +1,4 @@
-"""Creating and updating: from a body to a stored revision, in the order of kube-apiserver's generic registry.
+"""A body becomes a stored revision here, by a create or an update, in the order of kube-apiserver's generic registry.
 
 `Writer` is synchronous: what it reads and what it writes are of one instant, so a conflict is only ever the caller's
 old resourceVersion, never a race.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Says how a write is asked for. `validation` is Ignore, Warn or Strict; what it warns of is appended to
+    """Holds the options of a write. `validation` is Ignore, Warn or Strict; what it warns of is appended to
     `warnings`."""
 
     user: User = SYSTEM
@@ -50,7 +50,7 @@ class Options:
 
 
 def copied(obj: Object) -> Object:
-    """A deep copy."""
+    """Returns a deep copy."""
     copy: Object = deep.copied(obj)
     return copy
 
@@ -69,7 +69,7 @@ class Writer:
         return objectmeta.rfc3339(self._clock())
 
     def decode(self, plan: Plan, body: Any, options: Options, *, partial: bool = False) -> Object:
-        """The object of a body, pruned, with its kind checked; `partial` for a configuration to apply."""
+        """Returns the object of a body, pruned, with its kind checked; `partial` for a configuration to apply."""
         type_ = plan.type
         if not isinstance(body, dict):
             raise bad_request(f"the object provided is unrecognized (must be of type {type_.kind})")
@@ -117,7 +117,7 @@ class Writer:
         plan.type.default(obj)
 
     def place(self, plan: Plan, obj: Object, namespace: str) -> None:
-        """Puts the request's namespace into the object. Raises 400 when the object says another."""
+        """Puts the request's namespace into the object. Raises 400 when the object names another."""
         metadata = obj["metadata"]
         if not plan.type.namespaced:
             return
@@ -366,14 +366,14 @@ class Writer:
 
 
 def require(plan: Plan, revision: Revision | None, name: str) -> Revision:
-    """The revision, or 404."""
+    """Returns the revision, or 404."""
     if revision is None:
         raise not_found(plan.type.group, plan.type.plural, name)
     return revision
 
 
 def check_manager(manager: str) -> None:
-    """Server-side apply must say who applies."""
+    """Raises ApiError where a server-side apply names no manager."""
     if not manager:
         error = FieldError.required("fieldManager", "is required for apply patch")
         raise ApiError(

@@ -1,4 +1,4 @@
-"""What apps/v1's kinds with a pod template have in common: their defaults, rules and columns.
+"""The kinds of apps/v1 with a pod template share these defaults, rules and columns.
 
 From kubernetes `pkg/apis/apps/v1/defaults.go` and `pkg/apis/apps/validation/validation.go`.
 """
@@ -90,7 +90,7 @@ def fixed_selector(new: Json, old: Json) -> list[FieldError]:
 
 
 def selector_of(obj: Object) -> str:
-    """The selector in its string form, for the scale subresource and the table."""
+    """Returns the selector in its string form, for the scale subresource and the table."""
     return selector_string(obj["spec"].get("selector"))
 
 

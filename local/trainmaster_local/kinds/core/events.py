@@ -1,4 +1,4 @@
-"""v1 Event: what a person should know, gone after an hour (kube-apiserver's `--event-ttl`; here: with the cluster)."""
+"""v1 Event: a record for people, deleted after an hour (kube-apiserver's `--event-ttl`; here: with the cluster)."""
 
 from __future__ import annotations
 

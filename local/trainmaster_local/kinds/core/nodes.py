@@ -1,4 +1,4 @@
-"""Machines and their use: v1 Node, scheduling.k8s.io/v1 PriorityClass, coordination.k8s.io/v1 Lease."""
+"""Nodes and their use: v1 Node, scheduling.k8s.io/v1 PriorityClass, coordination.k8s.io/v1 Lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kube-apiserver's admission plugins add to a new pod: service account, tolerations, priority; and quota.
+"""Admission adds to a new pod what kube-apiserver's plugins add: service account, tolerations, priority; and quota.
 
 The plugins are those of `plugin/pkg/admission`: Priority, DefaultTolerationSeconds, ServiceAccount, ResourceQuota.
 """

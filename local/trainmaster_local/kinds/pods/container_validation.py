@@ -1,4 +1,4 @@
-"""What is wrong with a container, in the words of kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Containers are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ENV_RESOURCES = (
 def container_list_errors(
     containers: list[Json], field: str, volumes: set[str], *, init: bool, taken: set[str]
 ) -> list[FieldError]:
-    """All containers of one list. `taken` holds the names used so far in the pod, and gets these."""
+    """Validates all containers of one list. `taken` holds the names used so far in the pod, and gets these."""
     errors: list[FieldError] = []
     for index, container in enumerate(containers):
         here = f"{field}[{index}]"

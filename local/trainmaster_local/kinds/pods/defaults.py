@@ -31,7 +31,7 @@ _ZERO_CONTAINER_FIELDS: Json = {"stdin": False, "stdinOnce": False, "tty": False
 
 
 def containers_of(spec: Json) -> Iterator[tuple[str, Json]]:
-    """Each container with its field (`initContainers[0]`), init containers first."""
+    """Returns each container with its field (`initContainers[0]`), init containers first."""
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or []):
             yield f"{field}[{index}]", container

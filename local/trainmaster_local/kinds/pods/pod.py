@@ -35,7 +35,7 @@ def _prepare_create(pod: Json) -> None:
 
 
 def _prepare_status(new: Json, old: Json) -> None:
-    """The class never changes, and a status that says nothing of the node's addresses keeps them."""
+    """The class never changes, and a status without the node's addresses keeps them."""
     status = new.setdefault("status", {})
     status.setdefault("phase", (old.get("status") or {}).get("phase", "Pending"))
     status["qosClass"] = (old.get("status") or {}).get("qosClass") or qos_class(new["spec"])
@@ -48,7 +48,8 @@ def _status_errors(new: Json, old: Json) -> list[FieldError]:
 
 
 def _grace_period(pod: Json, asked: int | None) -> int:
-    """Returns what is asked for, else what the pod says. A pod without a node or with ended containers goes at once."""
+    """Returns the requested grace period, else the pod's own. A pod without a node or with ended containers goes at
+    once."""
     seconds = asked if asked is not None else pod["spec"].get("terminationGracePeriodSeconds", 30)
     if seconds < 0:
         seconds = 1

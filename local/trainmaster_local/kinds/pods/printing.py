@@ -72,7 +72,7 @@ def _ended(state: Json) -> str:
 
 
 def _initializing(spec: Json, status: Json) -> str | None:
-    """The Status while init containers run or when one failed; None when all are done."""
+    """Returns the Status while init containers run or when one failed; None when all are done."""
     sidecars, total = _sidecars(spec), len(spec.get("initContainers") or [])
     for index, container in enumerate(status.get("initContainerStatuses") or []):
         state = container.get("state") or {}
@@ -90,7 +90,8 @@ def _initializing(spec: Json, status: Json) -> str | None:
 
 
 def pod_status(pod: Json) -> str:
-    """The Status column: the phase, or the reason that says more (`Init:0/1`, `CrashLoopBackOff`, `Terminating`)."""
+    """Returns the Status column: the phase, or the reason that says more (`Init:0/1`, `CrashLoopBackOff`,
+    `Terminating`)."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     reason = status.get("reason") or status.get("phase") or ""
     scheduled = _condition(status, "PodScheduled")

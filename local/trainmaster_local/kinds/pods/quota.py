@@ -37,7 +37,8 @@ def pod_usage(pod: Json) -> Usage:
 
 
 def _pod_total(spec: Json, part: str) -> Usage:
-    """The sum of the containers, or the largest init container where that is more; sidecars count as containers."""
+    """Returns the sum of the containers, or the largest init container where that is more; sidecars count as
+    containers."""
     total: Usage = {}
     largest: Usage = {}
     for container in spec.get("containers") or []:
@@ -103,7 +104,7 @@ def charge(pod: Json, admission: Admission) -> None:
 
 
 def _must_be_given(key: str) -> bool:
-    """CPU and memory must be said by every container where a quota counts them; extended resources count as zero."""
+    """Every container must give CPU and memory where a quota counts them; extended resources count as zero."""
     return key.rpartition(".")[2] in ("cpu", "memory") and "/" not in key
 
 

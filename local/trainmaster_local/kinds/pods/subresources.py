@@ -65,7 +65,7 @@ async def _evict(call: SubresourceCall) -> Object:
 
 
 async def _set_disruption_target(call: SubresourceCall) -> None:
-    """The condition that tells an eviction from a deletion (KEP-3329)."""
+    """Sets the condition that distinguishes an eviction from a deletion (KEP-3329)."""
     condition = {
         "type": "DisruptionTarget",
         "status": "True",

@@ -1,4 +1,4 @@
-"""What is wrong with a pod or a pod template, in the words of kubernetes `pkg/apis/core/validation/validation.go`."""
+"""Pods and pod templates are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ POD_UPDATE = (
 
 
 def pod_errors(pod: Json) -> list[FieldError]:
-    """A new pod; its metadata is checked by the API."""
+    """Validates a new pod; its metadata is checked by the API."""
     return pod_spec_errors(pod["spec"], "spec")
 
 
 def template_errors(template: Json, field: str) -> list[FieldError]:
-    """A template: its labels, annotations and spec."""
+    """Validates a template: its labels, annotations and spec."""
     metadata = template.get("metadata") or {}
     errors = label_errors(metadata.get("labels") or {}, f"{field}.labels")
     errors += annotation_errors(metadata.get("annotations") or {}, f"{field}.annotations")
@@ -141,7 +141,8 @@ def _spread_errors(constraints: list[Json], field: str) -> list[FieldError]:
 
 
 def pod_update_errors(new: Json, old: Json) -> list[FieldError]:
-    """An update of the main resource: images, deadline, more tolerations and gates fewer are all that may change."""
+    """Validates an update of the main resource: images, deadline, more tolerations and gates fewer are all that may
+    change."""
     errors: list[FieldError] = []
     for name in ("containers", "initContainers"):
         if len(new["spec"].get(name) or []) != len(old["spec"].get(name) or []):

@@ -1,4 +1,4 @@
-"""What is wrong with a pod's volumes, in the words of kubernetes `pkg/apis/core/validation/validation.go`."""
+"""A pod's volumes are validated as in kubernetes `pkg/apis/core/validation/validation.go`."""
 
 from __future__ import annotations
 

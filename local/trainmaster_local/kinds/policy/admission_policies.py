@@ -1,6 +1,6 @@
 """admissionregistration.k8s.io/v1: ValidatingAdmissionPolicy and its binding.
 
-They are stored here and enforced by `apiserver.writing.admission_policies`, which says what they may hold.
+They are stored here and enforced by `apiserver.writing.admission_policies`, which validates them.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ _NO_CIDR = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """The network of a CIDR, None where it isn't one. Bits of the host may be set, as kube-apiserver lets them be."""
+    """Returns the network of a CIDR, None where it isn't one. Bits of the host may be set, as kube-apiserver lets
+    them be."""
     if "/" not in text:
         return None
     try:

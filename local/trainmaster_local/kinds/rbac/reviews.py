@@ -1,4 +1,4 @@
-"""Questions that are answered and never stored: access reviews (`kubectl auth can-i`, `whoami`) and token requests."""
+"""Reviews are answered and never stored: access reviews (`kubectl auth can-i`, `whoami`) and token requests."""
 
 from __future__ import annotations
 
@@ -168,7 +168,8 @@ def serve_tokens(registry: Registry, tokens: Tokens) -> None:
 
 
 def _bound_pod(call: SubresourceCall, reference: Json | None) -> Json | None:
-    """The pod that a token is bound to. Raises ApiError 404 when it is gone, 422 when it is another one by now."""
+    """Returns the pod that a token is bound to. Raises ApiError 404 when it is gone, 422 when it is another one by
+    now."""
     if reference is None or reference.get("kind") != "Pod":
         return None
     name = reference.get("name", "")
