@@ -9,7 +9,7 @@
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
 | `field_messages` | `test_sentences`, `test_pod_template` |
 | `limits` | `test_limits` |
-| `merge` | `unit/rendering/test_merge` |
+| `merge` | `test_merge` |
 | `parsing` | `test_sentences`, `test_limits` |
 | `pod_template` | `test_pod_template` |
 | `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |

@@ -2,14 +2,14 @@
 
 | module | test files |
 |---|---|
-| `decide` | `test_histories`, `policies/test_lifecycle` |
+| `decide` | `test_histories`, `test_scripted_histories`, `policies/test_lifecycle` |
 | `decision` | `actions/test_children`, `test_histories` |
 | `messages` | `policies/test_startup` |
 | `reasons` | `test_reasons` |
 | `timers` | `policies/test_attempts`, `policies/test_lifecycle` |
-| `times` | `policies/test_attempts`, `status/test_time_spent` |
+| `times` | `test_times` |
 | `transition` | `test_transition` |
-| `actions/assignments` | `actions/test_children`, `policies/test_attempts` |
+| `actions/assignments` | `actions/test_assignments` |
 | `actions/children` | `actions/test_children` |
 | `actions/pod_group` | `actions/test_pod_group` |
 | `actions/stuck_pods` | `actions/test_stuck_pods` |
@@ -20,19 +20,19 @@
 | `policies/attribution` | `policies/test_attribution` |
 | `policies/crash_loop_backoff` | `policies/test_crash_loop_backoff` |
 | `policies/deadlines` | `policies/test_lifecycle`, `cluster/test_failures_lifecycle` |
-| `policies/elastic` | `test_histories`, `actions/test_silent_workers`, `cluster/test_operator_nodes` |
+| `policies/elastic` | `test_scripted_histories`, `actions/test_silent_workers`, `cluster/test_operator_nodes` |
 | `policies/failure_rules` | `policies/test_failure_rules` |
 | `policies/quarantine` | `policies/test_quarantine` |
 | `policies/queueing` | `policies/test_queueing` |
-| `policies/replacement` | `policies/test_crash_loop_backoff`, `test_histories` |
-| `policies/scheduling_backoff` | `test_histories`, `policies/test_startup` |
+| `policies/replacement` | `policies/test_crash_loop_backoff`, `test_scripted_histories` |
+| `policies/scheduling_backoff` | `test_scripted_histories` |
 | `policies/startup` | `policies/test_startup` |
 | `policies/success` | `policies/test_lifecycle`, `cluster/test_failures_policy` |
 | `policies/suspension` | `policies/test_lifecycle`, `cluster/test_failures_run_policy` |
 | `policies/topology` | `policies/test_topology` |
-| `status/conditions` | `status/test_next_status` |
+| `status/conditions` | `status/test_conditions` |
 | `status/events` | `policies/test_crash_loop_backoff`, `test_histories` |
 | `status/next_status` | `status/test_next_status` |
-| `status/progress` | `status/test_next_status` |
+| `status/progress` | `status/test_progress` |
 | `status/time_spent` | `status/test_time_spent` |
 """

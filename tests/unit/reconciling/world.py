@@ -302,7 +302,7 @@ class World:
         suspended = self.spec.run_policy.suspend and self.status.phase == "Suspended"
         return (self.status.phase in TERMINAL_PHASES or suspended) and not self.pods and self.replicas == 0
 
-    def reattribute(self, rounds: int = 400) -> None:
+    def settle(self, rounds: int = 400) -> None:
         """Without new faults every history comes to rest."""
         self.end_zombies()
         for _ in range(rounds):

@@ -1,0 +1,36 @@
+"""Conditions: their time moves with their status only, and those of others stay."""
+
+from __future__ import annotations
+
+from tests.unit.reconciling.builders import (
+    NOW,
+    all_up,
+    decided,
+    job,
+    observed,
+    running,
+)
+from trainmaster.reconciling.status.conditions import condition, with_condition
+from trainmaster.reconciling.times import to_whole_text
+
+
+def test_the_time_moves_only_with_the_status() -> None:
+    first = with_condition([], "Running", "False", "Pending", "a", now=NOW, generation=1)
+    second = with_condition(first, "Running", "False", "Starting", "b", now=NOW + 50, generation=1)
+    third = with_condition(second, "Running", "True", "AllRanksUp", "c", now=NOW + 60, generation=2)
+    assert second[0].last_transition_time == first[0].last_transition_time == to_whole_text(NOW)
+    assert (second[0].reason, second[0].message) == ("Starting", "b")
+    assert third[0].last_transition_time == to_whole_text(NOW + 60)
+    assert third[0].observed_generation == 2
+
+
+def test_others_stay_as_they_are() -> None:
+    foreign = with_condition([], "example.com/Audited", "True", "Yes", "", now=NOW, generation=1)
+    status = decided(job(running(conditions=[item.model_dump() for item in foreign])), observed(*all_up())).status
+    assert condition(status.conditions, "example.com/Audited") == foreign[0]
+
+
+def test_a_running_job_is_accepted_and_running() -> None:
+    status = decided(job(running(phase="Starting")), observed(*all_up())).status
+    told = {item.type: (item.status, item.reason) for item in status.conditions}
+    assert told == {"Running": ("True", "AllRanksUp"), "Accepted": ("True", "SpecAccepted")}

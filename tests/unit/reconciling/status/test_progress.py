@@ -1,0 +1,116 @@
+"""The progress in the status: what it says, how often it is written, and what outlives an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.reconciling.builders import (
+    NOW,
+    all_up,
+    decided,
+    job,
+    observed,
+    pod,
+    pods,
+    running,
+    said,
+)
+from trainmaster.api.v1alpha1 import JobStatus, Progress
+from trainmaster.reconciling.observed.snapshot import Observed
+from trainmaster.reconciling.times import to_text
+from trainmaster.wire.progress import RankProgress
+
+
+def ranks(**fields: Any) -> dict[int, dict[int, RankProgress]]:
+    """Two workers of one rank; rank 0 as given, rank 1 a step behind."""
+    first = RankProgress(**{"step": 100, "total_steps": 1000, "loss": 0.5, "samples_per_second": 10.04, **fields})
+    return {1: {1: RankProgress(step=99, loss=9.0, samples_per_second=10.0)}, 0: {0: first}}
+
+
+def training(at: float = NOW, attempt: int = 1, **fields: Any) -> Observed:
+    return observed(
+        *all_up(attempt), attempt=attempt, progress=ranks(**fields), progress_attempt=attempt, progress_at=at
+    )
+
+
+def progress_of(status: JobStatus) -> Progress:
+    assert status.progress is not None
+    return status.progress
+
+
+def test_rank_zero_tells_step_and_loss_and_all_ranks_their_samples() -> None:
+    told = progress_of(decided(job(running()), training(eta_seconds=90.04, section="train", epoch=1.5)).status)
+    assert (told.step, told.total_steps, told.loss, told.epoch) == (100, 1000, 0.5, 1.5)
+    assert told.samples_per_second == 20.0
+    assert (told.eta_seconds, told.section) == (90.0, "train")
+    assert told.reported_at == to_text(NOW)
+
+
+def test_the_time_left_is_reckoned_where_nobody_tells_it() -> None:
+    assert progress_of(decided(job(running()), training(step_seconds=0.5)).status).eta_seconds == 450
+
+
+def test_it_is_told_every_few_seconds_only() -> None:
+    status = decided(job(running()), training()).status
+    soon = decided(job(status), training(NOW + 4, step=200), NOW + 4)
+    assert progress_of(soon.status).step == 100
+    assert soon.requeue_after == pytest.approx(1.0)
+    assert progress_of(decided(job(status), training(NOW + 5, step=200), NOW + 5).status).step == 200
+
+
+def test_a_status_that_is_written_anyway_has_the_newest() -> None:
+    status = decided(job(running()), training()).status
+    around = replace(training(NOW + 1, step=200), pods=pods(pod(1, phase="Failed", reason="Evicted")))
+    after = decided(job(status), around, NOW + 1).status
+    assert after.phase == "Restarting"
+    assert (progress_of(after).step, progress_of(after).attempt, progress_of(after).furthest_step) == (200, 1, 200)
+
+
+def test_the_furthest_step_outlives_an_attempt_and_its_waits_dont() -> None:
+    status = decided(
+        job(running(ago=0)), training(NOW + 50, data_seconds=4.0, start_step=0, step_seconds=0.2), NOW + 50
+    ).status
+    first = progress_of(status)
+    assert (first.attempt, first.step, first.furthest_step, first.data_seconds) == (1, 100, 100, 4.0)
+    again = running(attempt=2, ago=0, progress=first.model_dump(), time_spent=status.time_spent)
+    second = progress_of(decided(job(again), training(NOW + 80, 2, step=60), NOW + 80).status)
+    assert (second.attempt, second.step, second.furthest_step, second.data_seconds) == (2, 60, 100, None)
+
+
+def test_a_report_without_a_step_keeps_the_attempts_last_one() -> None:
+    status = decided(job(running()), training()).status
+    later = progress_of(decided(job(status), training(NOW + 9, step=None), NOW + 9).status)
+    assert (later.step, later.reported_at) == (100, to_text(NOW + 9))
+
+
+def test_a_new_section_and_the_last_word_are_told_at_once() -> None:
+    status = decided(job(running()), training(section="train")).status
+    section = decided(job(status), training(NOW + 1, section="evaluate"), NOW + 1).status
+    assert progress_of(section).section == "evaluate"
+    done = observed(
+        said(0, "Finished"),
+        said(1, "Finished"),
+        progress_attempt=1,
+        progress_at=NOW + 1,
+        progress=ranks(step=1000, section="train", result=(("accuracy", 0.87),)),
+    )
+    last = progress_of(decided(job(status), done, NOW + 1).status)
+    assert (last.step, last.result) == (1000, {"accuracy": 0.87})
+
+
+def test_a_loss_has_as_many_digits_as_people_read() -> None:
+    told = progress_of(decided(job(running()), training(loss=1 / 17)).status)
+    assert told.loss == 0.0588235
+
+
+def test_an_older_attempts_progress_is_no_news() -> None:
+    status = decided(job(running(attempt=2)), training(attempt=1)).status
+    assert status.progress is None
+
+
+def test_after_a_clock_was_set_back_news_goes_on() -> None:
+    status = decided(job(running()), training()).status
+    assert progress_of(decided(job(status), training(NOW - 3600, step=101), NOW - 3600).status).step == 101
