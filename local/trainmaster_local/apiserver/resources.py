@@ -172,7 +172,7 @@ class ResourceType:
     subresources: Mapping[str, Subresource] = field(default_factory=dict)
 
     prune: Callable[[Object], list[str]] = _nothing_unknown
-    """Drops unknown fields that the schema can't tell, in place; returns their paths."""
+    """Drops unknown fields that the schema doesn't show, in place; returns their paths."""
     default: Callable[[Object], None] = _nothing
     admit: Callable[[Object, Object | None, Admission], None] = _nothing_admission
     """Admission: `(obj, old or None, admission)`; changes obj, may raise ApiError (quota, service account, ...)."""

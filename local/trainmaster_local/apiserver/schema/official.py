@@ -31,7 +31,7 @@ _FREE_FORM = (
 )
 
 _DEFAULTS: Mapping[tuple[str, str], Any] = {
-    # The library's copy has lost the defaults; a list's keys need theirs, or server-side apply can't tell items apart.
+    # The library's copy has lost the defaults; a list's keys need theirs, or server-side apply can't match items.
     ("io.k8s.api.core.v1.ContainerPort", "protocol"): "TCP",
     ("io.k8s.api.core.v1.ServicePort", "protocol"): "TCP",
 }

@@ -240,7 +240,7 @@ def binding_problems(obj: Object) -> list[FieldError]:
 
 
 def _unknown(spec: Mapping[str, Any], names: Sequence[str], path: str) -> list[FieldError]:
-    """Returns an error for each field that a kube-apiserver would heed and this one doesn't."""
+    """Returns an error for each field that a kube-apiserver would apply and this one does not."""
     return [FieldError.forbidden(f"{path}.{name}", NOT_HERE) for name in names if spec.get(name)]
 
 
