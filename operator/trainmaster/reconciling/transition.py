@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -18,7 +18,7 @@ class Unset(Enum):
 UNSET = Unset.UNSET
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StatusChange:
     """New values for fields of a JobStatus, by the same names and of the same types."""
 
@@ -51,7 +51,9 @@ class StatusChange:
 
     def __or__(self, later: StatusChange) -> StatusChange:
         """Returns both changes as one; where both set a field, the later one counts."""
-        return StatusChange(**(self._values() | later._values()))
+        values, more = self._values(), later._values()
+        # Most passes change little: no object is made for nothing.
+        return StatusChange(**(values | more)) if values and more else later if more else self
 
     def __bool__(self) -> bool:
         return bool(self._values())
@@ -61,11 +63,10 @@ class StatusChange:
         return status.model_copy(update=self._values())
 
     def _values(self) -> dict[str, Any]:
-        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not UNSET}
+        return {name: value for name, value in vars(self).items() if value is not UNSET}
 
 
-_FIELDS = tuple(field.name for field in fields(StatusChange))
-
+NO_CHANGE = StatusChange()
 # The job waits for nothing that a policy has asked for.
 NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, scheduling_backoff=None)
 
@@ -77,4 +78,4 @@ class Transition:
     phase: Phase
     reason: str
     message: str
-    change: StatusChange = StatusChange()
+    change: StatusChange = NO_CHANGE

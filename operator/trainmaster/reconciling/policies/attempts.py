@@ -24,7 +24,7 @@ from trainmaster.reconciling.policies.quarantine import with_failure, without_fa
 from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.times import since, to_seconds, to_text
-from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
+from trainmaster.reconciling.transition import NO_CHANGE, NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
 
 # Until the watch has confirmed what happened (measured: 1 to 2 s).
@@ -142,7 +142,7 @@ def advance(situation: Situation) -> Transition:
     waiting = Transition(status.phase or "Pending", "", "")
     if not situation.running:
         return waiting
-    change = StatusChange()
+    change = NO_CHANGE
     if situation.stalled_before_attempt:
         # Kubernetes keeps the kubelet's Events for an hour only; these ends must never count.
         ends = {**situation.restart_counts, **situation.stalled_before_attempt}
@@ -166,7 +166,7 @@ def advance(situation: Situation) -> Transition:
 def fail(situation: Situation, reason: str, message: str, change: StatusChange | None = None) -> Transition:
     """Returns the transition to a job that is over and has failed."""
     ended = NO_WAIT | StatusChange(completion_time=to_text(situation.now), replacing_pod_uids=[])
-    return Transition("Failed", reason, message, (change or StatusChange()) | ended)
+    return Transition("Failed", reason, message, (change or NO_CHANGE) | ended)
 
 
 def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Transition:

@@ -15,7 +15,7 @@ from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.decision import DeletePod, PodRef
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.policies.attribution import HARDWARE
-from trainmaster.reconciling.transition import StatusChange
+from trainmaster.reconciling.transition import NO_CHANGE, StatusChange
 
 # What a machine can do to a rank. Memory and storage limits, programs and environments are the job's own.
 _OF_MACHINES = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
@@ -60,7 +60,7 @@ def without_failure(situation: Situation, failure: Failure) -> NodeRecord:
 def forgive(situation: Situation) -> StatusChange:
     """Clears the record when the user has set the limit to 0."""
     if situation.spec.failure_policy.nodes.quarantine_after > 0 or not situation.status.node_failures:
-        return StatusChange()
+        return NO_CHANGE
     return NodeRecord({}, []).change
 
 
