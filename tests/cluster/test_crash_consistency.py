@@ -137,7 +137,7 @@ def begin(disturber: Disturber, scenario: str, strike: Write | None = None, how:
 def finish(disturber: Disturber, case: Case, *, exact: bool = True) -> None:
     """Wait for the job's end; start the operator again whenever it was killed; then check.
 
-    Where `exact` is false, a disruption may be seen that there was none.
+    Where `exact` is false, disruptions may be counted that were none (`test_two_operators_at_once`).
     """
     cluster = disturber.cluster
 
@@ -149,12 +149,17 @@ def finish(disturber: Disturber, case: Case, *, exact: bool = True) -> None:
     status = cluster.status(case.namespace)
     attempt, counts = status["attempt"], (status.get("restarts", 0), status.get("disruptions", 0))
     assert status["phase"] == "Succeeded", f"{case}: {status}"
-    # A lost pod may end several attempts before the watch tells of it, all of them the one disruption.
-    assert attempt == 1 + sum(counts) or (counts[1] and attempt > 1 + sum(counts)), f"{case}: {status}"
-    if exact:
-        assert counts in ENDS[case.scenario], f"{case}: {status}"
+    ends = ENDS[case.scenario]
+    if exact or not counts[1]:
+        # A lost pod may end several attempts before the watch tells of it, all of them the one disruption.
+        assert attempt == 1 + sum(counts) or (counts[1] and attempt > 1 + sum(counts)), f"{case}: {status}"
+        assert counts in ends, f"{case}: {status}"
     else:
-        assert counts[0] in {restarts for restarts, _ in ENDS[case.scenario]}, f"{case}: {status}"
+        # A false disruption opens no attempt where the ranks, which are well, finish before they are held. It may
+        # stand for the failure of a rank, as a lost pod outranks it, but never costs a restart. No end is overlooked.
+        least = min(map(sum, ends))
+        assert counts[0] <= max(restarts for restarts, _ in ends), f"{case}: {status}"
+        assert least <= sum(counts) and least < attempt, f"{case}: {status}"
     check_record(cluster, case, attempt)
     cluster.delete(case.namespace)
 
@@ -284,9 +289,13 @@ def all_scenarios(disturber: Disturber, times: int, *, exact: bool = True) -> No
 
 
 def test_two_operators_at_once(disturber: Disturber) -> None:
-    """Neither has a lease: as for a moment when one was paused and doesn't know that it has lost it.
+    """Neither has a lease, so nothing but the preconditions of their writes keeps them from each other's way.
 
-    Each sees the other's status before it may have seen the pods that it speaks of, and can take them for lost.
+    They promise that ranks are never run twice or at once and that the job ends well, not that disruptions are exact:
+    an operator whose watch of jobs is ahead of its watch of pods (each begins by itself) reads in the other's status
+    uids of pods that it has never seen, and takes them for lost. Its write is on the newest status, so it lands. With
+    a lease no operator is in that place: it lists all pods after its predecessor's last decision, so that a status
+    names only pods that it has seen, or that went while no operator ran.
     """
     disturber.cluster.start_operator()
     disturber.cluster.start_operator()
