@@ -75,7 +75,9 @@ class Executor:
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
         self._complaint = ""
         os.makedirs(settings.state_dir, exist_ok=True)
-        self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), _now())
+        self._planned_at = _now()
+        """The moment for which there was nothing left to do."""
+        self._state = initial(settings, environ, saved_report.read_report(settings.state_dir), self._planned_at)
         self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
@@ -137,6 +139,7 @@ class Executor:
                 if result is not None:
                     self._state = update(self._state, result, now)
             planned = plan(self._state, now)
+        self._planned_at = now
         run = self._state.run
         if self._processes is not None:
             self._processes.stopping = run is None or run.stopping
@@ -144,7 +147,8 @@ class Executor:
 
     def _wait(self) -> None:
         """One round of the loop, at most until the next deadline of the plan, the network or the watch over ranks."""
-        planned = wake_at(self._state, _now())
+        # Of the plan's own moment: a deadline may have passed while its actions were performed.
+        planned = wake_at(self._state, self._planned_at)
         watched = math.inf if self._watch is None else self._watch.deadline
         deadline = min(math.inf if planned is None else planned, self._network.deadline, watched)
         self._loop.run_once(max(0.0, deadline - time.monotonic()))

@@ -34,7 +34,7 @@ def plan(state: State, now: Now) -> Actions:
 
 
 def wake_at(state: State, now: Now) -> float | None:
-    """Returns the next moment at which time alone changes the plan, on the monotonic clock."""
+    """Returns the next moment after the plan's, `now`, at which time alone changes it, on the monotonic clock."""
     times = [exit_at(state)]
     if state.run is not None:
         times += [state.run.terminate_at, state.run.kill_at, state.run.conclude_at]

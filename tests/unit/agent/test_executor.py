@@ -1,0 +1,57 @@
+"""The executor sleeps until the plan's next deadline, and misses none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.signer import environment
+from trainmaster.agent import executor
+from trainmaster.agent.executor import Executor
+from trainmaster.agent.planner import events
+from trainmaster.agent.planner.actions import SaveReport
+from trainmaster.agent.planner.leaving import PATIENCE_SECONDS
+from trainmaster.agent.planner.state import LeaderContact, MasterContact, Now
+from trainmaster.agent.settings import read_settings
+from trainmaster.wire.report import Report
+
+from .planner.simulated import UID, WORKER, assignment
+
+ENDED_AT = 1_000.0
+
+
+@pytest.mark.parametrize("seconds", [0.0, 5.0], ids=["a quick disk", "a slow disk"])
+def test_a_deadline_that_passes_while_actions_are_performed_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """On a loaded machine a plan is carried out for longer than its next deadline is away."""
+    clock = SimpleNamespace(now=ENDED_AT)
+    monkeypatch.setattr(
+        executor, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: 1_700_000_000.0 + clock.now)
+    )
+    variables = {"TRAINMASTER_WORKER": str(WORKER), "TRAINMASTER_POD_UID": UID, "TRAINMASTER_AGENT_PORT": "0"}
+    agent = Executor(
+        read_settings({**environment(), **variables, "TRAINMASTER_STATE_DIR": str(tmp_path)}), ["true"], {}
+    )
+    contact = LeaderContact(0, True, MasterContact(True, True))
+    report = Report(1, WORKER, UID, "Failed", exit_code=1, reason="Error")
+    asked = assignment(1)
+    agent._state = agent._state._replace(
+        assignment=asked, followed=asked, started=1, contact=contact, report=report, published=report, ended_at=ENDED_AT
+    )
+    saved = []
+
+    def save(action: SaveReport) -> None:
+        saved.append(action.report)
+        clock.now += seconds
+
+    monkeypatch.setitem(executor._PERFORMERS, SaveReport, lambda _executor, action: save(action))
+    monkeypatch.setattr(agent._loop, "run_once", lambda limit: setattr(clock, "now", clock.now + limit))
+    agent._carry_out(Now(clock.now, 0.0))
+    assert saved == [report]
+    for _ in range(3):
+        agent._wait()
+    assert clock.now >= ENDED_AT + PATIENCE_SECONDS
+    assert events.DeadlinePassed() in agent._events
