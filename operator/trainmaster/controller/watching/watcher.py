@@ -92,12 +92,15 @@ class Watcher:
 
     async def _require_served(self) -> None:
         """Raises Unserved where the API server doesn't serve everything that is to be watched, or ClusterError."""
-        for resource in self._resources:
-            try:
-                await anext(self._cluster.pages(resource, *self._namespaces[:1], metadata_only=True), None)
-            except NotFound as error:
-                # A list is never empty in this way.
-                raise Unserved(resource) from error
+        # All at once: a watcher of several types must not begin long after the one of jobs, whose status names pods.
+        await asyncio.gather(*map(self._require, self._resources))
+
+    async def _require(self, resource: Resource) -> None:
+        try:
+            await anext(self._cluster.pages(resource, *self._namespaces[:1], metadata_only=True), None)
+        except NotFound as error:
+            # A list is never empty in this way.
+            raise Unserved(resource) from error
 
     def _hand_over_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[WatchEvent], None]:
         def hand_over(event: WatchEvent) -> None:
