@@ -35,7 +35,7 @@ ODDITIES = {
 
 
 def strange_job() -> dict[str, Any]:
-    """Of its own name, with what `FakeHttp` writes in its training, and where the API server notes who set that."""
+    """Returns a job with `ODD` in its training, and where the API server records who set that."""
     raw = b.job("strange", uid="22222222-2222-2222-2222-222222222222", training={"layers": ODD})
     raw["metadata"]["managedFields"] = [{"manager": "kubectl", "fieldsV1": {"f:spec": ODD}}]
     return raw

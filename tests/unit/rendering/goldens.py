@@ -26,7 +26,7 @@ SETTINGS = {
     ),
     "network-policy-of-an-operator-outside": Settings(network_peers=NetworkPeers("nowhere")),
 }
-"""Of the operator, where they aren't the defaults."""
+"""The operator's settings by golden file, where they aren't the defaults."""
 
 
 def manifests(name: str) -> tuple[Manifest, ...]:

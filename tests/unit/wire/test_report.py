@@ -1,4 +1,4 @@
-"""Of all that is reported of one worker in one attempt, one report holds."""
+"""One report holds of all that is reported of one worker in one attempt."""
 
 from __future__ import annotations
 

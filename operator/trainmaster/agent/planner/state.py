@@ -88,7 +88,7 @@ class Run(NamedTuple):
     ranks: Mapping[int, int] = {}
     """Pids by local rank, as far as known."""
     endings: Mapping[int, Ending] = {}
-    """Of the ranks that have ended, in the order of their ends."""
+    """How ranks ended, in the order of their ends."""
     launcher_ending: Optional[Ending] = None
     examinations: tuple[Examination, ...] = ()
     terminate_at: Optional[float] = None

@@ -62,7 +62,7 @@ class RunProcesses:
         self.node_rank = node_rank
         self.started_at = 0.0
         self.pids: dict[int, int] = {}
-        """Of the ranks by local rank, as far as known."""
+        """The ranks' processes by local rank, as far as known."""
         self._loop = loop
         self._settings = settings
         self._assignment = assignment

@@ -1,4 +1,4 @@
-"""Whom a leader names when not all workers answer: the silent ones, unless something speaks for them."""
+"""A leader names the silent workers when not all answer, unless something speaks for them."""
 
 from __future__ import annotations
 

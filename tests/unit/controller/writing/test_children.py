@@ -38,7 +38,7 @@ class World:
         return self.cluster.objects[plural, b.NAMESPACE, "bert"]
 
     def writes(self) -> list[tuple[str, str]]:
-        """Of children; the agents' Secret is none, and is written once for a namespace."""
+        """Returns the writes of children; the agents' Secret is none, and is written once for a namespace."""
         return [(verb, kind) for verb, kind, _ in self.cluster.order if verb != "get" and kind != "Secret"]
 
 

@@ -171,7 +171,7 @@ def test_the_quota_is_given_back_with_the_last_pod() -> None:
     ],
 )
 def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str, queued_again: bool) -> None:
-    """Of the others Kueue says when: it finds its own reason in Requeued=False."""
+    """Kueue says when the others may come back: it finds its own reason in Requeued=False."""
     evicted = workload(admitted=2, evicted=reason, message="why", active=not reason.startswith("Deactivated"))
     stopped = decided(job(running(), **KUEUE), around(evicted, given=pods(), reports=all_up()))
     assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspended", 0, 0)
