@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster import __version__
+from trainmaster.wire.names import AGENT_PORT
 
 ReachMode = Literal["auto", "direct", "proxy"]
 LogFormat = Literal["json", "text"]
@@ -125,7 +126,7 @@ class OperatorSettings:
         ),
     )
     agent_port: int = field(
-        default=8472,
+        default=AGENT_PORT,
         metadata=_option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),
     )
     # 5 s is longer than a new pod takes. None: it never is.
