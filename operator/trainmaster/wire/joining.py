@@ -24,7 +24,7 @@ from trainmaster.wire.limits import (
     MAX_VARIABLES,
 )
 from trainmaster.wire.report import Report
-from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine
+from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine, parse_ranks_line
 from trainmaster.wire.values import mapping_in, seconds_in, shown, text, whole_in
 
 
@@ -185,12 +185,10 @@ LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mis
 def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
     """A follower's line. Raises ProtocolError with what is wrong. `worker` of progress and evidence may be missing."""
     kind = data.get("type")
-    if kind == "progress":
-        return ProgressLine.parse({"worker": 0, **data})
+    if kind in ("progress", "evidence"):
+        return parse_ranks_line({"worker": 0, **data})
     if kind == "report":
         return Reported(Report.parse(data.get("report")))
-    if kind == "evidence":
-        return EvidenceLine.parse({"worker": 0, **data})
     if kind == "hello":
         uid = data.get("uid")
         if not isinstance(uid, str) or len(uid) > MAX_UID:

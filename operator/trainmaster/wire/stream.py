@@ -86,13 +86,6 @@ class ProgressLine(NamedTuple):
     at: float = 0.0
     more: bool = False
 
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> ProgressLine:
-        """Check a line. Raises ProtocolError."""
-        ranks = progress.parse_ranks(data.get("ranks"))
-        worker = whole_in(data, "worker", MAX_INDEX)
-        return cls(whole_in(data, "attempt"), worker, ranks, time_in(data, "at"), data.get("more") is True)
-
     def to_wire(self) -> dict[str, Any]:
         """The JSON object."""
         return {"type": "progress", **_ranks_to_wire(self)}
@@ -106,13 +99,6 @@ class EvidenceLine(NamedTuple):
     ranks: Mapping[int, RankState]
     at: float = 0.0
     more: bool = False
-
-    @classmethod
-    def parse(cls, data: Mapping[str, Any]) -> EvidenceLine:
-        """Check a line. Raises ProtocolError."""
-        ranks = evidence.parse_ranks(data.get("ranks"))
-        worker = whole_in(data, "worker", MAX_INDEX)
-        return cls(whole_in(data, "attempt"), worker, ranks, time_in(data, "at"), data.get("more") is True)
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON object."""
@@ -155,8 +141,17 @@ def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
         ranks = data.get("ranks")
         if isinstance(ranks, dict) and len(ranks) > most_ranks:
             return Ping()
-        return ProgressLine.parse(data) if kind == "progress" else EvidenceLine.parse(data)
+        return parse_ranks_line(data)
     return Ping()
+
+
+def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
+    """Returns a line of progress, or else of evidence, checked. Raises ProtocolError with what is wrong."""
+    attempt, worker = whole_in(data, "attempt"), whole_in(data, "worker", MAX_INDEX)
+    at, more = time_in(data, "at"), data.get("more") is True
+    if data.get("type") == "progress":
+        return ProgressLine(attempt, worker, progress.parse_ranks(data.get("ranks")), at, more)
+    return EvidenceLine(attempt, worker, evidence.parse_ranks(data.get("ranks")), at, more)
 
 
 def split(line: RanksLine) -> list[RanksLine]:

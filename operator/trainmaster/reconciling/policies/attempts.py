@@ -315,13 +315,20 @@ def _is_own_deletion(failure: Failure, cause: Failure) -> bool:
 def _with_failure_recorded(
     situation: Situation, cause: Failure, *, counted: bool, provisional: bool = False, at: str | None = None
 ) -> list[Failure]:
-    record = {
-        "message": cause.message[:MAX_MESSAGE_CHARACTERS],
-        "counted": counted,
-        "provisional": provisional or None,
-        "failed_at": at or cause.failed_at,
-    }
-    return [cause.model_copy(update=record), *situation.status.failures][:MAX_FAILURES]
+    failure = Failure(
+        attempt=cause.attempt,
+        reason=cause.reason,
+        message=cause.message[:MAX_MESSAGE_CHARACTERS],
+        worker=cause.worker,
+        rank=cause.rank,
+        pod=cause.pod,
+        node=cause.node,
+        exit_code=cause.exit_code,
+        counted=counted,
+        provisional=provisional or None,
+        failed_at=at or cause.failed_at,
+    )
+    return [failure, *situation.status.failures][:MAX_FAILURES]
 
 
 def _opening(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
