@@ -316,42 +316,6 @@ def test_a_stall_is_reported_as_hung_with_what_the_kernel_sees(job: Job) -> None
     assert report["error"].endswith("rank 0 is stopped by a signal (state T)")
 
 
-# Starts two ranks as torchrun does, reaps the second one when it has failed, and ends the other with SIGTERM.
-TORCHRUN = """#!{python} -S
-import os, pathlib, subprocess, sys, time
-command = sys.argv[sys.argv.index("/bin/sh") :]
-ranks = [subprocess.Popen(command, env={{**os.environ, "RANK": str(n), "LOCAL_RANK": str(n)}}) for n in (0, 1)]
-ranks[1].wait()
-ranks[0].terminate()
-pathlib.Path(command[-1], "ended").touch()
-time.sleep(0.5)
-sys.exit(f"failed (exitcode: -9) local_rank: 1 (pid: {{ranks[1].pid}}) of binary: /bin/sh")
-"""
-
-
-def test_a_rank_that_torchrun_ended_isnt_taken_for_the_one_that_it_had_reaped_before_the_agent_looked(job: Job) -> None:
-    torchrun = job.folder / "bin" / "torchrun"
-    torchrun.parent.mkdir()
-    torchrun.write_text(TORCHRUN.format(python=PYTHON))
-    torchrun.chmod(0o755)
-    environ = {"TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": "2"}
-    agent = job.agent(0, PATH=f"{torchrun.parent}:{os.environ['PATH']}", **environ)
-    agent.start("sh", "-c", 'echo $$ > "$1/pid-$LOCAL_RANK"; exec sleep 300', "sh", str(job.folder))
-    job.annotate(job.assignment(1))
-    agent.until_state("Running")
-    pids = [int((job.folder / f"pid-{rank}").read_text()) for rank in (0, 1)]
-    assert agent.process is not None
-    # As on a machine that has no time for it.
-    agent.process.send_signal(signal.SIGSTOP)
-    os.kill(pids[1], signal.SIGKILL)
-    until((job.folder / "ended").exists)
-    until_gone(pids[0])
-    agent.process.send_signal(signal.SIGCONT)
-    assert agent.exit_code() == 137
-    report = agent.termination()
-    assert (report["rank"], report["reason"], report["signal"]) == (1, "Signal", 9)
-
-
 @pytest.mark.parametrize(("code", "state"), [(0, "Finished"), (3, "Failed")])
 def test_the_last_progress_is_told_before_the_end(job: Job, code: int, state: str) -> None:
     go = job.folder / "go"

@@ -82,7 +82,8 @@ class ProcessEnded(Value):
     """A child of the agent, or a rank that is watched, has ended."""
 
     pid: int
-    ending: Ending
+    ending: Optional[Ending]
+    """None where its parent has reaped it, and this kernel keeps no status for others."""
     unseen: frozenset[int] = frozenset()
     """Pids of ranks that have ended too, of which no event has come yet."""
 

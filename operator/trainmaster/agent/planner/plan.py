@@ -110,7 +110,8 @@ def _end_ranks(state: State, now: Now) -> Actions:
         return ()
     if run.terminate_at is not None and now.steady >= run.terminate_at:
         # torchrun would wait up to 30 s for its ranks; without it they become our own children.
-        kill = run.wraps_ranks and run.grace < ranks.PLANNED_GRACE and run.launcher_ending is None
+        needed = run.launcher_knows_more or run.grace >= ranks.PLANNED_GRACE
+        kill = run.wraps_ranks and not needed and run.launcher_ending is None
         # Where no rank has announced itself yet, the launcher is all there is.
         return (actions.Terminate(tuple(run.living or [run.launcher]), run.launcher if kill else 0),)
     if run.late:

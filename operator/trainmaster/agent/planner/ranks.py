@@ -52,29 +52,37 @@ def rank_started(run: Run, event: RankStarted) -> Run:
 
 def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
     """A process has ended; it may be an orphan that is none of ours. `ended`: this worker's end, where it is known."""
-    if event.pid == run.launcher and run.launcher_ending is None:
-        run = run._replace(launcher_ending=event.ending)
+    ending = event.ending
+    if ending is not None and event.pid == run.launcher and run.launcher_ending is None:
+        run = run._replace(launcher_ending=ending)
         if run.wraps_ranks:
-            silent = run.terminated or run.provoked or event.ending.exit_code == 0 or ended is not None
-            return run if silent else _examine(run, Examination(None, event.ending))
+            return run if _is_settled(run, ended, ending) else _examine(run, Examination(None, ending))
     for local_rank, pid in run.ranks.items():
         if pid == event.pid and local_rank not in run.endings:
-            return _rank_ended(run, ended, local_rank, event.ending, event.unseen)
+            return _rank_ended(run, ended, local_rank, ending, event.unseen)
     return run
 
 
-def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending, unseen: frozenset[int]) -> Run:
+def _is_settled(run: Run, ended: Report | None, launcher: Ending) -> bool:
+    """Returns whether the launcher's last lines can't name a rank that nobody has named for certain."""
+    if run.provoked or run.planned or launcher.exit_code == 0 or (ended is not None and ended.culprit):
+        return True
+    return run.terminated and not run.launcher_knows_more
+
+
+def _rank_ended(run: Run, ended: Report | None, local_rank: int, ending: Ending | None, unseen: frozenset[int]) -> Run:
     run = run._replace(endings={**run.endings, local_rank: ending})
-    if run.provoked or ending.exit_code == 0:
+    if run.provoked or (ending is not None and ending.exit_code == 0):
         return run
-    was_ended = _was_ended(run, ended, ending, unseen)
+    # Where the status isn't known, the exception that the rank has left behind counts all the same.
+    was_ended = ending is None or _was_ended(run, ended, ending, unseen)
     if was_ended:
         # No cause of anything, unless it had failed of its own before: the rank at fault can be gone later than one
         # that lost the connection to it, here or on another worker.
         known = run.planned if ended is None else ended.culprit
         if known:
             return run
-    return _examine(run, Examination(local_rank, ending, was_ended))
+    return _examine(run, Examination(local_rank, ending or Ending(1), was_ended))
 
 
 def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset[int]) -> bool:
@@ -84,7 +92,7 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
     if not run.wraps_ranks or ending.signal != signal.SIGTERM:
         return False
     # On a loaded machine torchrun may have reaped the one that failed before we saw it: then its report names it.
-    return ended is not None or not unseen.isdisjoint(run.living)
+    return ended is not None or run.launcher_knows_more or not unseen.isdisjoint(run.living)
 
 
 def rank_examined(run: Run, report: Report, event: RankExamined) -> Report | None:
@@ -102,15 +110,21 @@ def grace_before_stop(run: Run, report: Report) -> float:
     return FAILURE_GRACE if run.living and not report.culprit else 0.0
 
 
-def launcher_examined(run: Run, report: Report, event: LauncherExamined) -> Run | Report:
+def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
     """The launcher's last lines name the rank that failed, which then has to be examined, or are the cause."""
     match = _TORCHRUN_FAILURE.search(event.evidence)
+    settled = ended is not None or run.terminated
     if match is not None:
         # A rank's end that we were too late to see for ourselves.
         code, local_rank = int(match[1]), int(match[2])
+        if settled and run.endings.get(local_rank) is not None:
+            return run
         ending = Ending(128 - code, -code) if code < 0 else Ending(code)
         run = run._replace(endings={**run.endings, local_rank: ending})
-        return _examine(run, Examination(local_rank, ending))
+        was_ended = run.terminated and ending.signal in (None, signal.SIGTERM)
+        return _examine(run, Examination(local_rank, ending, was_ended))
+    if settled:
+        return run
     if not run.ranks and event.ending.signal is None and not broken_connection(event.evidence):
         return failed(report, "LaunchError", event.evidence)._replace(exit_code=event.ending.exit_code)
     return classify(report, event.ending, None, event.evidence, event.oom_kills)
@@ -118,7 +132,7 @@ def launcher_examined(run: Run, report: Report, event: LauncherExamined) -> Run 
 
 def first_bad_ending(run: Run) -> Ending | None:
     """Returns how the ranks left: the first that didn't leave with 0, else the launcher."""
-    return next((ending for ending in run.endings.values() if ending.exit_code != 0), run.launcher_ending)
+    return next((ending for ending in run.endings.values() if ending and ending.exit_code != 0), run.launcher_ending)
 
 
 def sweep_due(run: Run, now: float) -> bool:

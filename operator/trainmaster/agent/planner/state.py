@@ -87,8 +87,8 @@ class Run(NamedTuple):
     """The global rank of local rank 0."""
     ranks: Mapping[int, int] = {}
     """Pids by local rank, as far as known."""
-    endings: Mapping[int, Ending] = {}
-    """How ranks ended, in the order of their ends."""
+    endings: Mapping[int, Optional[Ending]] = {}
+    """How ranks ended, in the order of their ends; None where only the launcher, which has reaped them, knows how."""
     launcher_ending: Optional[Ending] = None
     examinations: tuple[Examination, ...] = ()
     terminate_at: Optional[float] = None
@@ -112,6 +112,11 @@ class Run(NamedTuple):
     def stopping(self) -> bool:
         """Returns whether the ranks were sent SIGTERM, or are about to be."""
         return self.terminated or self.terminate_at is not None
+
+    @property
+    def launcher_knows_more(self) -> bool:
+        """Returns whether a rank has ended of which only the launcher knows how."""
+        return None in self.endings.values()
 
     @property
     def living(self) -> list[int]:

@@ -195,7 +195,7 @@ def _rank_examined(state: State, event: events.RankExamined, now: Now) -> State:
 def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -> State:
     if state.run is None:
         return state
-    found = ranks.launcher_examined(state.run, _report(state, now), event)
+    found = ranks.launcher_examined(state.run, state.ended, _report(state, now), event)
     return state._replace(run=found) if isinstance(found, Run) else _end(state, found, now)
 
 

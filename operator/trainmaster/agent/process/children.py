@@ -7,9 +7,11 @@ its ancestry, whatever process groups and sessions it made: torchrun gives each 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -19,6 +21,11 @@ from trainmaster.agent.planner.state import Ending
 _RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
+# Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in the first version of that, which begins with
+# the mask of what is asked for (64 bits) and ends with the status as wait(2) gives it (32 bits).
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO_BYTES = 64
 # What launchers set for each rank: torchrun and accelerate, which uses it (torch.distributed.elastic.agent.server
 # .local_elastic_agent), and deepspeed (deepspeed.launcher.launch).
 _SET_BY_LAUNCHERS = (
@@ -214,9 +221,21 @@ def zombie_ending(pid: int) -> Ending | None:
     _, _, tail = _read(f"/proc/{pid}/stat").rpartition(")")
     fields = tail.split()
     # Field 52 of proc(5), counted from the third one here.
-    if len(fields) < 50 or fields[0] != "Z":
+    if len(fields) < 50 or fields[0] not in "ZX":
         return None
     return ending_of(int(fields[49]))
+
+
+def reaped_ending(pidfd: int) -> Ending | None:
+    """Returns how a process ended that its parent has reaped; None before Linux 6.15, and where a sandbox refuses."""
+    asked = _PIDFD_INFO_EXIT.to_bytes(8, sys.byteorder)
+    try:
+        info = fcntl.ioctl(pidfd, _PIDFD_GET_INFO, asked.ljust(_PIDFD_INFO_BYTES, b"\0"))
+    except OSError:
+        return None
+    if not int.from_bytes(info[:8], sys.byteorder) & _PIDFD_INFO_EXIT:
+        return None
+    return ending_of(int.from_bytes(info[60:64], sys.byteorder))
 
 
 def leftovers(state_dir: str) -> list[int]:

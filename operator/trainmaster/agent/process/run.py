@@ -127,15 +127,15 @@ class RunProcesses:
             self.pids[0] = self._launcher_pid
         return Launched(self._launcher_pid, plan.wraps_ranks, self.first_rank())
 
-    def process_ended(self, pid: int, ending: Ending) -> None:
-        """A child of the agent was reaped; it may be an orphan that is none of ours."""
+    def process_ended(self, pid: int, ending: Ending | None) -> None:
+        """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
         if pid == self._launcher_pid:
             self._launcher_ended = True
         local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
         if local_rank is not None:
             self._ended.add(local_rank)
         unseen: frozenset[int] = frozenset()
-        if self._wraps_ranks and local_rank is not None and ending.signal == signal.SIGTERM:
+        if self._wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
             living = {rank_pid for rank, rank_pid in self.pids.items() if rank not in self._ended}
             unseen = frozenset(filter(children.has_ended, living))
         self._put(ProcessEnded(pid, ending, unseen))
@@ -275,22 +275,23 @@ class RunProcesses:
     def _rank_started(self, local_rank: int, pid: int) -> None:
         self.pids[local_rank] = pid
         self._put(RankStarted(local_rank, pid))
-        pidfd_open = getattr(os, "pidfd_open", None)
         try:
-            fd = -1 if pidfd_open is None else pidfd_open(pid)
-        except OSError:
-            fd = -1
-        if fd < 0:
-            # It has ended already, or this kernel or Python has no pidfd: torchrun's own report comes 0.1 s later.
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self.process_ended(pid, None)
+            return
+        except (AttributeError, OSError):
+            # This Python, kernel or sandbox has no pidfd: torchrun's own report comes 0.1 s after the end.
             return
         self._pidfds[local_rank] = fd
         self._loop.watch(fd, READ, lambda _events: self._rank_exited(local_rank))
 
     def _rank_exited(self, local_rank: int) -> None:
+        pid = self.pids[local_rank]
+        ending = children.zombie_ending(pid) or children.reaped_ending(self._pidfds[local_rank])
         self._close_pidfd(local_rank)
-        ending = children.zombie_ending(self.pids[local_rank])
-        if ending is not None and local_rank not in self._ended:
-            self.process_ended(self.pids[local_rank], ending)
+        if local_rank not in self._ended:
+            self.process_ended(pid, ending)
 
     def _close(self) -> None:
         for local_rank in list(self._pidfds):

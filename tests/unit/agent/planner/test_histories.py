@@ -113,8 +113,8 @@ class Histories(RuleBasedStateMachine):
         if run is not None and local_rank not in run.ranks:
             self.give(events.RankStarted(local_rank, 10 * self.agent.pid + local_rank))
 
-    @rule(ending=ENDINGS, local_rank=st.integers(0, 1), raised=st.booleans(), broken=st.booleans())
-    def end_a_rank(self, ending: Ending, local_rank: int, raised: bool, broken: bool) -> None:
+    @rule(ending=st.none() | ENDINGS, local_rank=st.integers(0, 1), raised=st.booleans(), broken=st.booleans())
+    def end_a_rank(self, ending: Ending | None, local_rank: int, raised: bool, broken: bool) -> None:
         run = self.agent.state.run
         if run is not None and local_rank in run.ranks:
             self.agent.raised, self.agent.evidence = raised, "Connection reset by peer" if broken else "ValueError"

@@ -104,6 +104,38 @@ def test_torchruns_last_lines_name_a_rank_whose_end_nobody_saw() -> None:
     assert (report(agent).rank, report(agent).signal, report(agent).exit_code) == (3, 9, 137)
 
 
+@pytest.mark.parametrize(("raised", "rank"), [(True, 3), (False, None)])
+def test_a_rank_whose_status_nobody_kept_is_the_cause_where_it_had_raised(raised: bool, rank: int | None) -> None:
+    """Its launcher has reaped it, and the kernel is older than Linux 6.15."""
+    agent = torchrun()
+    agent.raised = raised
+    agent.give(events.ProcessEnded(12, None), events.ProcessEnded(11, TERMINATED))
+    assert (report(agent).state, report(agent).rank) == ("Failed" if raised else "Starting", rank)
+
+
+@pytest.mark.parametrize(
+    ("ending", "summary", "named"),
+    [
+        pytest.param(None, SUMMARY, True, id="the summary names a rank that nobody saw end"),
+        pytest.param(None, "  exitcode: -15) local_rank: 1 (pid: 12)", False, id="SIGTERM was ours"),
+        pytest.param(None, "  exitcode: 1) local_rank: 1 (pid: 12)", False, id="it hasn't raised of its own"),
+        pytest.param(None, "torchrun has lost its way", False, id="the summary names nobody"),
+        pytest.param(Ending(1), SUMMARY, False, id="its end was seen"),
+    ],
+)
+def test_torchruns_last_lines_replace_a_report_that_names_nobody_for_certain(
+    ending: Ending | None, summary: str, named: bool
+) -> None:
+    agent = torchrun()
+    agent.evidence = BROKEN
+    agent.give(events.ProcessEnded(12, ending)).give(events.ProcessEnded(11, Ending(1))).wait(FAILURE_GRACE)
+    killed = any(launcher for _, launcher in signalled(agent))
+    assert killed is (ending is not None), "torchrun lives where its last lines are needed"
+    agent.evidence = summary
+    agent.give(events.ProcessEnded(agent.pid, Ending(1)))
+    assert ((report(agent).rank, report(agent).signal) == (3, 9)) is report(agent).culprit is named
+
+
 def test_a_launcher_that_never_had_ranks_could_not_start_them() -> None:
     agent = Agent(NPROC_PER_NODE="2")
     agent.wraps_ranks = True
