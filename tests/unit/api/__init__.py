@@ -20,6 +20,9 @@
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |
+| `v1alpha1/pods` | `test_agreement`, `test_pod_template` |
+| `v1alpha1/policies` | `test_agreement`, `test_sentences` |
 | `v1alpha1/spec` | `test_agreement`, `test_sentences` |
 | `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |
+| `v1alpha1/workers` | `test_agreement`, `test_sentences` |
 """

@@ -1,9 +1,12 @@
 """The custom resource `DistributedTrainingJob`, version `v1alpha1`: spec and status as typed, frozen values.
 
-Read `spec` (what the user asks for), then `status` (what the operator observed and decided); `names` has the group, the
-phases and the reasons, `base_models` what all models share. These models are the one source: the CRD is generated from
-them (`api.crd`), the controller and the command line parse with them (`api.parsing`), and the reference page is made of
-their descriptions. Attribute names are Python's, names on the wire are camelCase (`model_dump(by_alias=True)`).
+1. `spec` is what the user asks for; `workers`, `policies` and `pods` have the models of its fields.
+2. `status` is what the operator observed and decided.
+3. `names` has the group, the phases and the reasons, `base_models` what all models share.
+
+These models are the one source: the CRD is generated from them (`api.crd`), the controller and the command line parse
+with them (`api.parsing`), and the reference page is made of their descriptions. Attribute names are Python's, names on
+the wire are camelCase (`model_dump(by_alias=True)`).
 """
 
 from __future__ import annotations
@@ -24,31 +27,18 @@ from trainmaster.api.v1alpha1.names import (
     Phase,
     is_bundled,
 )
-from trainmaster.api.v1alpha1.spec import (
-    CPU,
-    RDMA,
-    Accelerator,
-    Backoff,
+from trainmaster.api.v1alpha1.pods import (
     Checkpoint,
     CheckpointVolume,
-    CPUOrQuantity,
-    Elastic,
-    FailurePolicy,
-    FailureRule,
     Gang,
-    Hang,
-    Interconnect,
-    JobSpec,
-    NodePolicy,
     PodTemplate,
     PodTemplateMetadata,
-    Resources,
-    RunPolicy,
     Scheduling,
     SecurityContext,
     Topology,
-    WorkerGroup,
 )
+from trainmaster.api.v1alpha1.policies import Backoff, FailurePolicy, FailureRule, Hang, NodePolicy, RunPolicy
+from trainmaster.api.v1alpha1.spec import JobSpec
 from trainmaster.api.v1alpha1.status import (
     Condition,
     Failure,
@@ -56,6 +46,16 @@ from trainmaster.api.v1alpha1.status import (
     Progress,
     TimeSpent,
     WorkerCounts,
+)
+from trainmaster.api.v1alpha1.workers import (
+    CPU,
+    RDMA,
+    Accelerator,
+    CPUOrQuantity,
+    Elastic,
+    Interconnect,
+    Resources,
+    WorkerGroup,
 )
 
 __all__ = [

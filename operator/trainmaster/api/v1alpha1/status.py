@@ -164,7 +164,7 @@ class JobStatus(StatusModel):
         description="How often the worker container of each of podUIDs had ended when the attempt was opened; later "
         "ends belong to the attempt.",
     )
-    start_time: str | None = Field(None, description="When the operator took the job up.")
+    start_time: str | None = Field(None, description="When the operator started to process the job.")
     attempt_start_time: str | None = Field(None, description="When the current attempt was opened.")
     suspended_seconds: float = Field(0, description="Seconds spent suspended, which activeDeadlineSeconds leaves out.")
     completion_time: str | None = Field(None, description="When the job ended.")

@@ -1,0 +1,122 @@
+"""What each worker is made of in the spec: resources, accelerator, interconnect, groups of workers, and elasticity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, StrictBool, StrictInt, Tag, WithJsonSchema
+
+from trainmaster.api.v1alpha1.base_models import SpecModel
+from trainmaster.api.values import (
+    MAX_QUANTITY_LENGTH,
+    QUANTITY_PATTERN,
+    Devices,
+    DNSLabel,
+    ExtendedResource,
+    Interface,
+    Quantity,
+    WorkerCount,
+)
+
+
+class CPU(SpecModel):
+    """CPU request and limit, in cores. The limit may exceed what the node has left: CPU may be oversubscribed."""
+
+    request: Quantity | None = Field(None, description="Cores that the scheduler reserves for each worker.")
+    limit: Quantity | None = Field(None, description="Cores that each worker may use at most.")
+
+
+# No structural schema says "a quantity or an object": the API server checks what fits both, the operator all of it.
+CPUOrQuantity = Annotated[
+    Annotated[CPU, Tag("object")] | Annotated[Quantity, Tag("quantity")],
+    Discriminator(lambda value: "object" if isinstance(value, CPU | Mapping) else "quantity"),
+    WithJsonSchema(
+        {
+            "x-kubernetes-preserve-unknown-fields": True,
+            "minimum": 0,
+            "pattern": QUANTITY_PATTERN,
+            "maxLength": MAX_QUANTITY_LENGTH,
+        }
+    ),
+]
+
+
+class Resources(SpecModel):
+    """What each worker gets."""
+
+    gpus: Devices = Field(
+        0, description="Accelerators for each worker, rendered as limits and equal requests. A whole number."
+    )
+    cpu: CPUOrQuantity | None = Field(
+        None, description="CPU for each worker: one quantity for request and limit, or {request, limit}."
+    )
+    memory: Quantity | None = Field(
+        None, description="Memory for each worker, as request and limit (128Gi). What is in /dev/shm counts too."
+    )
+    shared_memory: Quantity | None = Field(
+        None,
+        description="Size of /dev/shm, a memory emptyDir. Default: 8Gi when gpus > 0 (NCCL and data loaders "
+        "need more than the runtime's 64Mi), otherwise the runtime's default.",
+    )
+
+
+class Accelerator(SpecModel):
+    """Which kind of accelerator `resources.gpus` counts."""
+
+    kind: Literal["nvidia", "amd", "intel", "ascend", "custom"] = Field(
+        "nvidia", description="Vendor: decides the extended resource's name and the backend that `auto` means."
+    )
+    resource_name: ExtendedResource | None = Field(
+        None,
+        description="Extended resource in place of the kind's own, such as a MIG profile "
+        "(nvidia.com/mig-3g.20gb). Required for kind custom.",
+    )
+
+
+class RDMA(SpecModel):
+    """An RDMA device plugin's resource."""
+
+    resource_name: ExtendedResource = Field(..., description="Extended resource of the device plugin (rdma/hca).")
+    count: Annotated[StrictInt, Field(ge=1, le=1024)] = Field(1, description="Devices for each worker.")
+
+
+class Interconnect(SpecModel):
+    """How the workers' collectives travel."""
+
+    nvlink: StrictBool | None = Field(
+        None,
+        description="false turns NVLink (NCCL's P2P and NVLS) off; true turns it on where the GPUs have it, whatever "
+        "the image's nccl.conf says; unset leaves it to NCCL.",
+    )
+    rdma: RDMA | None = Field(
+        None,
+        description="RDMA devices for each worker. Its containers get the capability IPC_LOCK, to pin memory, so the "
+        "namespace must allow more than the baseline Pod Security Standard.",
+    )
+    host_network: StrictBool = Field(
+        False, description="Run the pods in the node's network: one worker on a node, and a privileged namespace."
+    )
+    interface: Interface | None = Field(None, description="Network interface for NCCL, GLOO and HCCL (eth0).")
+    debug: Literal["VERSION", "WARN", "INFO", "TRACE"] | None = Field(
+        None, description="NCCL_DEBUG and the other backends' equivalent."
+    )
+
+
+class WorkerGroup(SpecModel):
+    """Workers of one kind of machine; each group becomes a StatefulSet."""
+
+    name: DNSLabel = Field(..., description="Name of the group, unique in the job.")
+    workers: WorkerCount = Field(..., description="Number of workers in the group.")
+    resources: Resources = Field(default_factory=Resources, description="What each worker of the group gets.")
+    accelerator: Accelerator | None = Field(None, description="Accelerator of the group; default: the job's.")
+    node_selector: dict[str, str] | None = Field(
+        None, max_length=64, description="Node labels that the group's pods need."
+    )
+
+
+class Elastic(SpecModel):
+    """How far the number of workers may shrink and grow."""
+
+    min_workers: WorkerCount = Field(..., description="Fewest workers that the job trains with.")
+    max_workers: WorkerCount = Field(..., description="Most workers that the job is scaled to.")
