@@ -121,7 +121,7 @@ class JobStatus(StatusModel):
         description="Accepted, Running, Suspended, and at the end Succeeded or Failed; kubectl wait knows them.",
     )
     observed_generation: int | None = Field(None, description="metadata.generation that this status answers.")
-    attempt: int = Field(0, description="The current go of the whole group, from 1.")
+    attempt: int = Field(0, description="The current try of the whole group, from 1.")
     restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
     disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
     workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")
