@@ -1,4 +1,4 @@
-"""The custom resource: its models, the CRD made from them, and what is checked when a job is read.
+"""This package has the custom resource: its models, the CRD made from them, and what is checked when a job is read.
 
 Start with `v1alpha1`, the models of spec and status. `crd` makes the CustomResourceDefinition of them, with the rules
 between fields that `rules` writes once for Python and once in CEL. `parsing` reads a job as a user wrote it and says

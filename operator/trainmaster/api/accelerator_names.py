@@ -1,4 +1,4 @@
-"""What each kind of accelerator is called in Kubernetes.
+"""Each kind of accelerator has a name in Kubernetes.
 
 The names are the device plugins' own: NVIDIA/k8s-device-plugin, ROCm/k8s-device-plugin, intel/intel-device-plugins
 (`i915` is the driver of the Data Center GPUs; for the newer driver set `accelerator.resourceName: gpu.intel.com/xe`),
@@ -20,12 +20,12 @@ RESOURCE_NAMES: Mapping[str, str] = {
 
 
 def resource_name(accelerator: Accelerator) -> str:
-    """The extended resource that `gpus` counts. A custom kind without a name is refused when a job is parsed."""
+    """Returns the extended resource that `gpus` counts. Parsing refuses a custom kind without a name."""
     return accelerator.resource_name or RESOURCE_NAMES.get(accelerator.kind, "")
 
 
 def device_names(spec: JobSpec) -> frozenset[str]:
-    """The extended resources that a job's own fields ask for."""
+    """Returns the extended resources that a job's own fields ask for."""
     accelerators = [spec.accelerator, *(group.accelerator or spec.accelerator for group in spec.worker_groups or [])]
     names = {resource_name(accelerator) for accelerator in accelerators}
     if spec.interconnect.rdma is not None:

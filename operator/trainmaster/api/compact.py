@@ -1,4 +1,4 @@
-"""Parts of a spec that nobody reads but who renders them, kept as the text that they are.
+"""Fields of a spec that only rendering reads are kept as the text that they are.
 
 As Python's objects, 1.3 MB of `training` take 23 MB for as long as the job exists; as compressed JSON it is at most as
 large as it was written. Text of random characters shrinks by a fifth, nothing else that is allowed (`limits`) by less.
@@ -21,7 +21,7 @@ _WORTH_IT = 512
 
 
 class CompactMapping:
-    """A mapping of JSON, immutable; `value` makes it anew each time. In a model's field it is given as a mapping."""
+    """CompactMapping is an immutable mapping of JSON; `value` makes it anew each time. A field gets a mapping."""
 
     __slots__ = ("_compressed", "_text")
 
@@ -32,12 +32,12 @@ class CompactMapping:
         self._text = zlib.compress(text, 1) if self._compressed else text
 
     def value(self) -> dict[str, Any]:
-        """The mapping; the caller's own."""
+        """Returns the mapping, which is the caller's own."""
         text = zlib.decompress(self._text) if self._compressed else self._text
         return cast(dict[str, Any], json.loads(text.decode("utf-8", "surrogatepass")))
 
     def __len__(self) -> int:
-        """Bytes that are kept."""
+        """Returns how many bytes are kept."""
         return len(self._text)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""JSON of any depth and with any number, decoded: who may write an object may write what Python's parser refuses."""
+"""JSON of any depth and with any number is decoded here: users may write what Python's parser refuses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]+', re.DOTALL)
 
 
 def decode(raw: bytes | str) -> Any:
-    """`json.loads` that takes any depth and any number. Raises json.JSONDecodeError for what isn't JSON."""
+    """Decodes as `json.loads` does, but any depth and any number. Raises json.JSONDecodeError for what isn't JSON."""
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):
@@ -24,7 +24,7 @@ def decode(raw: bytes | str) -> Any:
 
 
 def decode_shallow(raw: bytes | str) -> Any:
-    """A document that `json.loads` can't decode, with null for everything below MAX_DEPTH; several times slower."""
+    """Decodes what `json.loads` can't, with null for everything below MAX_DEPTH; several times slower."""
     whole = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
     return json.loads("".join(_shallow(whole)), parse_int=_integer)
 

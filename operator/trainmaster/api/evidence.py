@@ -1,4 +1,4 @@
-"""The evidence of an attempt: what is kept of how it ended, after its pods are gone.
+"""The evidence of an attempt is what is kept of how it ended, after its pods are gone.
 
 It is one JSON text by attempt in the ConfigMap `<job>-evidence`, key `attempt-<n>.json`. Anybody may have edited it, so
 `AttemptEvidence.parse` accepts whatever stands there. What ranks and agents reported in it has come over the wire.
@@ -21,30 +21,30 @@ _KEY = re.compile(r"attempt-(\d{1,9})\.json")
 
 
 def evidence_name(job: str) -> str:
-    """The ConfigMap's name."""
+    """Returns the ConfigMap's name."""
     return f"{job}-evidence"
 
 
 def evidence_key(attempt: int) -> str:
-    """An attempt's key in it."""
+    """Returns an attempt's key in the ConfigMap."""
     return f"attempt-{attempt}.json"
 
 
 def attempt_of(key: str) -> int | None:
-    """The attempt of a key, or None."""
+    """Returns the attempt of a key, or None."""
     match = _KEY.fullmatch(key)
     return int(match[1]) if match else None
 
 
 def clean(text: object, limit: int) -> str:
-    """The beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
+    """Returns the beginning of a text that came from a pod: valid UTF-8, without control characters, bounded."""
     raw = text[:limit] if isinstance(text, str) else ""
     return UNSAFE.sub("", raw.encode("utf-8", "replace").decode())
 
 
 @dataclass(frozen=True)
 class AttemptEvidence:
-    """What is kept of one attempt; its parts are objects as they stand on the wire.
+    """AttemptEvidence is what is kept of one attempt; its sections are objects as they are on the wire.
 
     `failure` is the status's own record; `workers` what each agent (or container) reported at the end, by index;
     `ranks` how each rank stood in a stall, with the stacks of all its threads; `logs` ends of workers' logs.
@@ -57,7 +57,7 @@ class AttemptEvidence:
     logs: Mapping[int, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The value in the ConfigMap."""
+        """Returns the value in the ConfigMap."""
         return json.dumps(
             {
                 "attempt": self.attempt,
@@ -71,7 +71,7 @@ class AttemptEvidence:
 
     @classmethod
     def parse(cls, text: str) -> AttemptEvidence | None:
-        """Read a value back; None where it isn't one (anybody may have edited it)."""
+        """Reads a value back; None where it isn't one (anybody may have edited it)."""
         try:
             data = mapping(loads(text))
         except ValueError:

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong in a spec, as messages with a remedy: unknown fields, wrong types, values out of range."""
+"""Pydantic's errors become messages with a remedy: unknown fields, wrong types, values out of range."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _EXPECTED = {
 
 
 def _alternatives(value: Any, expected: str) -> str:
-    """The values that a field may have, or the nearest where there are many."""
+    """Returns the values that a field may have, or the nearest where there are many."""
     known = re.findall(r"'([^']*)'", expected)
     near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.6)
     return f"did you mean {near[0]}?" if near and len(known) > 8 else f"use {expected.replace(chr(39), '')}"
@@ -108,7 +108,7 @@ def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:
 
 
 def _model_at(location: tuple[int | str, ...]) -> type[SpecModel] | None:
-    """The model that a location of pydantic's leads to."""
+    """Returns the model that pydantic's location points to."""
     model: type[SpecModel] | None = JobSpec
     for part in location:
         if isinstance(part, int) or part in _TAGS:

@@ -1,7 +1,7 @@
-"""How large a spec may be, checked before anything in it is read.
+"""A spec has limits of size, which are checked before anything in it is read.
 
-One job's size must cost only itself, so a spec beyond these limits is refused by looking at no more of it than they
-allow. The API server counts neither bytes nor depth of what it has no schema for, so that it takes such a job, and
+One job's size must cost only itself, so a spec beyond these limits is refused by reading no more of it than they
+allow. The API server counts neither bytes nor depth of what it has no schema for, so that it accepts such a job, and
 the operator refuses it with the sentences of here, as `trainmaster validate` does. A size is that of compact JSON in
 UTF-8; a legal job that has one of each is about as large as what etcd takes (1.5 MiB, with its managed fields).
 """
@@ -30,7 +30,7 @@ _BYTES_A_CHARACTER = 6
 
 
 def check_size(spec: Mapping[str, Any]) -> Problem | None:
-    """What of a raw spec is too large, if anything is; the first that is found."""
+    """Returns the first field of a raw spec that is found to be too large, if any is."""
     others = {name: value for name, value in spec.items() if name not in MAX_BYTES}
     parts = [("spec", others, MAX_OTHER_BYTES)]
     parts += [(f"spec.{name}", spec[name], most) for name, most in MAX_BYTES.items() if name in spec]
@@ -38,7 +38,7 @@ def check_size(spec: Mapping[str, Any]) -> Problem | None:
 
 
 def is_larger(value: Any, most: int) -> bool:
-    """Whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
+    """Returns whether a value from JSON is larger than about `most` bytes; reads no more of it than that."""
     # The outermost value has no comma.
     size = -1
     waiting = [value]
@@ -55,7 +55,7 @@ def is_larger(value: Any, most: int) -> bool:
 
 
 def compact(value: Any) -> bytes:
-    """A value as compact JSON in UTF-8. Raises TypeError or ValueError for what JSON can't hold."""
+    """Returns a value as compact JSON in UTF-8. Raises TypeError or ValueError for what JSON can't hold."""
     # Half a pair of surrogates, which JSON's \ud800 gives, is no UTF-8; it has to come back as it was.
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
@@ -99,7 +99,7 @@ def _too_large(path: str, value: Any, most: int) -> Problem:
 
 
 def _least_bytes(value: Any) -> int:
-    """Bytes of JSON that a value has at least, what is in it not counted, with a comma."""
+    """Returns the bytes of JSON that a value has at least, what is in it not counted, with a comma."""
     if isinstance(value, str):
         return len(value) + 3
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Merge a partial pod template over a rendered one, as Kubernetes' strategic merge patch does.
+"""Merges a partial pod template over a rendered one, as Kubernetes' strategic merge patch does.
 
 Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge item by item by their key, new items at
 the end; all other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces that
@@ -38,7 +38,7 @@ DIRECTIVE = "$patch"
 
 
 class MergeError(ValueError):
-    """A patch that can't be merged: the place, and a sentence on what is wrong there."""
+    """A patch can't be merged; the text has the place, and a sentence on what is wrong there."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}")
@@ -47,7 +47,7 @@ class MergeError(ValueError):
 
 
 def merge(original: Mapping[str, Any], patch: Mapping[str, Any], path: str = "podTemplate") -> dict[str, Any]:
-    """The original with the patch merged over it; neither is changed. Raises MergeError."""
+    """Returns the original with the patch merged over it; neither is changed. Raises MergeError."""
     directive = patch.get(DIRECTIVE)
     if directive == "replace":
         return _without_directives(patch, path)
@@ -103,7 +103,7 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
 
 
 class _KeyedList:
-    """A list with an index by its merge keys, so that merging n items into it takes n steps and not n squared.
+    """_KeyedList has an index by its merge keys, so that merging n items into it takes n steps and not n squared.
 
     A place stays an item's own when others are deleted. Where items share an identity, the first of them is found.
     """
@@ -148,7 +148,7 @@ class _KeyedList:
 
 
 def _hashable(value: Any) -> Hashable:
-    """A value of JSON that can be a key: equal ones are equal, and a list or mapping equals nothing else."""
+    """Returns a value of JSON that can be a key: equal ones are equal, and a list or mapping equals nothing else."""
     if isinstance(value, Mapping):
         return frozenset((name, _hashable(one)) for name, one in value.items())
     if isinstance(value, list):
@@ -165,5 +165,5 @@ def _without_directives(patch: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """A value of an atomic list, which holds no directives but may hold maps."""
+    """Returns a value of an atomic list, which holds no directives but may hold maps."""
     return merge({}, value, path) if isinstance(value, Mapping) else value

@@ -1,7 +1,7 @@
 """Reads a job as the user wrote it: either a checked `JobSpec`, or everything that is wrong with it.
 
 What is too large is refused before it is read (`limits`). Fields are checked by the models, which refuse unknown ones
-(`field_messages` has the words), then relations between fields by `rules`, then the podTemplate. As in the API server,
+(`field_messages` has the texts), then relations between fields by `rules`, then the podTemplate. As in the API server,
 the rules only see a spec whose fields are right.
 """
 
@@ -34,7 +34,7 @@ _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
 
 @dataclass(frozen=True)
 class ParsedJob:
-    """A DistributedTrainingJob that can run."""
+    """ParsedJob is a DistributedTrainingJob that can run."""
 
     # "" where the manifest doesn't say; kubectl's current namespace decides then.
     namespace: str

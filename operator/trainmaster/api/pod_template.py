@@ -1,6 +1,6 @@
-"""What a podTemplate may not change: the parts of the pods that attempts rely on.
+"""A podTemplate may not change what attempts rely on in their pods.
 
-The API server can't look into podTemplate (it takes any PodSpec), so the operator and the command line check it.
+The API server doesn't check podTemplate (it accepts any PodSpec), so the operator and the command line check it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
 def check_pod_template(template: PodTemplate, devices: frozenset[str]) -> Iterator[Problem]:
-    """What is wrong with a podTemplate. `devices` are the extended resources that the job's own fields ask for."""
+    """Yields what is wrong with a podTemplate. `devices` are the extended resources that the job's fields ask for."""
     path = "spec.podTemplate"
     if template.metadata is not None:
         for field in ("labels", "annotations"):
@@ -165,7 +165,7 @@ def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:
-    """The list is one, and doesn't replace the rendered list; `merge` checks the items' form."""
+    """Checks that the list is one, and doesn't replace the rendered list; `merge` checks the items' form."""
     if value is None:
         return
     if not isinstance(value, list):

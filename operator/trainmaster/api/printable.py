@@ -1,4 +1,4 @@
-r"""Text that others wrote, made safe to show: who looks at it sees what stands there, and nothing else happens.
+r"""Text that others wrote is made safe to show: who reads it sees what is there, and nothing else happens.
 
 Names, messages, figures and logs come from pods and from whoever may write to the API. Escape sequences among them
 would be commands to a terminal (OSC 52 fills the clipboard, CSI moves the cursor, \r writes over what was there), and
@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 # Controls (Cc) but line feed and tab, formats (Cf) but the joiners that scripts and emoji need, surrogates, and the two
-# separators that some programs take for the end of a line.
+# separators that some programs read as the end of a line.
 _UNSAFE = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000110bd\U000110cd\U00013430-\U0001343f"
@@ -25,27 +25,27 @@ _NAMES = {"\n": "\\n", "\r": "\\r"}
 
 
 def printable(text: str) -> str:
-    """The text with its line breaks and tabs, and every other control character as its escape."""
+    """Returns the text with its line breaks and tabs, and every other control character as its escape."""
     return UNSAFE.sub(_escape, text)
 
 
 def one_line(text: str) -> str:
-    """The same in one line: a line break is shown as its escape too, so that no text can pass for a line of its own."""
+    """Returns the same in one line: a line break is escaped too, so that no text passes for a line of its own."""
     return _UNSAFE_IN_A_LINE.sub(_escape, text)
 
 
 def json_text(value: Any) -> str:
-    """JSON for a program, which a terminal may be shown too: indented, and what is unsafe escaped as JSON does it."""
+    """Returns indented JSON for a program, or for a terminal: what is unsafe is escaped as JSON does it."""
     return UNSAFE.sub(_escape_json, json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def json_line(value: Any) -> str:
-    """The same in one line."""
+    """Returns the same in one line."""
     return UNSAFE.sub(_escape_json, json.dumps(value, ensure_ascii=False))
 
 
 def yaml_escapes(text: str) -> str:
-    """YAML whose strings with unsafe characters are double-quoted, with these characters as YAML's escapes."""
+    """Returns YAML whose strings with unsafe characters are double-quoted, with these characters as YAML's escapes."""
     return UNSAFE.sub(_escape_yaml, text)
 
 

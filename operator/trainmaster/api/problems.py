@@ -1,4 +1,4 @@
-"""What is wrong with a job: one sentence each, with the field, the value and the remedy."""
+"""Each problem of a job is one sentence, with the field, the value and the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `message` says why the value can't be and what to do."""
+    """Problem is one thing that is wrong. `message` says why the value can't be and what to do."""
 
     # As Kubernetes writes it: spec.workerGroups[1].name
     field: str
@@ -21,7 +21,7 @@ class Problem:
 
 
 class InvalidJob(ValueError):
-    """A job that can't run, with everything that is wrong with it, in the order of the spec's fields."""
+    """The job can't run; `problems` is everything that is wrong with it, in the order of the spec's fields."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))

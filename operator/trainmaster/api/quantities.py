@@ -1,4 +1,4 @@
-"""Kubernetes' quantities as numbers (apimachinery pkg/api/resource/quantity.go)."""
+"""Kubernetes' quantities become numbers (apimachinery pkg/api/resource/quantity.go)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PARTS = re.compile(r"([0-9.]+)(?:[eE]([0-9]+)|([A-Za-z]*))\Z")
 
 
 def quantity(value: int | str) -> Decimal:
-    """A quantity's value: cores, or bytes. Raises ValueError for text that isn't a quantity."""
+    """Returns a quantity's value: cores, or bytes. Raises ValueError for text that isn't a quantity."""
     parts = _PARTS.match(str(value))
     if parts is None:
         raise ValueError(f"{value!r} is not a quantity")

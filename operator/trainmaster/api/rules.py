@@ -1,4 +1,4 @@
-"""The rules between fields, each written once for Python and once for the API server, with one sentence for both.
+"""The rules between fields are each written once for Python and once for the API server, with one sentence for both.
 
 A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema: `holds` sees the parsed model,
 `cel` is the same over `self`. Values that the sentence shows are read on either side by `shown`.
@@ -43,7 +43,7 @@ MAX_SET_NAME = 52
 
 @dataclass(frozen=True)
 class NamedSpec:
-    """What the rules on the job's name see; in CEL it is the whole object."""
+    """NamedSpec is what the rules on the job's name read; in CEL it is the whole object."""
 
     name: str
     spec: JobSpec
@@ -54,7 +54,7 @@ _VERBS = {"string": "%s", "int": "%d"}
 
 @dataclass(frozen=True)
 class Shown:
-    """A value in a sentence: as a CEL expression of type string (or int), and from the parsed model."""
+    """Shown is a value in a sentence: as a CEL expression of type string (or int), and from the parsed model."""
 
     cel: str
     get: Callable[[Any], Any]
@@ -63,7 +63,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of a model."""
+    """Rule is one rule of a model."""
 
     model: type[Any]
     # The field at fault, relative to the model; "" is the model itself.
@@ -77,7 +77,7 @@ class Rule:
     reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
 
     def problem(self, path: str, value: Any) -> Problem | None:
-        """What the rule says against a parsed model at a path."""
+        """Returns what the rule says against a parsed model at a path."""
         if self.holds(value):
             return None
         values = {name: shown.get(value) for name, shown in self.shown.items()}
@@ -85,7 +85,7 @@ class Rule:
         return Problem(at, next(iter(values.values()), None), self.message.format(**values))
 
     def message_expression(self) -> str | None:
-        """The sentence as a CEL expression, where it shows values.
+        """Returns the sentence as a CEL expression, where it shows values.
 
         Formatted and not joined with `+`: to the API server the text of a number, string(x), may have any length, so
         whatever is joined with it costs more than the budget and the whole definition is refused (cel-go
@@ -103,7 +103,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class TransitionRule:
-    """A field of the spec that can't change once the job exists; only the API server sees both."""
+    """TransitionRule keeps a field of the spec as it is once the job exists; only the API server sees both."""
 
     field: str
     message: str
@@ -114,7 +114,7 @@ class TransitionRule:
 
     @property
     def cel(self) -> str:
-        """Written so that neither adding nor removing the field gets past it."""
+        """Returns the rule in CEL; neither adding nor removing the field gets past it."""
         same = f"self.{self.field} == oldSelf.{self.field}"
         if not self.optional:
             return same
@@ -360,7 +360,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
-    """What the rules say against a spec whose fields are right by themselves."""
+    """Yields what the rules say against a spec whose fields are right by themselves."""
     for rule in NAME_RULES:
         problem = rule.problem("", NamedSpec(name, spec))
         if problem is not None:

@@ -1,4 +1,4 @@
-"""The operator's keys, and what follows from them: signatures under assignments, and the token of a job's agents.
+"""From the operator's keys follow the signatures under assignments, and the token of a job's agents.
 
 An assignment decides what runs with a job's data and rights, and stands where whoever may read pods reads it. So it is
 signed: agents have the public keys in their environment, and accept nothing else. The token opens the agents' port. It
@@ -37,7 +37,7 @@ REMEMBERED_WORKERS = 100_000
 
 @dataclass(frozen=True)
 class AgentsSecret:
-    """The Secret of a namespace's agents. Its name follows from its value, so it is made once and never changed."""
+    """AgentsSecret is the Secret of a namespace's agents. Its name follows from its value, so it never changes."""
 
     name: str
     value: str = field(repr=False)
@@ -45,7 +45,7 @@ class AgentsSecret:
 
 @dataclass(frozen=True)
 class SigningKeys:
-    """The private Ed25519 keys (32 bytes each), the newest first, and the seed of the namespaces' secrets.
+    """SigningKeys has private Ed25519 keys (32 bytes each), the newest first, and the seed of the namespaces' secrets.
 
     Every assignment is signed with all keys, so that pods go on that were made when only an older one was known.
     """
@@ -56,16 +56,16 @@ class SigningKeys:
 
     @property
     def public_keys(self) -> str:
-        """What agents get as TRAINMASTER_PUBLIC_KEYS: base64, separated by commas, the newest first."""
+        """Returns what agents get as TRAINMASTER_PUBLIC_KEYS: base64, separated by commas, the newest first."""
         return ",".join(base64.b64encode(_public(seed)).decode() for seed in self.private)
 
     def sign(self, assignment: Assignment) -> str:
-        """The assignment as it travels: its JSON object with `signatures`."""
+        """Returns the assignment as it travels: its JSON object with `signatures`."""
         data = assignment.to_wire()
         return canonical({**data, SIGNATURES: dict(_signatures(self.private, signed_text(data)))})
 
     def read(self, text: object) -> Assignment:
-        """The assignment that an annotation shows, of whichever job. Raises ProtocolError if no key has signed it."""
+        """Returns an annotation's assignment, of whichever job. Raises ProtocolError if no key has signed it."""
         if not isinstance(text, str):
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not a text")
         try:
@@ -75,12 +75,12 @@ class SigningKeys:
             raise ProtocolError(f"{ASSIGNMENT_ANNOTATION}: not an assignment of this operator: {error}") from error
 
     def agents_secret(self, namespace: str) -> AgentsSecret:
-        """The Secret from which agents of a namespace derive their jobs' tokens."""
+        """Returns the Secret from which agents of a namespace derive their jobs' tokens."""
         value = hmac.digest(self.agents_seed, f"agents/{namespace}".encode(), "sha256").hex()
         return AgentsSecret(f"trainmaster-agents-{hashlib.sha256(value.encode()).hexdigest()[:10]}", value)
 
     def job_token(self, namespace: str, job_uid: str) -> str:
-        """The token of a job's agents, as they derive it themselves."""
+        """Returns the token of a job's agents, as they derive it themselves."""
         return job_token(self.agents_secret(namespace).value, job_uid)
 
     def _verified(self, text: str) -> Assignment:
@@ -103,9 +103,9 @@ class SigningKeys:
 
 
 class _Read:
-    """What was read last, by digest of its text, so that a text is checked once, and the pods of a job share one value.
+    """_Read keeps what was read last, by digest of its text, so that each text is checked once, and pods share values.
 
-    It is bounded by the workers that are listed, because they are what takes room: about 250 bytes each.
+    It is bounded by the workers that are listed, because they use the memory: about 250 bytes each.
     """
 
     def __init__(self) -> None:

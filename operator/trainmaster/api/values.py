@@ -1,4 +1,4 @@
-"""The kinds of value that the spec is made of, each as strict in Python as the CRD is in the API server.
+"""The spec is made of these kinds of value, each as strict in Python as the CRD is in the API server.
 
 Where pydantic and OpenAPI differ by nature (quantities are int-or-string), the type brings its own OpenAPI schema.
 Every pattern is anchored and has a hint, because a regular expression is no remedy.
@@ -83,7 +83,7 @@ def _processes(value: Any) -> int | str:
 
 
 def show(value: Any) -> str:
-    """A value as a sentence shows it: short, and on one line."""
+    """Returns a value as a sentence shows it: short, and on one line."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, dict):

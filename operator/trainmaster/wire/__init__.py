@@ -1,4 +1,4 @@
-"""The messages between operator and agents, once: both sides import this package (docs/protocol.md is its prose).
+"""Operator and agents send each other these messages, and both import them from here (docs/protocol.md is the prose).
 
 Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
 

@@ -1,4 +1,4 @@
-"""The assignment: an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
+"""An assignment names an attempt, its workers, and whether to run it (docs/protocol.md, "The assignment").
 
 It comes to an agent three ways (the annotation's file, a push to the leader, the leader's broadcast), in any order and
 more than once. `newer` is the merge of them all: the highest attempt wins, at the same attempt `Hold` wins over `Run`.
@@ -25,7 +25,7 @@ from trainmaster.wire.values import loads, number, shown, whole
 
 
 class Assignment(NamedTuple):
-    """One attempt; `workers`, `uids`, `hosts` and `processes` are in rank order, so a position is a NODE_RANK."""
+    """Assignment is one attempt. Its lists are in rank order, so that a position in them is a NODE_RANK."""
 
     job: str
     """The job's uid."""
@@ -45,7 +45,7 @@ class Assignment(NamedTuple):
 
     @property
     def master(self) -> str:
-        """Where rank 0 listens."""
+        """Returns the host that rank 0 listens on."""
         return self.hosts[0]
 
     @classmethod
@@ -81,7 +81,7 @@ class Assignment(NamedTuple):
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object, without signatures."""
+        """Returns the JSON object, without signatures."""
         return {
             "job": self.job,
             "attempt": self.attempt,
@@ -96,19 +96,19 @@ class Assignment(NamedTuple):
         }
 
     def held(self) -> Assignment:
-        """The same attempt, whose ranks shall stop and wait."""
+        """Returns the same attempt, whose ranks shall stop and wait."""
         return self._replace(state="Hold")
 
     def first_rank(self, node_rank: int, own: int) -> int:
-        """The global rank of a worker's local rank 0; `own`: this worker's number of ranks."""
+        """Returns the global rank of a worker's local rank 0; `own`: this worker's number of ranks."""
         return node_rank * own if self.processes is None else sum(self.processes[:node_rank])
 
     def world_size(self, own: int) -> int:
-        """Ranks of the attempt; `own`: this worker's number of ranks."""
+        """Returns the number of ranks of the attempt; `own`: this worker's number of ranks."""
         return len(self.workers) * own if self.processes is None else sum(self.processes)
 
     def node_rank(self, worker: int, uid: str) -> int | None:
-        """The NODE_RANK of a worker's pod, or None where its index or its uid isn't listed."""
+        """Returns the NODE_RANK of a worker's pod, or None where its index or its uid isn't listed."""
         if worker not in self.workers:
             return None
         position = self.workers.index(worker)
@@ -118,14 +118,14 @@ class Assignment(NamedTuple):
 
 
 def newer(one: Assignment | None, other: Assignment) -> bool:
-    """Whether `other` replaces `one`."""
+    """Returns whether `other` replaces `one`."""
     if one is None or other.attempt != one.attempt:
         return one is None or other.attempt > one.attempt
     return other.state == "Hold" and one.state == "Run"
 
 
 def parse_text(text: object) -> Any:
-    """The JSON of an assignment's text, to be checked by `Assignment.parse`. Raises ProtocolError."""
+    """Returns the JSON of an assignment's text, to be checked by `Assignment.parse`. Raises ProtocolError."""
     if not isinstance(text, (str, bytes)):
         raise ProtocolError("assignment: not a text")
     if len(text) > MAX_ASSIGNMENT_BYTES:

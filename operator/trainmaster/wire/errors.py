@@ -1,7 +1,7 @@
-"""The one error of everything that comes over a wire."""
+"""Every parser of what comes over a wire raises this one error."""
 
 from __future__ import annotations
 
 
 class ProtocolError(ValueError):
-    """A message that doesn't fit docs/protocol.md; the text names the field and what is wrong."""
+    """A message doesn't fit docs/protocol.md; the text names the field and what is wrong."""

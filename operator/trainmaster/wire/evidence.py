@@ -1,4 +1,4 @@
-"""How a rank stood when its job stalled (docs/protocol.md, "A stalled rank")."""
+"""Evidence is the state of a rank while its job stalled (docs/protocol.md, "A stalled rank")."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from trainmaster.wire.values import is_number, shown, text, whole
 
 
 class RankState(NamedTuple):
-    """How one rank stood; times in seconds."""
+    """RankState is one rank's state in a stall; its times are in seconds."""
 
     step: Optional[int] = None
     section: str = ""
     silent_seconds: Optional[float] = None
-    """Since its last progress; None of a rank that never wrote any."""
+    """The time since its last progress; None where the rank never wrote any."""
     limit_seconds: float = 0.0
-    """How long it may be silent where it is; 0: for ever."""
+    """It may be silent for so long where it is; 0 is for ever."""
     limit: str = ""
-    """The setting that the limit comes from."""
+    """The limit comes from this setting."""
     patient: bool = False
-    """Whether that limit is for something longer than a step: the first step, or what a section asks for."""
+    """The limit is for something longer than a step: the first step, or what a section asks for."""
     state: str = ""
     """The kernel's letter for its process: T is stopped, D waits for a device, X is gone."""
     collective: Optional[int] = None
-    """The last collective that it has entered, by torch's flight recorder."""
+    """It has entered this collective last, by torch's flight recorder."""
     waits: bool = False
-    """Whether its main thread is in a collective, by its stack."""
+    """Its main thread is in a collective, by its stack."""
     text: str = ""
-    """For a person: the stacks of all its threads, and what the kernel shows of them."""
+    """A person reads here the stacks of all its threads, and what the kernel shows of them."""
 
     @classmethod
     def parse(cls, data: object, most: int = MAX_EVIDENCE_BYTES) -> RankState:
@@ -54,7 +54,7 @@ class RankState(NamedTuple):
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object, without what is unknown."""
+        """Returns the JSON object, without what is unknown."""
         wire = {
             "step": self.step,
             "section": self.section or None,
@@ -71,7 +71,7 @@ class RankState(NamedTuple):
 
 
 def parse_ranks(value: object) -> dict[int, RankState]:
-    """The `ranks` of an evidence line, their texts bounded together. Raises ProtocolError."""
+    """Returns the `ranks` of an evidence line, their texts bounded together. Raises ProtocolError."""
     found: dict[int, RankState] = {}
     left = MAX_EVIDENCE_BYTES
     for rank, data in ranks_of(value, "evidence.ranks").items():

@@ -1,4 +1,4 @@
-"""The lines between a leader and the agents that have joined it (docs/protocol.md, "The agents' port").
+"""A leader and the agents that have joined it send each other these lines (docs/protocol.md, "The agents' port").
 
 Progress and evidence are the lines of the stream (`stream`). `Ping` also stands for every line that this side doesn't
 know: a newer agent may send more.
@@ -29,7 +29,7 @@ from trainmaster.wire.values import mapping_in, seconds_in, shown, text, whole_i
 
 
 class Joined(NamedTuple):
-    """A follower's first line: who it is."""
+    """A follower names itself in its first line."""
 
     job: str
     worker: int
@@ -37,17 +37,17 @@ class Joined(NamedTuple):
     seen: int
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "hello", **self._asdict()}
 
 
 class Reported(NamedTuple):
-    """A follower's report."""
+    """A follower sends its worker's report."""
 
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "report", "report": self.report.to_wire()}
 
 
@@ -57,7 +57,7 @@ class Stalled(NamedTuple):
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "stalled", "attempt": self.attempt}
 
 
@@ -67,28 +67,28 @@ class Seen(NamedTuple):
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "seen", "attempt": self.attempt}
 
 
 class Environment(NamedTuple):
-    """What the follower has started an attempt in; the leader compares it across workers."""
+    """The follower has started an attempt in this environment; the leader compares it across workers."""
 
     attempt: int
     environment: Mapping[str, str]
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "environment", "attempt": self.attempt, "environment": dict(self.environment)}
 
 
 class Assigned(NamedTuple):
-    """An assignment as it came, with its signatures, which are still to be verified."""
+    """The leader passes an assignment on as it came, with its signatures, which are still to be verified."""
 
     assignment: Mapping[str, Any]
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "assignment", "assignment": dict(self.assignment)}
 
 
@@ -98,18 +98,18 @@ class Ack(NamedTuple):
     attempt: int
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "ack", "attempt": self.attempt}
 
 
 class Watched(NamedTuple):
-    """Whether an operator has the leader's stream open; `uid`: the leader's pod, once."""
+    """`value` says whether an operator has the leader's stream open; `uid` is the leader's pod, once."""
 
     value: bool
     uid: str = ""
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "watched", "value": self.value, **({"uid": self.uid} if self.uid else {})}
 
 
@@ -123,7 +123,7 @@ class Stop(NamedTuple):
     """The failed worker's, which the follower publishes too: an operator that watches it receives the cause first."""
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {
             "type": "stop",
             "attempt": self.attempt,
@@ -140,19 +140,19 @@ class Collect(NamedTuple):
     bytes: int
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "collect", "attempt": self.attempt, "bytes": self.bytes}
 
 
 class Hung(NamedTuple):
-    """The rank that stopped first: its worker reports Hung."""
+    """`rank` stopped first; its worker reports Hung."""
 
     attempt: int
     rank: int
     message: str
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "hung", "attempt": self.attempt, "rank": self.rank, "message": self.message}
 
 
@@ -163,18 +163,18 @@ class Patience(NamedTuple):
     seconds: float
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "patience", "attempt": self.attempt, "seconds": round(self.seconds, 3)}
 
 
 class Mismatch(NamedTuple):
-    """In what the workers' environments differ."""
+    """The workers' environments differ in these lines."""
 
     attempt: int
     lines: tuple[str, ...]
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "mismatch", "attempt": self.attempt, "lines": list(self.lines)}
 
 
@@ -183,7 +183,7 @@ LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mis
 
 
 def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
-    """A follower's line. Raises ProtocolError with what is wrong. `worker` of progress and evidence may be missing."""
+    """Parse a follower's line, in which `worker` of progress and evidence may be missing. Raises ProtocolError."""
     kind = data.get("type")
     if kind in ("progress", "evidence"):
         return parse_ranks_line({"worker": 0, **data})
@@ -205,7 +205,7 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
 
 
 def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
-    """A leader's line. Raises ProtocolError with what is wrong."""
+    """Parse a leader's line. Raises ProtocolError with what is wrong."""
     kind = data.get("type")
     if kind == "assignment":
         return Assigned(mapping_in(data, "assignment"))

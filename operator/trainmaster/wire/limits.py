@@ -1,4 +1,4 @@
-"""What the protocol allows at most; the table "Limits" of docs/protocol.md shows the same (tests/unit/wire)."""
+"""These are the protocol's limits; the table "Limits" of docs/protocol.md shows the same (tests/unit/wire)."""
 
 from __future__ import annotations
 

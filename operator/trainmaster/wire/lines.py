@@ -9,7 +9,7 @@ from trainmaster.wire.limits import MAX_LINE_BYTES
 
 
 class LineBuffer:
-    """The lines of a connection, none of them longer than `longest` bytes."""
+    """LineBuffer cuts a connection's bytes into lines, none of them longer than `longest` bytes."""
 
     def __init__(self, longest: int = MAX_LINE_BYTES) -> None:
         self._longest = longest
@@ -18,7 +18,7 @@ class LineBuffer:
         self._searched = 0
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """The lines that are complete now. Raises ProtocolError when one is too long, or doesn't end."""
+        """Returns the lines that are complete now. Raises ProtocolError when one is too long, or doesn't end."""
         self._rest += chunk
         while (end := self._rest.find(b"\n", self._searched)) >= 0:
             line = bytes(self._rest[:end])

@@ -1,4 +1,4 @@
-"""The ports of the attempts' rendezvous: each attempt has one of its own, so that a rank left over can't join it."""
+"""Each attempt's rendezvous (`MASTER_PORT`) has a port of its own, so that a rank left over can't join it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MicroK8s' cluster agent, CockroachDB, MongoDB."""
 
 
 def master_port(job_uid: str, attempt: int) -> int:
-    """The port of an attempt's rendezvous.
+    """Returns the port of an attempt's rendezvous.
 
     Each job walks through the ports from a place and with a stride of its own: jobs on one network hardly meet at a
     port, and two that did don't meet again at the next attempt.
@@ -26,7 +26,7 @@ def master_port(job_uid: str, attempt: int) -> int:
 
 
 def port_at(place: int) -> int:
-    """The port at a place from 0 to below PORTS, in rising order."""
+    """Returns the port at a place from 0 to below PORTS, in rising order."""
     port = FIRST_PORT + place
     for taken in _TAKEN:
         if port >= taken:
@@ -35,5 +35,5 @@ def port_at(place: int) -> int:
 
 
 def is_master_port(port: int) -> bool:
-    """Whether it is a port that an operator gives an attempt."""
+    """Returns whether it is a port that an operator gives an attempt."""
     return FIRST_PORT <= port <= LAST_PORT and port not in _TAKEN

@@ -1,4 +1,4 @@
-"""Progress: how far a rank is, as its script writes it to a file (docs/protocol.md, "Progress")."""
+"""Progress is how far a rank is, as its script writes it to a file (docs/protocol.md, "Progress")."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUMBERS = {
 
 
 class RankProgress(NamedTuple):
-    """What one rank wrote to its progress file; a field that it left out is None or empty."""
+    """RankProgress is what one rank wrote to its progress file; a field that it left out is None or empty."""
 
     step: Optional[int] = None
     total_steps: Optional[int] = None
@@ -37,7 +37,7 @@ class RankProgress(NamedTuple):
     start_step: Optional[int] = None
     """The step that this attempt began with: 0, or its checkpoint's."""
     data_seconds: Optional[float] = None
-    """What this rank has waited for data in this attempt so far; so the next two."""
+    """This rank has waited for data for so long in this attempt; the next two are alike."""
     checkpoint_seconds: Optional[float] = None
     evaluate_seconds: Optional[float] = None
     section: Optional[str] = None
@@ -61,7 +61,7 @@ class RankProgress(NamedTuple):
 
     @classmethod
     def salvage(cls, data: object) -> RankProgress | None:
-        """The fields of a script's file that are well-formed; None where it is no object."""
+        """Returns the fields of a script's file that are well-formed; None where it is no object."""
         if not isinstance(data, Mapping):
             return None
         fields = {name: data[key] for name, key in _WHOLE.items() if is_whole(data.get(key))}
@@ -69,19 +69,19 @@ class RankProgress(NamedTuple):
         return cls(**fields, **_texts(data))
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object, without what is unknown."""
+        """Returns the JSON object, without what is unknown."""
         values = {key: getattr(self, name) for name, key in {**_WHOLE, **_NUMBERS}.items()}
         values.update(section=self.section, message=self.message or None, result=dict(self.result) or None)
         return {key: value for key, value in values.items() if value is not None}
 
 
 def parse_ranks(value: object) -> dict[int, RankProgress]:
-    """The `ranks` of a progress line. Raises ProtocolError with the field that is wrong."""
+    """Returns the `ranks` of a progress line. Raises ProtocolError with the field that is wrong."""
     return {rank: RankProgress.parse(data) for rank, data in ranks_of(value, "progress.ranks").items()}
 
 
 def ranks_of(value: object, name: str) -> dict[int, Any]:
-    """An object by rank, no more of them than a worker can have. Raises ProtocolError."""
+    """Returns an object by rank, with no more of them than a worker can have. Raises ProtocolError."""
     if not isinstance(value, Mapping):
         raise ProtocolError(f"{name}: {shown(value)} is not an object")
     if len(value) > MAX_PROCESSES:

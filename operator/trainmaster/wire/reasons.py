@@ -1,4 +1,4 @@
-"""Reasons for a worker's end, and the agent's exit codes: the kubelet shows them, and the job's rules match them."""
+"""A worker's end has a reason, and the agent an exit code: the kubelet shows them, and the job's rules match them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: a worker's state in an attempt, as it stands in the stream, the saved report and the termination message."""
+"""A report is a worker's state in an attempt: in the stream, in the saved report and in the termination message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainmaster.wire.values import optional_whole, shown, text, time_in, whole_
 
 
 class Report(NamedTuple):
-    """One worker's state in one attempt; `at` is its machine's clock, in seconds since the epoch."""
+    """Report is a worker's state in one attempt; `at` is its machine's clock, in seconds since the epoch."""
 
     attempt: int
     worker: int
@@ -39,7 +39,7 @@ class Report(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of the attempt runs on this worker any more."""
+        """Returns whether nothing of the attempt runs on this worker any more."""
         return self.state in ENDED
 
     @classmethod
@@ -67,14 +67,14 @@ class Report(NamedTuple):
 
     @classmethod
     def read(cls, data: object) -> Report | None:
-        """The same, or None where it isn't a report."""
+        """Returns the same, or None where it isn't a report."""
         try:
             return cls.parse(data)
         except ProtocolError:
             return None
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object of docs/protocol.md."""
+        """Returns the JSON object of docs/protocol.md."""
         return {
             "attempt": self.attempt,
             "worker": self.worker,
@@ -91,7 +91,7 @@ class Report(NamedTuple):
         }
 
     def process_exit_code(self) -> int:
-        """The agent's exit code when it reports by exiting."""
+        """Returns the agent's exit code when it reports by exiting."""
         if self.state == "Finished":
             return EXIT_FINISHED
         if self.state == "Stopped":
@@ -99,7 +99,7 @@ class Report(NamedTuple):
         return EXIT_BY_REASON.get(self.reason) or self.exit_code or 1
 
     def termination_message(self) -> str:
-        """One line of JSON of at most 4,000 bytes; the error's beginning is cut first, its end names what happened."""
+        """Returns a line of JSON of at most 4,000 bytes. The error's beginning is cut: its end names what happened."""
         error = self.error
         while True:
             line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""What is signed of an assignment, how a signature names its key, and the token of a job's agents.
+"""The signed text of an assignment, the id of a key, and the token of a job's agents are the same on both sides.
 
 Ed25519 itself is each side's own: the operator has `cryptography`, users' images bring nothing (agent/ed25519.py).
 """
@@ -13,24 +13,24 @@ SIGNATURES = "signatures"
 
 
 def canonical(data: Mapping[str, Any]) -> str:
-    """The JSON of an object: keys in order, no blanks, ASCII only, so that equal objects are equal texts."""
+    """Returns the JSON of an object: keys in order, no blanks, ASCII only, so that equal objects are equal texts."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def signed_text(data: Mapping[str, Any]) -> bytes:
-    """What is signed of an assignment: all of its object but the signatures."""
+    """Returns what is signed of an assignment: all of its object but the signatures."""
     return canonical({name: value for name, value in data.items() if name != SIGNATURES}).encode()
 
 
 def key_id(public_key: bytes) -> str:
-    """How a signature names the key that it was made with."""
+    """Returns the id by which a signature names the key that it was made with."""
     from hashlib import sha256
 
     return sha256(public_key).hexdigest()[:16]
 
 
 def job_token(agents_secret: str, job_uid: str) -> str:
-    """What opens the agents' port of a job; empty, so that nothing does, where its namespace's Secret is missing."""
+    """Returns the token of a job's agents' port; empty, so that nothing opens it, where the namespace has no Secret."""
     if not agents_secret:
         return ""
     # Here, because it costs 3 ms of an agent's start, and nobody asks for it before that.

@@ -1,4 +1,4 @@
-"""The states of a worker in an attempt, and the sections that a script can report."""
+"""A worker has one of these states in an attempt, and a script reports one of these sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of a leader's stream (docs/protocol.md, "The agents' port"): what it knows of all workers of a job."""
+"""A leader sends the operator what it knows of all workers, in these lines (docs/protocol.md, "The agents' port")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainmaster.wire.values import loads, shown, text, time_in, whole_in
 
 
 class WorkerLine(NamedTuple):
-    """An agent as its leader sees it: the pod's uid, and the highest attempt that the agent has seen."""
+    """The leader knows an agent by its pod's uid, and the highest attempt that the agent has seen."""
 
     worker: int
     uid: str
@@ -35,12 +35,12 @@ class WorkerLine(NamedTuple):
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "worker", **self._asdict()}
 
 
 class Hello(NamedTuple):
-    """The first line: the leader, and the workers that it knows."""
+    """The first line names the leader, and the workers that it knows."""
 
     leader: int
     uid: str
@@ -61,24 +61,24 @@ class Hello(NamedTuple):
         )
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         workers = [worker._asdict() for worker in self.workers]
         return {"type": "hello", "leader": self.leader, "uid": self.uid, "attempt": self.attempt, "workers": workers}
 
 
 class ReportLine(NamedTuple):
-    """A worker's report and its number in the leader's life."""
+    """A worker's report has a number in the leader's life."""
 
     seq: int
     report: Report
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "report", "seq": self.seq, "report": self.report.to_wire()}
 
 
 class ProgressLine(NamedTuple):
-    """How far ranks of a worker are; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how far ranks of a worker are; `more`: the worker's next line goes on with its other ranks."""
 
     attempt: int
     worker: int
@@ -87,12 +87,12 @@ class ProgressLine(NamedTuple):
     more: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "progress", **_ranks_to_wire(self)}
 
 
 class EvidenceLine(NamedTuple):
-    """How ranks of a worker stood in a stall; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how ranks stood in a stall; `more`: the worker's next line goes on with its other ranks."""
 
     attempt: int
     worker: int
@@ -101,15 +101,15 @@ class EvidenceLine(NamedTuple):
     more: bool = False
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "evidence", **_ranks_to_wire(self)}
 
 
 class Ping(NamedTuple):
-    """A sign of life, a line of a kind that a newer agent knows, or one that can't be this job's."""
+    """Ping is a sign of life, a line of a kind that a newer agent knows, or one that can't be this job's."""
 
     def to_wire(self) -> dict[str, Any]:
-        """The JSON object."""
+        """Returns the JSON object."""
         return {"type": "ping"}
 
 
@@ -118,9 +118,9 @@ RanksLine = TypeVar("RanksLine", ProgressLine, EvidenceLine)
 
 
 def parse_line(line: bytes, most_ranks: int = MAX_PROCESSES) -> StreamLine:
-    """One line. Raises ProtocolError with what is wrong.
+    """Parse one line. Raises ProtocolError with what is wrong.
 
-    `most_ranks`: as many as a worker of the job has. A line with more of them is passed over.
+    `most_ranks` is how many a worker of the job has. A line with more of them is passed over.
     """
     try:
         data = loads(line)
@@ -155,7 +155,7 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
 
 
 def split(line: RanksLine) -> list[RanksLine]:
-    """The same in lines of at most MAX_RANKS_IN_LINE ranks, in their order; one line where there are no ranks."""
+    """Returns the same in lines of at most MAX_RANKS_IN_LINE ranks in order; one line where there are no ranks."""
     ranks = sorted(line.ranks)
     pieces = [ranks[at : at + MAX_RANKS_IN_LINE] for at in range(0, len(ranks), MAX_RANKS_IN_LINE)] or [[]]
     last = len(pieces) - 1

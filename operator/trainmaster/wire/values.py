@@ -1,4 +1,4 @@
-"""Readers of JSON that others wrote: ranks, agents, annotations, statuses, anybody who may edit an object.
+"""These readers read JSON that others wrote: ranks, agents, annotations, statuses, whoever may edit an object.
 
 JSON of the right form can still hold what breaks a naive reader: `int(Infinity)`, `math.isfinite(10**400)` and
 `float(10**400)` raise OverflowError, `int("9" * 5000)` ValueError, `json.loads` of lists a thousand deep
@@ -23,7 +23,7 @@ MAX_TIME = 253_402_300_799.0
 
 
 def loads(text: str | bytes) -> Any:
-    """`json.loads`, but ValueError is all that it raises."""
+    """Does what `json.loads` does, but raises nothing but ValueError."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -31,44 +31,44 @@ def loads(text: str | bytes) -> Any:
 
 
 def is_whole(value: object, most: int = MAX_WHOLE) -> bool:
-    """Whether it is a whole number from 0 to below `most`; true and 1.0 are none."""
+    """Returns whether it is a whole number from 0 to below `most`; true and 1.0 are none."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < most
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a plausible number: finite, and within MAX_NUMBER of zero."""
+    """Returns whether it is a plausible number: finite, and within MAX_NUMBER of zero."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MAX_NUMBER <= value <= MAX_NUMBER
 
 
 def number(value: object) -> float | None:
-    """A plausible number, else None."""
+    """Returns a plausible number, else None."""
     return float(value) if isinstance(value, (int, float)) and is_number(value) else None
 
 
 def whole(value: object, most: int = MAX_WHOLE) -> int | None:
-    """A whole number from 0 to below `most`, else None."""
+    """Returns a whole number from 0 to below `most`, else None."""
     return value if isinstance(value, int) and is_whole(value, most) else None
 
 
 def decimal(value: object, most: int) -> int | None:
-    """A whole number below `most` that is written in ASCII digits, as labels and names have it, else None."""
+    """Returns a whole number below `most` that is written in ASCII digits, as labels and names have it, else None."""
     if not isinstance(value, str) or not value.isascii() or not value.isdecimal() or len(value) > 16:
         return None
     return whole(int(value), most)
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """An object, else an empty one."""
+    """Returns an object, else an empty one."""
     return value if isinstance(value, Mapping) else {}
 
 
 def mappings(value: object) -> Sequence[Mapping[str, Any]]:
-    """The objects in a list; whatever else stands in it is passed over."""
+    """Returns the objects in a list; whatever else stands in it is passed over."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
 def text(value: object, limit: int | None = 1_000, *, from_end: bool = False) -> str:
-    """The beginning (or the end) of a string as valid Unicode; empty for anything that isn't a string."""
+    """Returns the beginning (or the end) of a string as valid Unicode; empty for what isn't a string."""
     if not isinstance(value, str):
         return ""
     cut = value[-limit:] if from_end and limit is not None else value[:limit]
@@ -76,7 +76,7 @@ def text(value: object, limit: int | None = 1_000, *, from_end: bool = False) ->
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: short, on one line, and never an error of its own."""
+    """Returns a value as a message shows it: short, on one line, and never an error of its own."""
     if isinstance(value, str):
         return repr(text(value, 40))
     if isinstance(value, Mapping):
@@ -89,7 +89,7 @@ def shown(value: object) -> str:
 
 
 def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
-    """A field that is a whole number from 0 to below `most`. Raises ProtocolError."""
+    """Returns a field that is a whole number from 0 to below `most`. Raises ProtocolError."""
     found = whole(data.get(name), most)
     if found is None:
         limit = "" if most == MAX_WHOLE else f" and below {most}"
@@ -98,12 +98,12 @@ def whole_in(data: Mapping[str, Any], name: str, most: int = MAX_WHOLE) -> int:
 
 
 def optional_whole(data: Mapping[str, Any], name: str) -> int | None:
-    """The same, or None where it is null or missing. Raises ProtocolError."""
+    """Returns the same, or None where it is null or missing. Raises ProtocolError."""
     return None if data.get(name) is None else whole_in(data, name)
 
 
 def optional_number(data: Mapping[str, Any], name: str) -> float | None:
-    """A field that is a finite number, or None where it is null or missing. Raises ProtocolError."""
+    """Returns a field that is a finite number, or None where it is null or missing. Raises ProtocolError."""
     value = data.get(name)
     found = number(value)
     if found is None and value is not None:
@@ -112,7 +112,7 @@ def optional_number(data: Mapping[str, Any], name: str) -> float | None:
 
 
 def seconds_in(data: Mapping[str, Any], name: str, most: float) -> float:
-    """A field that is a number of seconds from 0 to `most`. Raises ProtocolError."""
+    """Returns a field that is a number of seconds from 0 to `most`. Raises ProtocolError."""
     found = number(data.get(name))
     if found is None or not 0 <= found <= most:
         raise ProtocolError(f"{name}: {shown(data.get(name))} is not a number of seconds from 0 to {most:g}")
@@ -120,7 +120,7 @@ def seconds_in(data: Mapping[str, Any], name: str, most: float) -> float:
 
 
 def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A field that is an object. Raises ProtocolError."""
+    """Returns a field that is an object. Raises ProtocolError."""
     value = data.get(name)
     if not isinstance(value, Mapping):
         raise ProtocolError(f"{name}: {shown(value)} is not an object")
@@ -128,5 +128,5 @@ def mapping_in(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def time_in(data: Mapping[str, Any], name: str) -> float:
-    """A field that is a time in seconds since the epoch, 0 where it is missing. Raises ProtocolError."""
+    """Returns a field that is a time in seconds since the epoch, 0 where it is missing. Raises ProtocolError."""
     return 0.0 if data.get(name) is None else seconds_in(data, name, MAX_TIME)

@@ -1,4 +1,4 @@
-"""Names of the custom resource, its phases and its reasons."""
+"""The custom resource, its phases and its reasons have these names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
 
 
 def is_bundled(image: str) -> bool:
-    """Whether an image is the bundled trainer, with any tag or digest: it has the agent and a default command."""
+    """Returns whether an image is the bundled trainer, of any tag or digest: it has the agent and a default command."""
     rest = image.removeprefix(BUNDLED_IMAGE)
     return rest != image and (rest == "" or rest[0] in ":@")
 

@@ -1,4 +1,4 @@
-"""How the pods are scheduled, what they mount, how far they are kept in, and what `podTemplate` adds to them."""
+"""The pods are scheduled, mount checkpoints, are kept in and extended (`podTemplate`) as these models say."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class PodTemplate(SpecModel):
 
     @property
     def grace_seconds(self) -> int | None:
-        """spec.terminationGracePeriodSeconds."""
+        """Returns spec.terminationGracePeriodSeconds."""
         return self._grace_seconds
 
 

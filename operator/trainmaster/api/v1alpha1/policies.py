@@ -1,4 +1,4 @@
-"""The spec's policies: how failures are answered (`failurePolicy`), and the job's life as a whole (`runPolicy`)."""
+"""The spec's policies answer failures (`failurePolicy`), and limit the job's life as a whole (`runPolicy`)."""
 
 from __future__ import annotations
 

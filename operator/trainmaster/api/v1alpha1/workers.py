@@ -1,4 +1,4 @@
-"""What each worker is made of in the spec: resources, accelerator, interconnect, groups of workers, and elasticity."""
+"""The spec's workers have resources, accelerators and an interconnect; they can be several groups, or elastic."""
 
 from __future__ import annotations
 
