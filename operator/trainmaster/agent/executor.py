@@ -20,9 +20,9 @@ from trainmaster.agent.assignment import AssignmentFile
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import Loop
-from trainmaster.agent.network.actions import Introduce, LeaveLeader
+from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.network.events import (
-    CONNECTION_EVENTS,
+    ConnectionEvent,
     MetricsRequested,
     NetworkEvent,
     Pushed,
@@ -81,7 +81,7 @@ class Executor:
         self._network = Network(self._loop, settings, self._events.append, _now())
 
     def run(self, terminated_already: bool) -> int:
-        """Run until it is told to stop or reports by exiting; returns the process's exit code.
+        """Run until SIGTERM or a report that is made by exiting; returns the process's exit code.
 
         `terminated_already`: SIGTERM came before there was a loop. Raises LaunchError where the port is taken.
         """
@@ -114,7 +114,7 @@ class Executor:
             self._take_in(self._events.popleft(), _now())
 
     def _take_in(self, event: QueuedEvent, now: Now) -> None:
-        if isinstance(event, CONNECTION_EVENTS):
+        if isinstance(event, ConnectionEvent):
             self._network.handle(event, now)
             self._receive(now)
         elif isinstance(event, Pushed):
@@ -305,9 +305,7 @@ class Executor:
             self._state = update(self._state, events.LeaderContactChanged(contact), now)
             self._carry_out(now)
         for message in self._network.deliveries():
-            if isinstance(message, Introduce):
-                self._events.append(events.LeaderJoined())
-            elif isinstance(message, Assigned):
+            if isinstance(message, Assigned):
                 try:
                     self._events.append(events.AssignmentReceived(self._authority.read(message.assignment)))
                 except ProtocolError as error:

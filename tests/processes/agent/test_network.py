@@ -17,12 +17,12 @@ import pytest
 from tests.signer import JOB_UID, TOKEN, environment
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network import follower, network
-from trainmaster.agent.network.actions import Introduce
 from trainmaster.agent.network.connection import Connection
 from trainmaster.agent.network.events import Upgraded
 from trainmaster.agent.network.http import UPGRADED
 from trainmaster.agent.network.lines import Pace, json_line
 from trainmaster.agent.network.network import MAX_FOLLOWER_PENDING_BYTES, Network
+from trainmaster.agent.planner.events import LeaderJoined
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.assignment import Assignment
@@ -60,7 +60,7 @@ class Alone:
         while self.queue:
             self.network.handle(self.queue.popleft(), self.now())
         for message in self.network.deliveries():
-            if isinstance(message, Introduce):
+            if isinstance(message, LeaderJoined):
                 self.network.introduce([Joined(JOB_UID, 1, "uid-1", 0)])
             else:
                 self.received.append(message)

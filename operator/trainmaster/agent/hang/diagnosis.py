@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Optional, Union
 
-from trainmaster.agent.hang.rank_states import classify, is_stopped, steps_of
+from trainmaster.agent.hang.rank_states import classify_stall, is_stopped, steps_of
 from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience
@@ -86,7 +86,7 @@ class Diagnosis:
         """
         question = self.question
         self.close()
-        found = classify(self._ranks)
+        found = classify_stall(self._ranks)
         if found is None or question is None:
             return None
         if found.patience:

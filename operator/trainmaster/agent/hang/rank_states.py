@@ -20,7 +20,7 @@ from trainmaster.wire.progress import RankProgress
 _WAITS = re.compile(
     r"torch/distributed/|_engine_run_backward|torch/cuda/(?:streams|__init__)\.py.*synchronize|in barrier\b"
 )
-MAX_FRAMES = 6
+NEWEST_FRAMES = 6
 
 
 class Classification(Value):
@@ -54,7 +54,7 @@ def steps_of(state: RankState) -> int:
     return -1 if state.step is None else state.step
 
 
-def classify(ranks: Mapping[int, RankState]) -> Optional[Classification]:
+def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
     """Returns which of all known ranks stopped first; None where no rank is over its limit.
 
     In order: a process that somebody has stopped; the fewest steps; the fewest collectives entered; one that waits for
@@ -92,7 +92,7 @@ def classify(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 def waits_in_collective(stacks: str) -> bool:
     """Whether the main thread stands in a collective, by its newest frames."""
     threads = threads_of(stacks)
-    return bool(threads and _WAITS.search("\n".join(threads[0].splitlines()[1 : MAX_FRAMES + 1])))
+    return bool(threads and _WAITS.search("\n".join(threads[0].splitlines()[1 : NEWEST_FRAMES + 1])))
 
 
 def _limit(settings: Settings, progress: RankProgress) -> tuple[float, str, bool]:

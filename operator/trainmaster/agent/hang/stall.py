@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Optional, Union
 
 from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
-from trainmaster.agent.hang.rank_states import classify, is_over
+from trainmaster.agent.hang.rank_states import classify_stall, is_over
 from trainmaster.agent.hang.stacks import shortened
 from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.planner.actions import SendToLeader
@@ -123,7 +123,7 @@ class Stall:
             self._left_leader = self._rejoining = True
             self.deadline = now + REJOIN_SECONDS
             return [LeaveLeader()]
-        found = classify(self._collected or {})
+        found = classify_stall(self._collected or {})
         if found is not None and found.patience:
             self._wait(found.patience, now)
         elif found is not None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Union
 
+from trainmaster.agent.planner.events import LeaderJoined
 from trainmaster.agent.value import Value
 from trainmaster.wire.joining import LeaderMessage
 
 OWN = 0
+Delivery = Union[LeaderMessage, LeaderJoined]
 
 
 class Send(Value):
@@ -20,8 +22,8 @@ class Send(Value):
     data: bytes
 
 
-class Publish(Value):
-    """Send these lines on the streams of operators."""
+class SendToStreams(Value):
+    """Send these lines to the operators that watch."""
 
     peers: tuple[int, ...]
     data: bytes
@@ -34,9 +36,9 @@ class Close(Value):
 
 
 class Deliver(Value):
-    """The leader's message to this agent's own worker."""
+    """Give the planner a message of the leader, or that one was joined."""
 
-    message: LeaderMessage
+    message: Delivery
 
 
 class Try(Value):
@@ -50,13 +52,9 @@ class CancelTry(Value):
     """Give up the try that is going on."""
 
 
-class Introduce(Value):
-    """Introduce this worker to the leader that was joined this moment: who it is, and what it has reported."""
-
-
 class LeaveLeader(Value):
     """Try to join another leader, because the present one doesn't answer in a stall."""
 
 
-LeaderAction = Union[Send, Publish, Close, Deliver]
-FollowerAction = Union[Send, Close, Deliver, Try, CancelTry, Introduce]
+LeaderAction = Union[Send, SendToStreams, Close, Deliver]
+FollowerAction = Union[Send, Close, Deliver, Try, CancelTry]

@@ -13,19 +13,23 @@ if TYPE_CHECKING:
     from trainmaster.agent.network.connection import Connection
 
 
-class Readable(Value):
+class ConnectionEvent(Value):
+    """Something has happened to a connection, or on it."""
+
+
+class Readable(ConnectionEvent):
     """Something has arrived on a connection."""
 
     peer: int
 
 
-class Closed(Value):
+class Closed(ConnectionEvent):
     """A connection has ended."""
 
     peer: int
 
 
-class Resolved(Value):
+class Resolved(ConnectionEvent):
     """A try's host has an address, or a problem (and then no family)."""
 
     number: int
@@ -34,19 +38,19 @@ class Resolved(Value):
     problem: str = ""
 
 
-class Connected(Value):
+class Connected(ConnectionEvent):
     """A try's connection stands, or has failed: the socket knows which."""
 
     number: int
 
 
-class TimedOut(Value):
+class TimedOut(ConnectionEvent):
     """A try has taken too long."""
 
     number: int
 
 
-class Upgraded(Value):
+class Upgraded(ConnectionEvent):
     """A connection belongs to the leader from now on: a follower's, with its first bytes, or an operator's stream."""
 
     connection: Connection
@@ -54,7 +58,7 @@ class Upgraded(Value):
     rest: bytes = b""
 
 
-class Acknowledged(Value):
+class Acknowledged(ConnectionEvent):
     """The operator has recorded all reports up to `seq`."""
 
     seq: int
@@ -77,7 +81,5 @@ class MetricsRequested(Value):
     """Somebody asks for the metrics: give their text to `Network.show_metrics`."""
 
 
-ConnectionEvent = Union[Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged]
-CONNECTION_EVENTS = (Readable, Closed, Resolved, Connected, TimedOut, Upgraded, Acknowledged)
 Request = Union[Pushed, StateRequested, MetricsRequested]
 NetworkEvent = Union[ConnectionEvent, Request]

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
-from trainmaster.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Introduce, Send, Try
+from trainmaster.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
 from trainmaster.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
 from trainmaster.agent.network.lines import json_line
+from trainmaster.agent.planner.events import LeaderJoined
 from trainmaster.agent.planner.state import MasterContact
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
@@ -162,7 +163,7 @@ class Follower:
         if now >= self._ping_at:
             self._ping_at = now + PING_SECONDS
             if self._peer is not None and now - self._received_at > SILENCE_SECONDS:
-                # A half-open connection: its machine went away without a word.
+                # A half-open connection: its machine has gone.
                 self._lose(now)
             self._send(Ping())
         if now >= self._retry_at:
@@ -212,7 +213,7 @@ class Follower:
         self._peer, self.leader, self._introduced = peer, worker, False
         self._received_at = now
         self._rounds = 0
-        self._actions.append(Introduce())
+        self._actions.append(Deliver(LeaderJoined()))
         if self._leader_place() > 0:
             self._retry_at = now + RETRY_SECONDS[-1]
 

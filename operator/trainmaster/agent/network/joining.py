@@ -17,7 +17,7 @@ from trainmaster.agent.value import Value
 from trainmaster.wire.names import TOKEN_HEADER
 
 LIMIT_SECONDS = 1.0
-MAX_ANSWER_BYTES = 4_096
+MAX_UPGRADE_BYTES = 4_096
 
 
 class Tried(Value):
@@ -74,7 +74,9 @@ class Joining:
             self._connection.close()
 
     def handle(self, event: Union[Resolved, Connected, TimedOut]) -> Optional[Tried]:
-        """The next step."""
+        """The next step; one of an earlier try is passed over."""
+        if event.number != self.number:
+            return None
         if isinstance(event, Resolved):
             return self._resolved(event)
         if isinstance(event, Connected):
@@ -93,7 +95,7 @@ class Joining:
             return None
         self._answer += data
         answer, separator, rest = self._answer.partition(b"\r\n\r\n")
-        if not separator and len(answer) <= MAX_ANSWER_BYTES:
+        if not separator and len(answer) <= MAX_UPGRADE_BYTES:
             return None
         if not separator or not answer.startswith(b"HTTP/1.1 101"):
             # It answers, but not to us: it isn't an agent, or has no assignment or another token yet.

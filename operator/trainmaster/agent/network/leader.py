@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Optional
 
 from trainmaster.agent.hang.diagnosis import MAX_KEPT_EVIDENCE_BYTES, Diagnosis, Silent
-from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Publish, Send
+from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
 from trainmaster.agent.network.kept_lines import KeptLines
 from trainmaster.agent.network.lines import json_line
 from trainmaster.agent.network.workers import Worker, Workers
@@ -172,7 +172,7 @@ class Leader:
         ]
         self._streams.append(peer)
         kept = (*self._progress.all(), *self._evidence.all())
-        self._actions.append(Publish((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
+        self._actions.append(SendToStreams((peer,), b"".join([*(json_line(line.to_wire()) for line in lines), *kept])))
         self._announce(now.steady)
         return self._drain()
 
@@ -417,7 +417,7 @@ class Leader:
 
     def _publish_data(self, data: bytes) -> None:
         if self._streams:
-            self._actions.append(Publish(tuple(self._streams), data))
+            self._actions.append(SendToStreams(tuple(self._streams), data))
 
     def _drain(self) -> list[LeaderAction]:
         actions, self._actions = self._actions, []

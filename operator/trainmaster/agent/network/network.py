@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Optional, Union
+from typing import Optional
 
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.actions import (
     OWN,
     Close,
     Deliver,
+    Delivery,
     FollowerAction,
-    Introduce,
     LeaderAction,
-    Publish,
     Send,
+    SendToStreams,
     Try,
 )
 from trainmaster.agent.network.connection import Connection
-from trainmaster.agent.network.events import Acknowledged, Closed, ConnectionEvent, NetworkEvent, Readable, Upgraded
+from trainmaster.agent.network.events import (
+    Acknowledged,
+    Closed,
+    Connected,
+    ConnectionEvent,
+    NetworkEvent,
+    Readable,
+    Resolved,
+    TimedOut,
+    Upgraded,
+)
 from trainmaster.agent.network.follower import Follower
 from trainmaster.agent.network.http import chunk
 from trainmaster.agent.network.joining import Joining, Tried
@@ -35,7 +45,7 @@ from trainmaster.agent.settings import Settings
 from trainmaster.agent.value import Value
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
-from trainmaster.wire.joining import FollowerMessage, LeaderMessage
+from trainmaster.wire.joining import FollowerMessage
 from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster.wire.report import Report
 from trainmaster.wire.signing import job_token
@@ -74,7 +84,7 @@ class Network:
         self._leaders: dict[int, Peer] = {}
         """The connection to the leader, where another worker leads, and for a moment the one before."""
         self._joining: Optional[Joining] = None
-        self._deliveries: list[Union[LeaderMessage, Introduce]] = []
+        self._deliveries: list[Delivery] = []
 
     def open(self) -> None:
         """Listen on the agents' port, where there is one; raises LaunchError with a message where that fails."""
@@ -102,9 +112,8 @@ class Network:
         """Returns all workers that this agent's leader knows."""
         return self._leader.workers()
 
-    def deliveries(self) -> list[Union[LeaderMessage, Introduce]]:
-        """Returns what has come for the planner since the last call: messages of whoever leads, and that a new leader
-        was joined and expects an introduction."""
+    def deliveries(self) -> list[Delivery]:
+        """Returns what has come for the planner since the last call."""
         found, self._deliveries = self._deliveries, []
         return found
 
@@ -172,7 +181,7 @@ class Network:
             self._upgraded(event, now)
         elif isinstance(event, Acknowledged):
             self._lead(self._leader.acknowledge(event.seq))
-        elif self._joining is not None and self._joining.number == event.number:
+        elif self._joining is not None and isinstance(event, (Resolved, Connected, TimedOut)):
             self._tried(self._joining.handle(event), now)
 
     def _read(self, peer: int, now: Now) -> None:
@@ -260,7 +269,7 @@ class Network:
                 self._deliveries.append(action.message)
             elif isinstance(action, Close):
                 self._close(action.peer)
-            elif isinstance(action, Publish):
+            elif isinstance(action, SendToStreams):
                 data = chunk(action.data)
                 for number in action.peers:
                     self._streams[number].send(data)
@@ -272,8 +281,6 @@ class Network:
         for action in actions:
             if isinstance(action, Deliver):
                 self._deliveries.append(action.message)
-            elif isinstance(action, Introduce):
-                self._deliveries.append(action)
             elif isinstance(action, Close):
                 self._close(action.peer)
             elif isinstance(action, Send):

@@ -29,8 +29,8 @@ RANK_WRAPPER = (
 )
 
 
-class Launch(NamedTuple):
-    """A command line; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
+class CommandLine(NamedTuple):
+    """A launcher's; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
 
     arguments: tuple[str, ...]
     wraps_ranks: bool
@@ -41,17 +41,17 @@ def attempt_dir(settings: Settings, attempt: int) -> str:
     return os.path.join(settings.state_dir, f"attempt-{attempt}")
 
 
-def plan_launch(settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str]) -> Launch:
+def command_line(settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str]) -> CommandLine:
     """The command line of one worker's launcher; raises LaunchError for an empty command."""
     if not command or not command[0]:
         raise LaunchError("command not found: the command is empty; set spec.command")
     if settings.launcher == "exec" or starts_torchrun(command):
         # A command that starts torchrun itself gets what it needs by PET_*: two launchers must not be nested.
-        return Launch(tuple(command), False)
+        return CommandLine(tuple(command), False)
     folder = attempt_dir(settings, assignment.attempt)
     python = _python_of(command)
     torchrun = (python, "-m", "torch.distributed.run") if python else ("torchrun",)
-    return Launch(
+    return CommandLine(
         (
             *torchrun,
             f"--nnodes={len(assignment.workers)}",

@@ -97,15 +97,15 @@ class RunProcesses:
 
     def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> Launched:
         """Start the launcher. Raises LaunchError, or OSError where the state folder can't be written."""
-        plan = launcher.plan_launch(self._settings, self._assignment, self.node_rank, command)
+        line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
         environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
-        program = children.find_program(plan.arguments[0], environ)
+        program = children.find_program(line.arguments[0], environ)
         children.find_program(command[0], environ)
         os.makedirs(self._folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
-        self._wraps_ranks = plan.wraps_ranks
+        self._wraps_ranks = line.wraps_ranks
         self._environ = environ
-        if plan.wraps_ranks:
+        if line.wraps_ranks:
             self._open_rank_pipes()
             name, prefix = "launcher", f"[worker {self._settings.worker}]: "
         else:
@@ -115,7 +115,7 @@ class RunProcesses:
         self._pump(f"{name}.out", out_read, prefix, self._stdout)
         self._pump(f"{name}.err", err_read, prefix, self._stderr)
         try:
-            self._launcher_pid = children.spawn(program, plan.arguments, environ, {1: out_write, 2: err_write})
+            self._launcher_pid = children.spawn(program, line.arguments, environ, {1: out_write, 2: err_write})
         except LaunchError:
             self._close()
             raise
@@ -123,9 +123,9 @@ class RunProcesses:
             os.close(out_write)
             os.close(err_write)
         self.started_at = time.monotonic()
-        if not plan.wraps_ranks:
+        if not line.wraps_ranks:
             self.pids[0] = self._launcher_pid
-        return Launched(self._launcher_pid, plan.wraps_ranks, self.first_rank())
+        return Launched(self._launcher_pid, line.wraps_ranks, self.first_rank())
 
     def process_ended(self, pid: int, ending: Ending | None) -> None:
         """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""

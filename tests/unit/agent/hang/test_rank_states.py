@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.signer import environment
-from trainmaster.agent.hang.rank_states import classify, is_over, observe_rank, waits_in_collective
+from trainmaster.agent.hang.rank_states import classify_stall, is_over, observe_rank, waits_in_collective
 from trainmaster.agent.settings import read_settings
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.progress import RankProgress
@@ -38,7 +38,7 @@ SETTINGS = read_settings(
 def test_a_stall_has_the_limit_of_what_the_rank_is_at(progress: RankProgress | None, silent: float, over: bool) -> None:
     late = observe_rank(SETTINGS, progress, silent)
     assert is_over(late) is over
-    found = classify({0: observe_rank(SETTINGS, RankProgress(step=3), 0.0), 1: late})
+    found = classify_stall({0: observe_rank(SETTINGS, RankProgress(step=3), 0.0), 1: late})
     assert (found is not None and found.rank == 1) is over
 
 
@@ -67,7 +67,7 @@ def at(silent: float = 20.0, **fields: Any) -> RankState:
 def test_of_all_ranks_the_one_that_stopped_first_is_named(ranks: list[RankState], named: int, why: str) -> None:
     numbered = dict(enumerate(ranks))
     for order in (numbered, dict(reversed(numbered.items()))):
-        found = classify(order)
+        found = classify_stall(order)
         assert found is not None
         assert (found.rank, found.patience) == (named, 0.0)
         assert why in found.message
@@ -75,17 +75,17 @@ def test_of_all_ranks_the_one_that_stopped_first_is_named(ranks: list[RankState]
 
 def test_nobody_hangs_while_a_rank_is_at_something_long() -> None:
     saving = at(15.0, limit_seconds=60.0, patient=True, section="checkpoint")
-    found = classify({0: at(), 1: saving, 2: at()})
+    found = classify_stall({0: at(), 1: saving, 2: at()})
     assert found is not None and found.patience == 45.0
     compiling = RankState(silent_seconds=100.0, limit_seconds=1_800.0, patient=True)
-    found = classify({0: at(step=1), 1: compiling})
+    found = classify_stall({0: at(step=1), 1: compiling})
     assert found is not None and found.patience == 1_700.0
     for ranks in (
         [at(), saving._replace(silent_seconds=61.0)],
         [at(), saving._replace(step=8)],
         [at(state="T"), saving],
     ):
-        found = classify(dict(enumerate(ranks)))
+        found = classify_stall(dict(enumerate(ranks)))
         assert found is not None and not found.patience, ranks
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from tests.signer import JOB_UID
-from trainmaster.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Introduce, Send, Try
+from trainmaster.agent.network.actions import CancelTry, Close, Deliver, FollowerAction, Send, Try
 from trainmaster.agent.network.follower import HURRIED_RETRY_SECONDS, RETRY_SECONDS, Follower
 from trainmaster.agent.network.leader import PING_SECONDS, SILENCE_SECONDS
+from trainmaster.agent.planner.events import LeaderJoined
 from trainmaster.agent.planner.state import MasterContact
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Ack, Stalled
@@ -78,11 +79,11 @@ def test_the_first_host_that_answers_is_the_leader() -> None:
     assert tried(way.assign(assignment())) == ["job-0"]
     assert tried(way.answer("job-0", "refused")) == ["job-1"]
     assert way.follower.leader is None and way.follower.master == MasterContact(False, True, "refused")
-    assert way.answer("job-1") == [Introduce()]
+    assert way.answer("job-1") == [Deliver(LeaderJoined())]
     assert way.follower.leader == 1
     assert tried(way.tick(1.0)) == ["job-0"], "the earlier ones are tried again every second"
     assert tried(way.answer("job-0", "refused")) == [] and tried(way.tick(1.0)) == ["job-0"]
-    assert way.answer("job-0") == [Close(1), Introduce()]
+    assert way.answer("job-0") == [Close(1), Deliver(LeaderJoined())]
     assert way.follower.leader == 0 and way.follower.master.reached
     assert not tried(way.tick(4.0)), "there is no earlier one"
 
@@ -153,7 +154,7 @@ def test_a_connection_that_ends_is_joined_again() -> None:
     way.assign(assignment())
     way.answer("job-0")
     assert tried(way.see(way.follower.closed(1, 1.0))) == ["job-0"]
-    assert way.answer("job-0") == [Introduce()]
+    assert way.answer("job-0") == [Deliver(LeaderJoined())]
     assert way.follower.closed(1, 2.0) == [], "it is another one by now"
 
 
@@ -191,7 +192,7 @@ def test_tries_that_were_given_up_lead_nowhere() -> None:
     number = way.numbers["job-0"]
     assert CancelTry() in way.assign(assignment(4, workers=(1, 2)))
     assert way.follower.tried(number, 9, True, "", 0.0) == [Close(9)]
-    assert way.answer("job-1") == [Introduce()] and way.follower.leader == 1
+    assert way.answer("job-1") == [Deliver(LeaderJoined())] and way.follower.leader == 1
 
 
 def test_a_leader_whose_worker_has_a_new_pod_is_left_for_that_pod() -> None:

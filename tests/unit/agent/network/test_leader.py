@@ -10,7 +10,7 @@ import pytest
 from tests.signer import JOB_UID
 from trainmaster.agent.hang.diagnosis import ANSWER_SECONDS
 from trainmaster.agent.network import leader
-from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Publish, Send
+from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
 from trainmaster.agent.network.kept_lines import MAX_PARTS, KeptLines
 from trainmaster.agent.network.leader import Leader
 from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS
@@ -83,7 +83,7 @@ def lines(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data.splitlines()]
 
 
-def sent(actions: list[LeaderAction], kind: type[Send] | type[Publish] = Send) -> dict[str, tuple[int, ...]]:
+def sent(actions: list[LeaderAction], kind: type[Send] | type[SendToStreams] = Send) -> dict[str, tuple[int, ...]]:
     """To which peers each type of line went."""
     return {line["type"]: action.peers for action in actions if isinstance(action, kind) for line in lines(action.data)}
 
@@ -202,10 +202,10 @@ def test_a_follower_speaks_for_itself_only() -> None:
     table.join(1)
     table.leader.watch(STREAM, at(0))
     assert table.say(10, Reported(failed(2)).to_wire()) == []
-    (published,) = [action for action in table.report(1, "Running", uid="zero") if isinstance(action, Publish)]
+    (published,) = [action for action in table.report(1, "Running", uid="zero") if isinstance(action, SendToStreams)]
     assert lines(published.data)[0]["report"]["uid"] == "uid-1"
     progress = ProgressLine(3, 2, {5: RankProgress(step=7)}, 5.0)
-    (published,) = [action for action in table.say(10, progress.to_wire()) if isinstance(action, Publish)]
+    (published,) = [action for action in table.say(10, progress.to_wire()) if isinstance(action, SendToStreams)]
     assert lines(published.data)[0]["worker"] == 1
 
 
@@ -242,7 +242,7 @@ def test_of_a_workers_attempts_the_last_ones_are_kept() -> None:
 
 def stream_of(table: Table) -> list[dict[str, Any]]:
     """What an operator that begins to watch is sent."""
-    (published,) = [action for action in table.leader.watch(STREAM, at(table.now)) if isinstance(action, Publish)]
+    (published,) = [action for action in table.leader.watch(STREAM, at(table.now)) if isinstance(action, SendToStreams)]
     table.leader.unwatch(STREAM, at(table.now))
     assert published.peers == (STREAM,)
     return lines(published.data)
@@ -252,7 +252,7 @@ def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
     table = Table(workers=400)
     for worker in range(1, 400):
         table.join(worker, uid="0123456789abcdef-0123456789abcdef-0123")
-    (published,) = [action for action in table.leader.watch(STREAM, at(0)) if isinstance(action, Publish)]
+    (published,) = [action for action in table.leader.watch(STREAM, at(0)) if isinstance(action, SendToStreams)]
     assert all(len(line) < MAX_LINE_BYTES for line in published.data.splitlines())
     hello, *rest = lines(published.data)
     shown = [row["worker"] for row in hello["workers"]] + [line["worker"] for line in rest]
@@ -263,7 +263,7 @@ def test_a_ninth_stream_takes_the_place_of_the_oldest() -> None:
     table = Table()
     opened = [table.leader.watch(peer, at(0)) for peer in range(200, 200 + leader.MAX_STREAMS + 1)]
     assert closed(opened[-1]) == [200]
-    assert sent(table.report(0, "Running"), Publish) == {"report": tuple(range(201, 209))}
+    assert sent(table.report(0, "Running"), SendToStreams) == {"report": tuple(range(201, 209))}
 
 
 def test_an_operator_counts_as_watching_from_the_start_and_for_a_blip() -> None:
@@ -384,4 +384,4 @@ def test_a_time_that_is_none_is_passed_on_to_nobody(moment: str) -> None:
     table.leader.watch(STREAM, at(0))
     line = '{"type":"progress","attempt":3,"worker":1,"ranks":{"1":{"step":1}},"at":%s}'
     assert table.say(10, json.loads(line % moment)) == []
-    assert sent(table.say(10, json.loads(line % "5.0")), Publish) == {"progress": (STREAM,)}
+    assert sent(table.say(10, json.loads(line % "5.0")), SendToStreams) == {"progress": (STREAM,)}

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.signer import JOB_UID
-from trainmaster.agent.network.actions import Close, LeaderAction, Publish, Send
+from trainmaster.agent.network.actions import Close, LeaderAction, Send, SendToStreams
 from trainmaster.agent.network.leader import KEPT_ATTEMPTS, MAX_STREAMS
 from trainmaster.wire.joining import Reported, Stalled
 from trainmaster.wire.progress import RankProgress
@@ -124,7 +124,7 @@ class History:
         for action in actions:
             if isinstance(action, Send):
                 assert action.peers and set(action.peers) <= self.peers.keys()
-            elif isinstance(action, Publish):
+            elif isinstance(action, SendToStreams):
                 assert action.peers and set(action.peers) <= set(self.streams)
                 if ALL_ALONG in action.peers:
                     self.shown.update(facts(lines(action.data)))
@@ -138,7 +138,7 @@ class History:
         (published,) = [
             action
             for action in self.table.leader.watch(self.count, at(self.table.now))
-            if isinstance(action, Publish) and action.peers == (self.count,)
+            if isinstance(action, SendToStreams) and action.peers == (self.count,)
         ]
         fresh = facts(lines(published.data))
         if ALL_ALONG in self.streams:

@@ -18,8 +18,8 @@ def settings(**environ: str) -> Settings:
     return read_settings({**trusted(), "TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", **environ})
 
 
-def plan(*command: str, **environ: str) -> launcher.Launch:
-    return launcher.plan_launch(settings(**environ), Assignment.parse(GOOD), 1, command)
+def plan(*command: str, **environ: str) -> launcher.CommandLine:
+    return launcher.command_line(settings(**environ), Assignment.parse(GOOD), 1, command)
 
 
 def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:
