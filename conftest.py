@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.fast_set"]
+pytest_plugins = ["tests.fast_set", "trainmaster_local.testing.clusters"]
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("steady", STEADY)

@@ -55,7 +55,6 @@ def nothing_is_left(folder: Path) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.cluster
 @pytest.mark.torch
 @pytest.mark.timeout(600)
 def test_the_demo_trains_to_the_promised_accuracy_and_leaves_nothing_running(tmp_path: Path) -> None:
@@ -74,7 +73,6 @@ def test_the_demo_trains_to_the_promised_accuracy_and_leaves_nothing_running(tmp
     nothing_is_left(folder)
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("wanted", [signal.SIGINT, signal.SIGTERM], ids=lambda wanted: wanted.name)
 def test_the_demo_stops_everything_when_it_is_interrupted(tmp_path: Path, wanted: signal.Signals) -> None:

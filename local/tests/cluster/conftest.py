@@ -1,63 +1,18 @@
-"""A cluster for tests: the embedded one, a real API server, or any cluster.
-
-`cluster` gives each test a namespace of its own in a cluster that the whole session shares:
-
-- by default the embedded local cluster, on a thread of this process (`cluster.embedded` reaches faults and nodes);
-- with KUBEBUILDER_ASSETS the kube-apiserver and etcd in that folder: no controllers and no nodes, so tests that need
-  pods to run are skipped there;
-- with TRAINMASTER_TEST_KUBECONFIG the cluster of that kubeconfig's current context (kind, in the workflow file).
-"""
+"""The cluster of these tests: the embedded one, a real API server, or any cluster (docs/local-cluster.md)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
-from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster
-
-# A twentieth of Kubernetes' back-off: 10 s become 0.5 s, in the same order and with the same messages.
-BACKOFF_SCALE = 0.05
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything below this folder needs a cluster."""
-    for item in items:
-        if Path(item.fspath).is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.cluster)
+from trainmaster_local.testing.clusters import SharedCluster, open_cluster, suite_config
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedCluster]:
     """The session's cluster."""
-    folder = tmp_path_factory.mktemp("cluster")
-    kubeconfig, assets = os.environ.get("TRAINMASTER_TEST_KUBECONFIG"), os.environ.get("KUBEBUILDER_ASSETS")
-    config = ClusterConfig(
-        state_dir=folder,
-        nodes=(NodeConfig(cpu="64", memory="64Gi", pods=1000, resources={"nvidia.com/gpu": 8}),),
-        kubelet=KubeletTimings(backoff_scale=BACKOFF_SCALE),
-        node_timings=NodeTimings(
-            lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
-        ),
-    )
-    with open_cluster(
-        config, kubeconfig=Path(kubeconfig) if kubeconfig else None, assets=Path(assets) if assets else None
-    ) as opened:
+    config = suite_config(tmp_path_factory.mktemp("cluster"))
+    with open_cluster(config, os.environ.get("TRAINMASTER_TEST_KUBECONFIG")) as opened:
         yield opened
-
-
-@pytest.fixture
-def cluster(shared_cluster: SharedCluster) -> Iterator[Cluster]:
-    """The shared cluster, in a namespace of the test's own."""
-    with new_namespace(shared_cluster) as made:
-        yield made
-
-
-@pytest.fixture
-def pods_run(shared_cluster: SharedCluster) -> None:
-    """For tests whose pods have to run."""
-    if not shared_cluster.runs_pods:
-        pytest.skip("a kube-apiserver alone runs no pods")

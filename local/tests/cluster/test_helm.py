@@ -16,7 +16,7 @@ from helm_python.errors import HelmError, HelmNotFoundError
 
 from trainmaster_local.testing.clusters import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("pods_run")]
+pytestmark = pytest.mark.usefixtures("pods_run")
 
 CHART = Path(__file__).parents[1] / "data" / "charts" / "echo"
 

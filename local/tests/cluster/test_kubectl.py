@@ -17,8 +17,6 @@ import yaml
 from local.tests.cluster.kubectls import NEW, OLD, Kubectl, program
 from trainmaster_local.testing.clusters import Cluster
 
-pytestmark = pytest.mark.cluster
-
 DEFINITION = Path(__file__).parents[1] / "data" / "kubectl" / "gauges.yaml"
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1", "b": "2"}}
 

@@ -12,7 +12,7 @@ import pytest
 from local.tests.cluster.kubectls import NEW, OLD, Kubectl, program
 from trainmaster_local.testing.clusters import Cluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("pods_run")]
+pytestmark = pytest.mark.usefixtures("pods_run")
 
 IMAGE = "python:3.12"
 COUNTING = "import time\nfor n in range(3): print('line', n, flush=True)\ntime.sleep(600)"

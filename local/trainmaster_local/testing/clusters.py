@@ -1,9 +1,13 @@
-"""Clusters for pytest: the embedded one, a kube-apiserver alone, or any that a kubeconfig names, and kubectl on them.
+"""This plug-in of pytest gives each test a namespace in a cluster that its suite shares, and kubectl on it.
 
-    with open_cluster(ClusterConfig(state_dir=folder)) as shared, new_namespace(shared) as cluster:
-        cluster.kubectl("get", "pods")
+A suite loads it (`pytest_plugins = ["trainmaster_local.testing.clusters"]`) and opens its cluster in a fixture of the
+session, `shared_cluster`:
 
-A suite makes fixtures of the two; what only some of the clusters can show is skipped with its reason.
+    with open_cluster(suite_config(folder)) as opened:
+        yield opened
+
+Its tests then ask for `cluster`, a namespace of their own. What only some of the clusters can show is skipped with its
+reason.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainmaster_local.config import ClusterConfig
+from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.embedded import ThreadedCluster
 from trainmaster_local.testing.apiserver_binaries import ApiServerBinaries
 
@@ -181,16 +185,36 @@ def given_cluster(path: Path, folder: Path) -> SharedCluster:
     return SharedCluster(path, cluster["server"], token, pem(cluster, "certificate-authority"), certificate=certificate)
 
 
+def suite_config(folder: Path) -> ClusterConfig:
+    """Returns the configuration of a suite's cluster: a large node, and timings that a test can wait for.
+
+    The back-off is a twentieth of Kubernetes': 10 s become 0.5 s, in the same order and with the same messages.
+    """
+    return ClusterConfig(
+        state_dir=folder,
+        nodes=(NodeConfig(cpu="64", memory="64Gi", pods=1000, resources={"nvidia.com/gpu": 8}),),
+        kubelet=KubeletTimings(backoff_scale=0.05),
+        node_timings=NodeTimings(
+            lease_seconds=0.5, monitor_grace_seconds=2.0, monitor_seconds=0.25, orphan_seconds=1.0
+        ),
+    )
+
+
 @contextmanager
-def open_cluster(
-    config: ClusterConfig, *, kubeconfig: Path | None = None, assets: Path | None = None
-) -> Iterator[SharedCluster]:
-    """Opens the cluster of a kubeconfig's current context, a kube-apiserver and etcd from a folder of assets, or, with
-    neither, starts an embedded one by `config`. Files go to the configuration's state folder."""
-    if kubeconfig is not None:
-        yield given_cluster(kubeconfig, config.state_dir)
-    elif assets is not None:
-        with ApiServerBinaries(assets, config.state_dir) as started:
+def open_cluster(config: ClusterConfig, kubeconfig: str | None = None) -> Iterator[SharedCluster]:
+    """Opens the cluster that a suite runs on; its files go to the configuration's state folder.
+
+    - With `kubeconfig` it is the cluster of that file's current context.
+    - With KUBEBUILDER_ASSETS it is the kube-apiserver and etcd in that folder: no controllers and no nodes, so tests
+      that need pods to run are skipped there.
+    - By default it is an embedded one by `config`, on a thread of this process; `Cluster.embedded` reaches its faults
+      and nodes.
+    """
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    if kubeconfig:
+        yield given_cluster(Path(kubeconfig), config.state_dir)
+    elif assets:
+        with ApiServerBinaries(Path(assets), config.state_dir) as started:
             yield SharedCluster(started.kubeconfig, started.server, started.token, started.authority, runs_pods=False)
     else:
         with ThreadedCluster(config) as threaded:
@@ -214,3 +238,17 @@ def new_namespace(shared: SharedCluster) -> Iterator[Cluster]:
         if shared.embedded is not None:
             shared.embedded.cluster.faults.clear()
         made.kubectl("delete", "namespace", made.namespace, "--wait=false")
+
+
+@pytest.fixture
+def cluster(shared_cluster: SharedCluster) -> Iterator[Cluster]:
+    """The suite's cluster, in a namespace of the test's own."""
+    with new_namespace(shared_cluster) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def pods_run(shared_cluster: SharedCluster) -> None:
+    """Skips tests whose pods have to run where no pod does."""
+    if not shared_cluster.runs_pods:
+        pytest.skip("a kube-apiserver alone runs no pods")

@@ -1,7 +1,7 @@
 """The cluster that the conformance cases run against.
 
 By default an embedded one without nodes, as the recording's was; with KUBEBUILDER_ASSETS or TRAINMASTER_TEST_KUBECONFIG
-the session's shared cluster (see tests/cluster/conftest.py).
+the session's shared cluster (`trainmaster_local.testing.clusters.open_cluster`).
 """
 
 from __future__ import annotations

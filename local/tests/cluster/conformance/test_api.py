@@ -13,7 +13,7 @@ import pytest_asyncio
 from local.tests.cluster.conformance.cluster_under_test import skip_unless_recorded, target
 from local.tests.cluster.conformance.replay import Case, Replay, compare, load
 
-pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CASES = load()
 
