@@ -28,7 +28,7 @@ from trainloop.tasks import build_task
 
 
 def batch_sizes(document: dict[str, Any], ranks: int) -> dict[str, Any]:
-    """`ds_config.json` for this number of ranks: the global batch stays, micro-batch and accumulation follow.
+    """Returns `ds_config.json` for this number of ranks: the global batch stays, micro-batch and accumulation follow.
 
     DeepSpeed requires train_batch_size = micro-batch x accumulation x ranks, and a file written for eight ranks fails
     with three. Raises ConfigError when the batch can't be shared out evenly, which DeepSpeed needs.
@@ -45,7 +45,7 @@ def batch_sizes(document: dict[str, Any], ranks: int) -> dict[str, Any]:
 
 
 def train(config: Config, document: dict[str, Any], double: bool = False) -> torch.nn.Module:
-    """Train with DeepSpeed; the model, whole on every rank with ZeRO stages 0 to 2."""
+    """Train with DeepSpeed; returns the model, whole on every rank with ZeRO stages 0 to 2."""
     import deepspeed
 
     rank, size, local_rank, local_size = environment()
@@ -85,7 +85,7 @@ def train(config: Config, document: dict[str, Any], double: bool = False) -> tor
 
 
 def main() -> int:
-    """The command line."""
+    """Train as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="trainloop's YAML: task, seed, length")
     parser.add_argument("--deepspeed", type=Path, required=True, help="ds_config.json")

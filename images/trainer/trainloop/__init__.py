@@ -1,4 +1,4 @@
-"""A complete training loop for distributed PyTorch. docs/training.md explains it; this is the order to read it in.
+"""This is a complete training loop for distributed PyTorch. docs/training.md explains it; read it in this order.
 
 1. `trainer` is the algorithm: `Trainer.run` and `train_step`; `__main__`, `run` and `config` lead to it.
 2. `distributed`: the group of ranks, its collectives, and its checks (preflight, watchdog: which rank hangs).

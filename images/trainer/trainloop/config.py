@@ -39,7 +39,7 @@ from trainloop.tasks import TaskSettings
 
 
 class Config(Settings):
-    """The settings of a training run."""
+    """This document has all settings of a training run."""
 
     task: TaskSettings = section(TaskSettings)
     epochs: float | None = Field(None, gt=0, description="Passes over the data; exactly one of epochs and steps.")

@@ -1,4 +1,4 @@
-"""The data order: which samples each rank trains on doesn't depend on how many ranks there are.
+"""The data order says which samples make a step; it doesn't depend on how many ranks there are.
 
 An epoch's order is `permutation(seed, epoch)`. The position, which is in the checkpoint, is how many samples are done
 since the run's beginning, so `position // length` is the epoch. A step takes the next `batch` samples (the last of an
@@ -26,7 +26,7 @@ Batch = Mapping[str, torch.Tensor]
 
 
 class SizedDataset(Protocol):
-    """A map-style dataset; with worker processes it is sent to them, so it must be picklable."""
+    """A map-style dataset has a length and an index; it is sent to worker processes, so it must be picklable."""
 
     def __len__(self) -> int: ...
 

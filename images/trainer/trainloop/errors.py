@@ -1,4 +1,4 @@
-"""The errors that end a run with a sentence, and the exit code of each.
+"""These errors end a run with a sentence, each with its exit code.
 
 TrainingError            1    something that training can't go on from
 ├── ConfigError          2    the configuration can't be used; restarting doesn't help

@@ -45,7 +45,7 @@ class MetricsSettings(Settings):
 
 @dataclass(frozen=True)
 class StepNumbers:
-    """One step's numbers on this rank: loss and norm are tensors on the device, seconds is its own duration."""
+    """Holds one step's numbers on this rank: loss and norm are tensors on the device, seconds is its own duration."""
 
     loss: torch.Tensor
     norm: torch.Tensor
@@ -58,7 +58,7 @@ class StepNumbers:
 
 
 class Window:
-    """The steps since the last line."""
+    """Collects the steps since the last line."""
 
     def __init__(self) -> None:
         self.began = time.perf_counter()

@@ -102,7 +102,7 @@ def _loss(axis: Any, lines: Lines, alone: Lines) -> None:
 
 
 def _results(axis: Any, lines: Lines, alone: Lines) -> None:
-    """Returns results that are shares (accuracy, F1) together; where there are none, the first of the others."""
+    """Draws results that are shares (accuracy, F1) together; where there are none, the first of the others."""
     newest = next((line for line in reversed(lines) if line["kind"] == "evaluation"), {})
     names = [name for name in newest if name not in ("kind", "attempt", "time", "step", "loss")]
     shares = [name for name in names if all(0 <= value <= 1 for value in curve(lines, "evaluation", name)[1])]

@@ -208,8 +208,8 @@ class Trainer:
         micro_size = max(len(next(iter(batch.values()))) for batch in fetched.batches)
         self.exchange.begin(self.state.step)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
-        looking = recording(self.replica.model) if first else nullcontext(set[str]())
-        with explaining_out_of_memory(self.world.device, micro_size), looking as reached:
+        recorder = recording(self.replica.model) if first else nullcontext(set[str]())
+        with explaining_out_of_memory(self.world.device, micro_size), recorder as reached:
             loss = self._passes(fetched, count)
         self.exchange.end()
         if first:
@@ -270,11 +270,11 @@ class Trainer:
     def _roll_back(self) -> None:
         """Restore the newest checkpoint and go on with the data after this step; what lies between is passed over."""
         odd = f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}"
-        look = "look at the data and at optimizer.lr"
+        advice = "look at the data and at optimizer.lr"
         if self.checkpoints is None or not self._saved:
-            raise Diverged(f"{odd} and there is no checkpoint to go back to: {look}")
+            raise Diverged(f"{odd} and there is no checkpoint to go back to: {advice}")
         if self.detector.rollbacks >= self.config.anomaly.rollbacks:
-            raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {look}")
+            raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {advice}")
         before, rollbacks = self.state, self.detector.rollbacks + 1
         for checkpoint, _ in snapshots.restored(self, until=before.step):
             self.checkpoints.delete_after(checkpoint, until=before.step)

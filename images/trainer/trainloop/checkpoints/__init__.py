@@ -1,4 +1,4 @@
-"""Checkpoints, from the files to the run; read in this order.
+"""This package saves and loads checkpoints, from the files to the run; read it in this order.
 
 1. `verification`: the manifest, its hashes, and the loss that a loaded model must compute again.
 2. `storage`: a checkpoint is a directory that is renamed when it is complete; which ones are deleted.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """A run's position in a few numbers."""
+    """Holds a run's position in a few numbers."""
 
     step: int = 0  # global batches done
     updates: int = 0  # of which the optimizer made a step
@@ -121,8 +121,8 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
 
 
 def resume(trainer: Trainer) -> bool:
-    """Go on from the newest checkpoint that verifies and computes the loss that it was saved with; whether there was
-    one.
+    """Go on from the newest checkpoint that verifies and computes the loss that it was saved with; returns whether
+    there was one.
 
     Raises ConfigError when there are checkpoints and none of them can be used: starting anew would be a surprise.
     """

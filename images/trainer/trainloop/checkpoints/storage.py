@@ -28,7 +28,7 @@ _PARTIAL = ".saving-"
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A complete checkpoint in `directory`; ordered by step, then version."""
+    """A complete checkpoint lies in `directory`; checkpoints are ordered by step, then version."""
 
     step: int
     version: int

@@ -1,4 +1,4 @@
-"""A checkpoint's verification: its manifest's hashes, then the loss that it was saved with.
+"""A checkpoint is verified by its manifest's hashes, then by the loss that it was saved with.
 
 The manifest names every file of a checkpoint with its size and SHA-256, and has a SHA-256 of its own. It is written
 after all other files. Before a checkpoint is loaded every byte is compared with it (`verify`), and after it was loaded

@@ -1,4 +1,4 @@
-"""The group of ranks; read in this order.
+"""This package makes ranks a group; read it in this order.
 
 1. `world`: a rank's place, its device and backend, the few collectives, and joining and leaving the group.
 2. `serialization`: the bytes that ranks send each other, without pickle.

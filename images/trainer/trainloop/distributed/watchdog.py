@@ -41,7 +41,7 @@ class WatchdogSettings(Settings):
 
 @dataclass(frozen=True)
 class Activity:
-    """What a rank is doing, and since when; `waits` is true where it may be waiting for other ranks."""
+    """An activity is what a rank is doing, and since when; `waits` is true where it may be waiting for other ranks."""
 
     what: str
     step: int
@@ -51,7 +51,7 @@ class Activity:
 
 
 class Watchdog:
-    """A thread that observes what this rank is doing; it costs nothing while the steps go on."""
+    """Observes in a thread what this rank is doing; it costs nothing while the steps go on."""
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()

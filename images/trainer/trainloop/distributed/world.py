@@ -1,4 +1,4 @@
-"""The group of ranks: this rank's place in it, device and backend, and the few collectives that others build on.
+"""A rank has its place in the group, a device and a backend, and the few collectives that all else builds on.
 
 Ranks come from the environment that torchrun, the Trainmaster agent, or nothing (one process) sets. `World`'s
 collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
@@ -50,7 +50,7 @@ PreflightCheck = Callable[[Store, int, int], None]
 
 @dataclass(frozen=True)
 class World:
-    """A rank's place in the group. `size` 1 means no process group: every collective is then the identity."""
+    """Holds a rank's place in the group. `size` 1 means no process group: every collective is then the identity."""
 
     rank: int
     size: int

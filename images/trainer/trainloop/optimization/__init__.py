@@ -1,4 +1,4 @@
-"""What makes a step; read in this order.
+"""This package makes a step of gradients; read it in this order.
 
 1. `optimizer`: the algorithm, its parameter groups, and clipping.
 2. `schedule`: the learning rate of each update.

@@ -1,4 +1,4 @@
-"""The optimizer, and clipping by the global norm.
+"""The optimizer steps on gradients that were clipped by their global norm.
 
 The order in a step is: all gradients are there (accumulated and reduced), unscale, clip, check, step. Clipping after
 the step, as some recipes have it, does nothing.
@@ -31,7 +31,7 @@ class OptimizerSettings(Settings):
     max_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this global L2 norm; null never.")
 
 
-#: Class, and the settings that it takes.
+#: The classes, each with the names of the settings that are its arguments.
 _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
     "adamw": (torch.optim.AdamW, {"lr", "betas", "eps"}),
     "adam": (torch.optim.Adam, {"lr", "betas", "eps"}),

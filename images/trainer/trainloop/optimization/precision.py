@@ -1,4 +1,4 @@
-"""Mixed precision: autocast around forward and loss, and the gradient scaler that fp16 needs.
+"""Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped by the scaler, and
 must then not advance the schedule: `step` returns which it was.

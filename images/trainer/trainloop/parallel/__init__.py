@@ -1,4 +1,4 @@
-"""The model over the ranks; read in this order.
+"""This package spreads the model over the ranks; read it in this order.
 
 1. `strategies`: one interface for DDP and local SGD; `sharded` has ZeRO-1 and FSDP2.
 2. `communication`: DDP's hook, which sends and measures; `compression`: gradients on fewer bits.

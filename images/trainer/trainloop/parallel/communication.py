@@ -30,7 +30,7 @@ class CommunicationSettings(Settings):
 
 @dataclass
 class StepTimes:
-    """One step's communication on this rank, in seconds and bytes."""
+    """Measures one step's communication on this rank, in seconds and bytes."""
 
     began: float = 0.0
     ready: float = 0.0  # when this rank's own gradients were
@@ -54,12 +54,12 @@ class GradientExchange:
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """A step's first forward begins."""
+        """Begin to measure: the step's first forward comes now."""
         self._step = step
         self.times = StepTimes(began=time.perf_counter())
 
     def end(self) -> None:
-        """The step's last backward has returned: all gradients are reduced."""
+        """End measuring: the step's last backward has returned, and all gradients are reduced."""
         now = time.perf_counter()
         self.times.ready = self.times.ready or now
         self.times.exposed = now - self.times.ready

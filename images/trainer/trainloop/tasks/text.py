@@ -28,7 +28,7 @@ BYTES = 256
 
 
 class TextOptions(Settings):
-    """Task `text`."""
+    """These options configure the task `text`."""
 
     path: str | None = Field(
         None, description="A text file, or a directory of .txt files; null is DATA_PATH, or Shakespeare's plays."
@@ -42,7 +42,7 @@ class TextOptions(Settings):
 
 
 class Windows:
-    """Windows of `context` + 1 tokens over a text, overlapping by one: each token is predicted once."""
+    """Cuts a text into windows of `context` + 1 tokens that overlap by one: each token is predicted once."""
 
     def __init__(self, tokens: np.ndarray[Any, Any], context: int) -> None:
         self._tokens, self._context = tokens, context
@@ -56,7 +56,7 @@ class Windows:
 
 
 class Block(nn.Module):
-    """Attention, then feed-forward, each behind a norm and around a residual."""
+    """Adds attention, then feed-forward, each of them behind a norm, to its input."""
 
     def __init__(self, options: TextOptions) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Block(nn.Module):
 
 
 class SmallGPT(nn.Module):
-    """Logits of the next token (samples x length x vocabulary) for tokens (samples x length)."""
+    """Computes logits of the next token (samples x length x vocabulary) from tokens (samples x length)."""
 
     def __init__(self, options: TextOptions, vocabulary: int = BYTES) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class SmallGPT(nn.Module):
 
 
 class LanguageTask:
-    """What language models have in common; a batch's loss is over its predicted tokens."""
+    """Has what tasks of language models share; a batch's loss is over its predicted tokens."""
 
     def __init__(self, tokens: np.ndarray[Any, Any], context: int, held_out: float) -> None:
         cut = len(tokens) - int(len(tokens) * held_out)
@@ -125,7 +125,7 @@ class LanguageTask:
         return {}
 
     def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Perplexity, bits a token, and for comparison what knowing only the tokens' frequencies would cost (in
+        """Returns perplexity, bits a token, and for comparison what knowing only the tokens' frequencies would cost (in
         nats).
         """
         loss = sums["loss"] / sums["count"]
@@ -133,7 +133,7 @@ class LanguageTask:
 
 
 class Text(LanguageTask):
-    """The task `text`."""
+    """This is the task `text`."""
 
     Options = TextOptions
 
@@ -148,15 +148,15 @@ class Text(LanguageTask):
 
 
 def unigram_entropy(tokens: np.ndarray[Any, Any]) -> float:
-    """Entropy of the tokens' frequencies in nats: the loss of a model that knows nothing of order."""
+    """Returns the entropy of the tokens' frequencies in nats: the loss of a model that knows nothing of order."""
     counts = np.bincount(tokens)
     shares = counts[counts > 0] / len(tokens)
     return float(-(shares * np.log(shares)).sum())
 
 
 def read_text(path: str | None) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The bytes of a file, or of all .txt files in a directory, in order of name. Raises ConfigError when there is
-    none.
+    """Returns the bytes of a file, or of all .txt files in a directory, in order of name. Raises ConfigError when there
+    is none.
     """
     place = Path(path or os.environ.get("DATA_PATH") or _shakespeare())
     files = sorted(place.glob("*.txt")) if place.is_dir() else [place]
