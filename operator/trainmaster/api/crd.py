@@ -50,7 +50,7 @@ COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Samples/s", "type": "number", "jsonPath": ".status.progress.samplesPerSecond", "priority": 1},
     {"name": "Goodput", "type": "number", "jsonPath": ".status.progress.goodput", "priority": 1},
-    # Of the attempt that failed last, also while the next one runs.
+    # The attempt that failed last has this reason, also while the next one runs.
     {"name": "Failure", "type": "string", "jsonPath": ".status.failures[0].reason", "priority": 1},
     # Where the job stands: what it waits for, or why it ended.
     {"name": "Reason", "type": "string", "jsonPath": _RUNNING + ".reason", "priority": 1},

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainmaster.api.values import show
 
-# By the last name of the path: no two lists of a pod with the same name have different keys.
+# Keys are by the last name of the path: no two lists of a pod with the same name have different keys.
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),
     "initContainers": ("name",),
@@ -111,7 +111,7 @@ class _KeyedList:
     def __init__(self, items: Sequence[Any], keys: tuple[str, ...]) -> None:
         self._keys = keys
         self._items: list[Any] = []
-        # By identity, a heap of places.
+        # Items have a heap of places, by identity.
         self._places: dict[Hashable, list[int]] = {}
         for item in items:
             self.append(item)

@@ -26,7 +26,7 @@ from trainmaster.api.values import DNS_LABEL_PATTERN, show
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
 
-# What the API server appends to generateName (apiserver/pkg/storage/names): the base is cut so that it fits.
+# The API server appends this to generateName (apiserver/pkg/storage/names): the base is cut so that it fits.
 _GENERATED_SUFFIX = "xxxxx"
 _GENERATED_BASE = 58
 _TOP_LEVEL = ("apiVersion", "kind", "metadata", "spec", "status")
@@ -38,7 +38,7 @@ class ParsedJob:
 
     # "" where the manifest doesn't say; kubectl's current namespace decides then.
     namespace: str
-    # With generateName, a name such as the API server will make.
+    # A job with generateName has a name here such as the API server will make.
     name: str
     spec: JobSpec
 

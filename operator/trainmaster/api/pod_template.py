@@ -64,7 +64,7 @@ _WORKER_FIELDS = {
 }
 _LISTS = ("containers", "initContainers", "volumes")
 _WORKER_LISTS = ("env", "ports", "volumeMounts")
-# Of a probe, of which it may have one.
+# A probe has one of these at most.
 _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 

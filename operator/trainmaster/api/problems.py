@@ -11,7 +11,7 @@ from typing import Any
 class Problem:
     """Problem is one thing that is wrong. `message` says why the value can't be and what to do."""
 
-    # As Kubernetes writes it: spec.workerGroups[1].name
+    # Kubernetes writes it so: spec.workerGroups[1].name
     field: str
     value: Any
     message: str

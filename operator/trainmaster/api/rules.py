@@ -107,7 +107,7 @@ class TransitionRule:
 
     field: str
     message: str
-    # Whether the field may be absent in a stored object.
+    # The field may be absent in a stored object.
     optional: bool
     # A condition in CEL under which the field may change after all.
     unless: str = ""

@@ -1,11 +1,11 @@
-"""The programs `trainmaster` and `kubectl-dtj`. Commands import what they need when they run, so `--help` is quick.
+"""`trainmaster` and `kubectl-dtj` are these modules. Commands import what they need when they run: `--help` is quick.
 
 | module | what is in it |
 |---|---|
 | `main` | `trainmaster`: its commands; read it first |
 | `operator`, `settings_options` | `trainmaster operator run`, its options made from the settings of `controller` |
 | `keys` | `trainmaster operator keys` |
-| `local`, `demo`, `local_images` | `trainmaster local` and `… demo`; what the embedded cluster is told of our images |
+| `local`, `demo`, `local_images` | `trainmaster local` and `… demo`; and the images that the embedded cluster has |
 | `manifests`, `documents` | `trainmaster validate` and `… render`: jobs in files; YAML with the place of every field |
 | `dtj`, `show`, `evidence` | `kubectl dtj status`, `logs`, `evidence`, `wait` …; how a job and its evidence are shown |
 | `completion` | tab completion of `kubectl dtj` |

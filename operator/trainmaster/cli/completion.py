@@ -1,4 +1,4 @@
-"""`kubectl_complete-dtj`: tab completion of `kubectl dtj`, which kubectl asks for by running this program.
+"""`kubectl_complete-dtj` is the program that kubectl runs for the tab completion of `kubectl dtj`.
 
 It gets the words after `kubectl dtj`, the last one being completed, and prints what Cobra's `__complete` does: a choice
 a line, its help behind a tab, and a last line with a directive.

@@ -1,4 +1,4 @@
-"""rich's console, made safe for texts of others: no markup, no emoji names, no control character but its own."""
+"""rich's console is made safe for texts of others: no markup, no emoji names, no control character but its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SafeConsole(Console):
         return super().render_str(printable(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yields the safe segments of anything that is printed, of its parts too."""
+        """Yields the safe segments of anything that is printed, also of what it contains."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -1,6 +1,6 @@
-"""`trainmaster demo`: from nothing to a trained model on this machine, shown as it happens.
+"""`trainmaster demo` trains a real model on this machine, and shows how it happens.
 
-Starts the embedded cluster and the operator as processes of its own, applies an example with plain kubectl, shows the
+It starts the embedded cluster and the operator as processes, applies an example with plain kubectl, shows the
 job until it has ended, copies what it made into a folder, and stops everything that it started, also on Ctrl-C.
 """
 
@@ -38,7 +38,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True)
 class Demo:
-    """One run: which example, and where everything goes."""
+    """Demo is one run: which example, and where everything goes."""
 
     example: Path
     folder: Path
@@ -46,13 +46,13 @@ class Demo:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the job's checkpoints go."""
+        """Returns the folder of the job's checkpoints."""
         return self.folder / "checkpoints"
 
     def run(self) -> bool:
-        """Run the example; whether it succeeded. Raises DemoError and the client's errors."""
+        """Runs the example, and returns whether it succeeded. Raises DemoError and the client's errors."""
         if not all(find_spec(name) for name in ("trainmaster_local", "trainloop")):
-            raise DemoError("the demo's parts aren't installed: pip install 'trainmaster[demo]'")
+            raise DemoError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
         from trainmaster.cli.local_images import CONFIGURE
         from trainmaster_local import cluster
 
@@ -81,7 +81,7 @@ class Demo:
             self._say("stopped", "operator and cluster; nothing is left running")
 
     def _prepare(self) -> tuple[str, Path]:
-        """The job's name, and the example with its checkpoints on this disk, where they outlive the job's pods."""
+        """Returns the job's name, and the example with its checkpoints on this disk, where they outlive its pods."""
         try:
             documents = [document.value for document in read_documents(str(self.example))]
         except UnreadableFile as error:
@@ -100,7 +100,7 @@ class Demo:
 
     @contextmanager
     def _operator(self, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """The operator as a user would start it, with the custom resource installed."""
+        """Starts the operator as a user would start it, with the custom resource installed."""
         from trainmaster.api.crd import crd_yaml
 
         self._kubectl(kubeconfig, "apply", "--server-side", "-f", "-", given=crd_yaml(), quiet=True)
@@ -121,7 +121,7 @@ class Demo:
                     process.wait()
 
     def _follow(self, jobs: JobClient, name: str, operator: subprocess.Popen[bytes]) -> TrainingJob:
-        """Show the job until it has ended."""
+        """Shows the job until it has ended."""
         view = _TerminalView(self.console, jobs) if self.console.is_terminal else _PlainView(self.console)
         with view:
             for job in jobs.watch(name):
@@ -135,7 +135,7 @@ class Demo:
         raise DemoError(f"Job {name} was deleted while the demo watched it.")
 
     def _keep(self, jobs: JobClient, job: TrainingJob) -> None:
-        """Save the logs, point at checkpoints and curves, and say how it went."""
+        """Saves the logs, points at checkpoints and curves, and says how it went."""
         logs = self.folder / "logs"
         logs.mkdir()
         for worker in jobs.kept_workers(job.name):
@@ -176,7 +176,7 @@ class Demo:
 
 
 class _TerminalView:
-    """A picture of the job that is drawn anew at every change."""
+    """_TerminalView is a picture of the job that is drawn anew at every change."""
 
     def __init__(self, console: SafeConsole, jobs: JobClient) -> None:
         self.jobs = jobs
@@ -194,7 +194,7 @@ class _TerminalView:
 
 
 class _PlainView:
-    """A line at every change of phase or attempt, and now and then one with the progress."""
+    """_PlainView prints a line at every change of phase or attempt, and now and then one with the progress."""
 
     def __init__(self, console: SafeConsole) -> None:
         self.console = console
@@ -226,7 +226,7 @@ class _PlainView:
 
 
 def run(example: Path, folder: Path) -> int:
-    """The command: exit code 0 when the job succeeded, 1 when it failed, 130 when the user stopped it."""
+    """Runs the command; the exit code is 0 when the job succeeded, 1 when it failed, 130 when the user stopped it."""
     console = SafeConsole()
 
     def interrupt(signum: int, frame: object) -> None:

@@ -25,10 +25,10 @@ class UnreadableFile(Exception):
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a file."""
+    """Document is one document of a file."""
 
     source: str
-    # From 1, as people count.
+    # Documents are numbered from 1, as people count.
     position: int
     value: Any
     node: yaml.Node

@@ -1,4 +1,4 @@
-"""`kubectl dtj`: what kubectl alone doesn't show of a DistributedTrainingJob.
+"""`kubectl dtj` shows what kubectl alone doesn't show of a DistributedTrainingJob.
 
 kubectl finds the program `kubectl-dtj` on the PATH. Exit codes: 0 done (wait: the job succeeded), 1 the job failed or
 the request was refused, 2 wrong usage, 3 the time given was over.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = Program(
     name="kubectl-dtj",
-    help="Look at, wait for, suspend and resume DistributedTrainingJobs.",
+    help="Show, wait for, suspend and resume DistributedTrainingJobs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,4 +1,4 @@
-"""`trainmaster local`: the embedded cluster, for a laptop without Docker."""
+"""`trainmaster local` runs the embedded cluster, for a laptop without Docker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ StateDir = Annotated[
 
 
 def _cluster() -> ModuleType:
-    """The module that starts and stops clusters, which is a distribution of its own."""
+    """Returns the module that starts and stops clusters, which is a distribution of its own."""
     try:
         from trainmaster_local import cluster
     except ModuleNotFoundError as error:

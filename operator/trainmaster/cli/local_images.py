@@ -1,4 +1,4 @@
-"""What the local cluster has to know of Trainmaster: its images, and how the agents find each other."""
+"""The local cluster has to know two things of Trainmaster: its images, and how the agents find each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster_local.config import ClusterConfig, Image
 
 # By this name `trainmaster_local.cluster.up` calls it in the cluster's own process.
 CONFIGURE = f"{__name__}:configure"
-# What the trainer image has at /opt/trainmaster/examples; only a checkout of the project has it here.
+# The trainer image has these at /opt/trainmaster/examples; only a checkout of the project has it here.
 EXAMPLE_SCRIPTS = Path(__file__).parents[3] / "images" / "trainer" / "examples"
 
 

@@ -91,7 +91,7 @@ def _jobs(source: str) -> Iterator[tuple[Document | None, ParsedJob | None]]:
 
 
 def _is_ours(value: Mapping[str, Any]) -> bool:
-    """Either half is enough, so that a misspelt one is reported and not skipped."""
+    """Returns whether it is a job: either half is enough, so that a misspelt one is reported and not skipped."""
     return value.get("kind") == KIND or str(value.get("apiVersion", "")).startswith(f"{GROUP}/")
 
 

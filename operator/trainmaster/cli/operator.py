@@ -1,4 +1,4 @@
-"""`trainmaster operator run`: the operator in this process, in a cluster or on a laptop."""
+"""`trainmaster operator run` runs the operator in this process, in a cluster or on a laptop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command's options from the fields of its settings' dataclass, and the settings from what was given."""
+"""A command has its options from the fields of its settings' dataclass, and makes the settings from what was given."""
 
 from __future__ import annotations
 

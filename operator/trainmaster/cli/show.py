@@ -25,7 +25,7 @@ PHASE_STYLES = {
     "Suspended": "magenta",
 }
 MAX_FAILURES = 5
-# Of the bar that shows where the time went; suspended time isn't the job's.
+# The bar that shows where the time went is so wide; suspended time isn't the job's.
 TIME_WIDTH = 40
 # Progress moves the account of the time every few seconds; less than this isn't worth a line.
 UNACCOUNTED_SECONDS = 20.0

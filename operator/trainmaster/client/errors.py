@@ -1,4 +1,4 @@
-"""The errors that a person's program gets from this package.
+"""A person's program gets these errors from this package.
 
     ClientError
     ├── NoCluster          no kubeconfig, or nothing answers at its address

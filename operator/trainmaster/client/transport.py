@@ -1,4 +1,4 @@
-"""Requests to the API server with raw dicts, over the official client's connection and authentication.
+"""Requests go to the API server with raw dicts, over the official client's connection and authentication.
 
 The typed models of the official client add nothing for a custom resource and cost time at import and in decoding, so
 only its `ApiClient` (kubeconfig, exec plugins, TLS, tokens, proxies) is used.

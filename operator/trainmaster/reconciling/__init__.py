@@ -1,4 +1,4 @@
-"""The pure core: what was observed of a job becomes what is done for it. No I/O, no clock, no kopf.
+"""In the pure core what was observed of a job becomes what is done for it; there is no I/O, no clock, no kopf.
 
 Read in this order:
 

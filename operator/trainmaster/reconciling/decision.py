@@ -1,4 +1,4 @@
-"""The output of `decide`: what shall be done for one job.
+"""The output of `decide` says what shall be done for one job.
 
 The executor writes `status` first (when it differs), then carries out `actions` in order, then emits `events`. So
 status is always the source of truth: an operator killed after any write finds in it what was meant, and decides the
@@ -17,7 +17,7 @@ from trainmaster.wire.assignment import Assignment
 
 @dataclass(frozen=True)
 class PodRef:
-    """A pod by name and uid; every write to it has the uid as precondition."""
+    """PodRef is a pod by name and uid; every write to it has the uid as precondition."""
 
     name: str
     uid: str
@@ -25,7 +25,7 @@ class PodRef:
 
 @dataclass(frozen=True)
 class Apply:
-    """Server-side apply of a rendered child (hash annotation and replicas included; scaling is an apply too)."""
+    """Apply a rendered child on the server's side (hash annotation and replicas included; scaling is an apply too)."""
 
     manifest: Mapping[str, Any]
 
@@ -71,7 +71,7 @@ class DeleteChild:
 
 @dataclass(frozen=True)
 class WorkloadCondition:
-    """A condition that the job's side sets on its Workload."""
+    """WorkloadCondition is a condition that the job's side sets on its Workload."""
 
     type: Literal["Finished", "PodsReady", "Requeued"]
     status: bool
@@ -101,7 +101,7 @@ Action = Apply | Assign | Touch | DeletePod | DeleteChild | ReportWorkload | Del
 
 @dataclass(frozen=True)
 class JobEvent:
-    """A Kubernetes Event about the job, for a person."""
+    """JobEvent is a Kubernetes Event about the job, for a person."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -110,7 +110,7 @@ class JobEvent:
 
 @dataclass(frozen=True)
 class Decision:
-    """The status to write, the actions after that, the events to publish, and when to decide again at the latest."""
+    """Decision has the status to write, the actions after that, the events to publish, and when to decide again."""
 
     status: JobStatus
     actions: tuple[Action, ...] = ()

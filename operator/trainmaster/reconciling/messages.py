@@ -1,4 +1,4 @@
-"""What messages to people share."""
+"""Messages to people share these functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a worker or a job ended: every reason that a status can carry, in one table.
+"""A worker or a job ended for one of these reasons: every one that a status can carry is in this table.
 
 The table decides what follows where no rule of the job matches, how strong a reason is when several workers
 report at once, and the reference page is made from it.
@@ -17,7 +17,7 @@ Answer = Literal["Restart", "Fail", "Ignore"]
 
 
 class Strength(IntEnum):
-    """How much a reason says about who is at fault, weakest first."""
+    """Strength is how much a reason says about who is at fault, weakest first."""
 
     # Only suffered from another worker's end.
     PEER = 0
@@ -30,7 +30,7 @@ class Strength(IntEnum):
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason: what it means, what follows by default, and the agent's exit code where it has one of its own."""
+    """Reason has what it means, what follows by default, and the agent's exit code where it has one of its own."""
 
     name: str
     meaning: str
@@ -41,7 +41,7 @@ class Reason:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code that goes with this reason, where one does."""
+        """Returns the exit code that goes with this reason, where one does."""
         return EXIT_CODES.get(self.name)
 
 

@@ -1,4 +1,4 @@
-"""Timers: when a job has to be decided on again although no event comes for it."""
+"""A timer says when a job has to be decided on again although no event comes for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times: seconds since the epoch inside, RFC 3339 in the status.
+"""Times are seconds since the epoch inside, and RFC 3339 in the status.
 
 Milliseconds are kept, because recoveries take tenths of a second. Clocks jump (another operator's machine, NTP), so an
 interval that comes out negative counts as zero.
@@ -13,14 +13,14 @@ from trainmaster.wire.values import MAX_TIME
 
 
 def to_text(seconds: float) -> str:
-    """`2026-11-21T04:00:00.123Z`, rounded up, so that a time to wait for is never read as an earlier one."""
+    """Returns `2026-11-21T04:00:00.123Z`, rounded up, so that a time to wait for is never read as an earlier one."""
     milliseconds = math.ceil(_shown(seconds) * 1000 - 1e-6)
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
 
 
 def to_whole_text(seconds: float) -> str:
-    """`2026-11-21T04:00:00Z`, as Kubernetes writes the times of conditions (metav1.Time)."""
+    """Returns `2026-11-21T04:00:00Z`, as Kubernetes writes the times of conditions (metav1.Time)."""
     return f"{datetime.fromtimestamp(math.floor(_shown(seconds)), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -1,4 +1,4 @@
-"""What a policy answers: a phase, the reason for it, and what else changes in the status."""
+"""A policy answers with a phase, the reason for it, and what else changes in the status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.api.v1alpha1 import Condition, Failure, JobStatus, Phase, Progr
 
 
 class Unset(Enum):
-    """The value of a field that a change leaves as it is; None is a value like any other."""
+    """UNSET is the value of a field that a change leaves as it is; None is a value like any other."""
 
     UNSET = "unset"
 
@@ -20,7 +20,7 @@ UNSET = Unset.UNSET
 
 @dataclass(frozen=True)
 class StatusChange:
-    """New values for fields of a JobStatus, by the same names and of the same types."""
+    """StatusChange has new values for fields of a JobStatus, by the same names and of the same types."""
 
     phase: Phase | Unset | None = UNSET
     conditions: list[Condition] | Unset = UNSET
@@ -73,7 +73,7 @@ NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, scheduling_backoff
 
 @dataclass(frozen=True)
 class Transition:
-    """A change of the status. `reason` and `message` go to the conditions, for a program and for a person."""
+    """Transition changes the status. `reason` and `message` go to the conditions, for a program and for a person."""
 
     phase: Phase
     reason: str

@@ -1,4 +1,4 @@
-"""From a job to the manifests of its children. Pure: the same job gives the same bytes.
+"""A job becomes the manifests of its children. Rendering is pure: the same job gives the same bytes.
 
 Start with `render`: which children a job has, in the order in which they are applied. `layout` says who the workers
 are; `stateful_set` (with `environment`, `accelerators`, `grace_periods`, `paths`), `pod_group` and `workload` compute

@@ -1,4 +1,4 @@
-"""What a worker asks for on behalf of its accelerators, and what its collectives read from the environment."""
+"""A worker asks for its accelerators, and its collectives read variables that depend on them."""
 
 from __future__ import annotations
 

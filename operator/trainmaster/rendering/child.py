@@ -1,4 +1,4 @@
-"""What every child of a job has: a name, the job's labels, and the job as its owner."""
+"""Every child of a job has the same: a name, the job's labels, and the job as its owner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainmaster.wire.names import JOB_NAME_LABEL, JOB_UID_LABEL, MANAGED_BY_LAB
 
 @dataclass(frozen=True)
 class Owner:
-    """The job as owner of its children."""
+    """Owner is the job as owner of its children."""
 
     api_version: str
     kind: str
@@ -22,7 +22,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class ChildContext:
-    """The parts that every child has."""
+    """ChildContext is what the template of every child gets."""
 
     name: str
     namespace: str

@@ -1,4 +1,4 @@
-"""Jinja2 set up so that no value can change a manifest's structure.
+"""Jinja2 is set up so that no value can change a manifest's structure.
 
 Every value goes through `tojson`, which writes JSON that YAML reads back as the same value; what comes out is parsed
 with a safe loader. An undefined name is an error, never an empty string.

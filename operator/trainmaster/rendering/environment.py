@@ -1,4 +1,4 @@
-"""The environment of a worker's container: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
+"""The environment of a worker's container has MASTER_ADDR, MASTER_PORT, WORLD_SIZE, and what the agent reads.
 
 MASTER_PORT here is only what a program without the agent's rendezvous would use: each attempt has a port of its own
 (`wire.ports`), which the agent puts in its place.
@@ -28,7 +28,7 @@ from trainmaster.wire.ports import DEFAULT_MASTER_PORT
 
 @dataclass(frozen=True)
 class EnvironmentVariable:
-    """A variable with a value, or one that is read from a field of the pod, or from a Secret that may be missing."""
+    """EnvironmentVariable has a value, or is read from a field of the pod, or from a Secret that may be missing."""
 
     name: str
     value: str | None = None

@@ -1,4 +1,4 @@
-"""How long pods and ranks get to end: the pods' grace period, and what is left of it for the ranks."""
+"""Pods have a grace period to end in, of which the ranks get what is left."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from trainmaster.api.v1alpha1 import JobSpec
 
 # A checkpoint of a large model takes a while; a job without one ends at once on SIGTERM whatever this is.
 GRACE_SECONDS = 60
-# What the kubelet needs of the grace period between the last rank's end and SIGKILL to the agent.
+# The kubelet needs this of the grace period between the last rank's end and SIGKILL to the agent.
 GRACE_RESERVE_SECONDS = 5
-# What an agent that the kubelet can't reach gets to have its ranks save a checkpoint; one that stands still saves none.
+# An agent out of the kubelet's reach gets this for its ranks to save a checkpoint; one that stands still saves none.
 PROBE_GRACE_SECONDS = 30
 
 

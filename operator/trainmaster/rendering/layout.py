@@ -1,4 +1,4 @@
-"""The workers of a job: groups, names, ranks, and the first assignment, as pure functions of the spec.
+"""A job's groups, names, ranks and first assignment are pure functions of its spec.
 
 Worker indexes are global: the first group has 0 to n-1, the next goes on from n. The index is the StatefulSet's ordinal
 (`ordinals.start`), so pod names, the pod-index label and the rank order are the same.
@@ -18,7 +18,7 @@ DEFAULT_GROUP = "worker"
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """The job that something is rendered for."""
+    """JobIdentity names the job that something is rendered for."""
 
     namespace: str
     name: str
@@ -27,7 +27,7 @@ class JobIdentity:
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """One worker group: `count` workers from the global index `first_index` on, `processes` ranks in each."""
+    """GroupLayout is a worker group: `count` workers from the global index `first_index` on, of `processes` ranks."""
 
     name: str
     set_name: str

@@ -1,4 +1,4 @@
-"""A rendered child as it goes to the API server, with the hash that says whether it has to."""
+"""A rendered child goes to the API server, if its hash says that it has to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainmaster.wire.names import HASH_ANNOTATION
 
 @dataclass(frozen=True)
 class Manifest:
-    """An object to apply. `rendered_hash` stands in its annotations too: an equal one there needs no write.
+    """Manifest is an object to apply. Its annotations have `rendered_hash` too: an equal one there needs no write.
 
     `kind` is as `child_kind` names it.
     """

@@ -1,4 +1,4 @@
-"""Where things are in a worker's container."""
+"""These paths are a worker's container's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
 INSTALLED_AGENT = "/run/trainmaster/agent/agent.pyz"
 STATE_DIRECTORY = "/run/trainmaster/state"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
-# Where everything writes that asks for no place of its own (tempfile, torchrun's logs, sockets of data loaders).
+# Everything writes here that asks for no place of its own (tempfile, torchrun's logs, sockets of data loaders).
 TEMPORARY_DIRECTORY = "/tmp"
 TRAINING_DIRECTORY = "/etc/trainmaster"
 TRAINING_FILE = f"{TRAINING_DIRECTORY}/training.yaml"

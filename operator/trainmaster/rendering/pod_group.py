@@ -1,4 +1,4 @@
-"""What a job asks a gang scheduler for: all of its workers at once, or none.
+"""A job asks a gang scheduler for all of its workers at once, or none.
 
 Three schedulers know a `PodGroup`, each in its own API group, and each has its own way for a pod to say which it is in:
 
@@ -25,7 +25,7 @@ GangScheduler = Literal["volcano", "coscheduling", "kubernetes", "kueue"]
 
 @dataclass(frozen=True)
 class GangAPI:
-    """The API by which a gang scheduler's object is served."""
+    """GangAPI is the API by which a gang scheduler's object is served."""
 
     product: str
     group: str
@@ -53,7 +53,7 @@ GANG_APIS: Mapping[str, GangAPI] = {
 
 @dataclass(frozen=True)
 class PodGroupContext:
-    """The context of the PodGroups' templates."""
+    """PodGroupContext is what the PodGroups' templates get."""
 
     min_member: int
     min_resources: Mapping[str, str]
@@ -85,7 +85,7 @@ def pod_group_context(spec: JobSpec, groups: Iterable[tuple[int, Mapping[str, An
 def pod_requests(pod: Mapping[str, Any]) -> dict[str, Decimal]:
     """Returns what one pod asks of its node: its containers together, or its largest init container, whichever is more.
 
-    A quantity that isn't one is left out: the API server refuses the pod's template for it, in its own words.
+    A quantity that isn't one is left out: the API server refuses the pod's template for it, with its own message.
     """
     total: dict[str, Decimal] = {}
     sidecars: dict[str, Decimal] = {}

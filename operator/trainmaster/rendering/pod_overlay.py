@@ -1,4 +1,4 @@
-"""What the operator adds to pods whatever the job's podTemplate says, as the template `pod-overlay.yaml.j2` has it.
+"""The operator adds to pods what `pod-overlay.yaml.j2` has, whatever the job's podTemplate says.
 
 It is laid over the rendered pod template after the user's podTemplate, because it must hold beside that: the gang that
 the pods are in, the flavors that Kueue has admitted, and the nodes to avoid. Maps are merged, and lists grow: what
@@ -17,7 +17,7 @@ from trainmaster.rendering.pod_group import GangScheduler
 
 @dataclass(frozen=True)
 class Placement:
-    """The part of a pod template that an admission adds. Tolerations are JSON, so that equal placements hash alike."""
+    """Placement is what an admission adds to a pod template. Tolerations are JSON: equal placements hash alike."""
 
     node_selector: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class OverlayContext:
-    """The context of the overlay's template."""
+    """OverlayContext is what the overlay's template gets."""
 
     group_name: str
     gang_scheduler: GangScheduler | None
@@ -39,7 +39,7 @@ class OverlayContext:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is added, so that the template need not be rendered."""
+        """Returns whether nothing is added, so that the template need not be rendered."""
         admitted = self.labels or self.annotations or self.node_selector or self.tolerations
         return not admitted and not self.avoided_nodes and self.gang_scheduler in (None, "kueue")
 

@@ -1,4 +1,4 @@
-"""From a job to its children, in the order in which they are applied.
+"""A job becomes its children, in the order in which they are applied.
 
 A template says what a manifest is. Only two things are done to what it gives: the pods' template of a StatefulSet gets
 the user's podTemplate (`api.merge`) and then the operator's overlay (`pod_overlay`), and every manifest gets an
@@ -121,7 +121,7 @@ def _with_overlay(body: dict[str, Any], overlay: OverlayContext) -> dict[str, An
 
 
 def _patch(template: PodTemplate) -> dict[str, Any]:
-    """Returns the user's part as it was written: its nulls delete, so only absent parts may be left out."""
+    """Returns the user's patch as it was written: its nulls delete, so only absent fields may be left out."""
     patch: dict[str, Any] = {}
     if template.metadata is not None:
         patch["metadata"] = template.metadata.model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""The operator's own choices that manifests and decisions depend on."""
+"""Manifests and decisions depend on these choices of the operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainmaster.api.signing import SigningKeys
 
 @dataclass(frozen=True)
 class NetworkPeers:
-    """The peers that may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
+    """NetworkPeers may connect to a job's pods beside those of the same job, where each job has a NetworkPolicy."""
 
     # The operator's pods: their namespace, and labels that they have. Without labels they aren't let in.
     operator_namespace: str
@@ -20,7 +20,7 @@ class NetworkPeers:
 
 @dataclass(frozen=True)
 class Settings:
-    """The operator's own choices: for what it renders, and where a cluster's ways matter for what it decides."""
+    """Settings are the operator's choices for what it renders, and where a cluster's ways matter for its decisions."""
 
     # Image whose agent is copied into pods of other images. Must be the operator's own version.
     agent_image: str = "ghcr.io/trainmaster/trainer:0.1.0"
@@ -30,9 +30,9 @@ class Settings:
     # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
     # scheduler take longer). None: never.
     replace_after_seconds: float | None = 5.0
-    # Whether what workers print may be kept and shown, where the job allows it too (runPolicy.keepLogs).
+    # What workers print may be kept and shown, where the job allows it too (runPolicy.keepLogs).
     keep_logs: bool = True
-    # Who may connect to a job's pods; None: jobs have no NetworkPolicy.
+    # These may connect to a job's pods; None: jobs have no NetworkPolicy.
     network_peers: NetworkPeers | None = None
     # The operator's. None where manifests are only shown: no agent accepts an assignment that isn't signed.
     keys: SigningKeys | None = None

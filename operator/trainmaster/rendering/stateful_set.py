@@ -1,6 +1,6 @@
-"""What the template of a StatefulSet gets: frozen values computed from the spec, and nothing else.
+"""The template of a StatefulSet gets frozen values computed from the spec, and nothing else.
 
-The template holds the manifest's shape and decides nothing but whether an optional part is there.
+The template holds the manifest's shape and decides nothing but whether an optional field is there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEFAULT_SHARED_MEMORY = "8Gi"
 
 @dataclass(frozen=True)
 class VolumeContext:
-    """The checkpoint volume: exactly one of the three."""
+    """VolumeContext is the checkpoint volume: exactly one of the three."""
 
     path: str
     claim_name: str | None
@@ -50,14 +50,14 @@ class VolumeContext:
 
 @dataclass(frozen=True)
 class SetContext:
-    """One StatefulSet."""
+    """SetContext is what the template of one StatefulSet gets."""
 
     child: ChildContext
     service_name: str
     replicas: int
     first_index: int
     selector: Mapping[str, str]
-    # What all pods of the job have, of whichever group.
+    # All pods of the job have these, of whichever group.
     siblings: Mapping[str, str]
     assignment: str
     assignment_annotation: str

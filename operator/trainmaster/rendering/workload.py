@@ -1,4 +1,4 @@
-"""What the template of a Workload gets: what a job asks of Kueue.
+"""The template of a Workload gets what a job asks of Kueue.
 
 github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (served since 0.15; the older v1beta1 names the priority class in
 other fields). A pod set is a worker group; of an elastic job Kueue may admit fewer workers (`minCount`).
@@ -12,15 +12,15 @@ from typing import Any
 
 from trainmaster.api.v1alpha1 import JobSpec
 
-# Of a PodSpec, what quota and flavors are reckoned from. The rest would only make Workloads differ between versions of
-# the operator, and a Workload that holds quota can't be changed.
+# Quota and flavors are reckoned from these fields of a PodSpec. The rest would only differ between versions of the
+# operator, and a Workload that holds quota can't be changed.
 _POD_FIELDS = ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName", "overhead", "restartPolicy")
 _CONTAINER_FIELDS = ("name", "image", "resources", "restartPolicy")
 
 
 @dataclass(frozen=True)
 class PodSetContext:
-    """One worker group in the context of the Workload's template."""
+    """PodSetContext is one worker group in the context of the Workload's template."""
 
     name: str
     count: int
@@ -30,7 +30,7 @@ class PodSetContext:
 
 @dataclass(frozen=True)
 class WorkloadContext:
-    """The context of the Workload's template."""
+    """WorkloadContext is what the Workload's template gets."""
 
     queue: str
     priority: int | None

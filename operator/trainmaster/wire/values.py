@@ -16,7 +16,7 @@ from trainmaster.wire.errors import ProtocolError
 
 # Whole numbers that every reader of JSON agrees on.
 MAX_WHOLE = 2**53
-# Beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
+# It is beyond any loss, rate or count of seconds, and a million of them still add up to a finite number.
 MAX_NUMBER = 1e100
 # The end of the year 9999, in seconds since the epoch: what `datetime` can show.
 MAX_TIME = 253_402_300_799.0

@@ -11,7 +11,7 @@ PLURAL = "distributedtrainingjobs"
 SINGULAR = "distributedtrainingjob"
 SHORT_NAME = "dtj"
 API_VERSION = f"{GROUP}/{VERSION}"
-# What to type where the type isn't served.
+# A user types this where the type isn't served.
 INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
 # The image whose entry point is the bundled loop, so that `command` may be left out (with any tag or digest).
@@ -24,7 +24,7 @@ def is_bundled(image: str) -> bool:
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-# What a rule of failurePolicy can name; `reconciling.reasons` says what each means, and a test holds the two together.
+# A rule of failurePolicy can name these; `reconciling.reasons` says what each means, and a test holds the two together.
 FailureReason = Literal[
     "Error",
     "Signal",

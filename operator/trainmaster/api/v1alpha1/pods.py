@@ -78,7 +78,7 @@ class Checkpoint(SpecModel):
     path: AbsolutePath = Field("/checkpoints", description="Mount path; TRAINMASTER_CHECKPOINT_DIR in the workers.")
 
 
-# What a schema can bound of a PodSpec: the API server refuses longer lists at apply, the operator longer ones further
+# A schema can bound these of a PodSpec: the API server refuses longer lists at apply, the operator longer ones further
 # down. Their items are free, and null deletes them.
 _POD_LISTS = (
     "containers",

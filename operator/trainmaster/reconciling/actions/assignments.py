@@ -1,4 +1,4 @@
-"""Assignments: the desired one, the pods that don't have it, and those whose agents haven't seen it.
+"""The desired assignment goes to the pods that don't have it; those whose agents haven't seen it are touched.
 
 The assignment follows from the status alone, so an operator that comes back publishes the same. An annotation can be
 late in a pod's file (measured: 5 of 8 pods under churn had not shown it after a minute), so pods whose agents haven't
@@ -17,11 +17,11 @@ from trainmaster.rendering import first_assignment, rank_grace_seconds
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.ports import master_port
 
-# What ranks of a broken attempt get between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
+# Ranks of a broken attempt get this between SIGTERM and SIGKILL: the one at fault often closes its sockets before it
 # has exited, and its exit code is what matters.
 BROKEN_GRACE_SECONDS = 0.4
 TOUCH_SECONDS = 1.25
-# An agent that hasn't seen its attempt after this long has another trouble than a late file.
+# An agent that hasn't seen its attempt after this long has another problem than a late file.
 TOUCH_FOR_SECONDS = 60.0
 
 
@@ -63,14 +63,14 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
     return Assign(assignment, _references(pods)) if pods else None
 
 
-def is_ahead(standing: Assignment | None, desired: Assignment) -> bool:
+def is_ahead(present: Assignment | None, desired: Assignment) -> bool:
     """Returns whether an annotation is later than ours would be: our status is behind another operator's.
 
     Within an attempt Hold is always later than Run: an attempt that was held never goes on.
     """
-    if standing is None or standing.attempt < desired.attempt:
+    if present is None or present.attempt < desired.attempt:
         return False
-    return standing.attempt > desired.attempt or (standing.state == "Hold" and desired.state == "Run")
+    return present.attempt > desired.attempt or (present.state == "Hold" and desired.state == "Run")
 
 
 def touch(situation: Situation, assignment: Assignment) -> Touch | None:
@@ -100,19 +100,19 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     recognized.
     """
     opened = to_seconds(situation.status.attempt_start_time)
-    told_by_file = assignment.attempt == 1 and situation.spec.scheduling.topology is None
-    if told_by_file or assignment.state == "Hold" or opened is None:
+    in_template = assignment.attempt == 1 and situation.spec.scheduling.topology is None
+    if in_template or assignment.state == "Hold" or opened is None:
         return []
     if situation.now - opened > TOUCH_FOR_SECONDS:
         return []
-    members = frozenset(situation.workers)
+    assigned = frozenset(situation.workers)
     seen = {worker.uid for worker in situation.observed.stream.workers if worker.seen >= assignment.attempt}
     return [
         pod
         for worker, pod in situation.pods.items()
         if is_alive(pod)
         and pod.uid not in seen
-        and worker in members
+        and worker in assigned
         and worker not in situation.reports
         and pod.assignment == assignment
         and pod.worker_container is not None
@@ -128,7 +128,7 @@ def _host(situation: Situation, full: Assignment, worker: int) -> str:
 
 
 def _processes(full: Assignment, workers: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Returns the ranks of each member; only jobs of several groups differ in it, and those aren't resized."""
+    """Returns the ranks of each worker; only jobs of several groups differ in it, and those aren't resized."""
     counts = full.processes
     if counts is None or any(worker >= len(counts) for worker in workers):
         return None

@@ -1,4 +1,4 @@
-"""The job's children: what has to be applied so that they are as rendered, and how many pods they shall have.
+"""The job's children are applied where they aren't as rendered, and have as many pods as they shall have.
 
 An apply is needed where a child is absent, was rendered otherwise (the hash differs), or has been scaled by somebody.
 While a job runs or will run, all children are kept; one that is suspended or finished only has its sets scaled to zero
@@ -38,7 +38,7 @@ Hashes = tuple[tuple[str, str, str], ...]
 
 @dataclass(frozen=True)
 class _Rendering:
-    """All that a rendering depends on, but for the spec."""
+    """_Rendering is all that a rendering depends on, but for the spec."""
 
     job: JobIdentity
     assignment: Assignment
@@ -65,7 +65,7 @@ class _Rendering:
 
 
 class RememberedHashes:
-    """The hashes of each job's last renderings: rendering takes milliseconds, and most passes change nothing.
+    """RememberedHashes has each job's last ones: rendering takes milliseconds, and most passes change nothing.
 
     They are a job's own: found by the very spec that the job was read with, which isn't kept alive by it, and gone with
     it. Passes of large jobs run in a thread; a lost entry costs one rendering.
@@ -111,12 +111,12 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     """Returns what has to be applied, in the order of the rendering."""
     replicas = _replicas(situation)
     known = {(child.kind, child.name): child for child in situation.observed.children}
-    standing = {child.name: child.assignment for child in _own_sets(situation)}
+    present = {child.name: child.assignment for child in _own_sets(situation)}
     ended = situation.terminal or situation.status.phase == "Suspended"
     if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
         return ()
     rendering = _rendering(situation, assignment, replicas)
-    # What the job was read with: the situation's own spec may be a copy, with the workers that Kueue admitted.
+    # The job was read with this spec: the situation's own may be a copy, with the workers that Kueue admitted.
     spec = situation.job.spec or situation.spec
     hashes, manifests = _remembered.get(spec, rendering), None
     if hashes is None:
@@ -127,7 +127,7 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
         (kind, name)
         for kind, name, rendered_hash in hashes
         if _is_needed(known.get((kind, name)), rendered_hash, replicas.get(name), kind=kind, ended=ended)
-        and not is_ahead(standing.get(name), assignment)
+        and not is_ahead(present.get(name), assignment)
         and kind != WORKLOAD_KIND
     }
     if scaled_to_zero(situation):

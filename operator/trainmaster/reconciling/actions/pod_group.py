@@ -1,4 +1,4 @@
-"""Gang scheduling by a PodGroup (`scheduling.gang`): when there is one, and how long its nodes are waited for.
+"""A gang is scheduled by a PodGroup (`scheduling.gang`), for whose nodes the job waits for a limited time.
 
 The PodGroup stands before the first pod and goes after the last one, so it reserves nothing for a job that is
 suspended, waiting or over. A gang that finds no room is no failure: `startupSeconds` begins when its pods have nodes,

@@ -1,4 +1,4 @@
-"""What the policies read: the controller's snapshot of a job, and the facts that follow from it.
+"""The policies read the controller's snapshot of a job, and the facts that follow from it.
 
 `snapshot` has the frozen values that the controller's store builds: job, pods, children, reports. `situation` brings
 them together with the status: who the workers are, who is up, whose container has ended in which attempt.

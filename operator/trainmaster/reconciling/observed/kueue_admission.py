@@ -1,4 +1,4 @@
-"""Kueue's answer on a job: its Workload, and whether and with what it is admitted.
+"""Kueue answers in the job's Workload whether and with what it is admitted.
 
 An admission names a flavor for each resource. The flavor's node labels and tolerations are what pods need, so they are
 read before any pod is made; and of an elastic job it may admit fewer workers than were asked for.

@@ -1,4 +1,4 @@
-"""The facts of one job at one moment, computed once and read by every policy.
+"""A situation is the facts of one job at one moment, computed once and read by every policy.
 
 `survey` brings together what the status remembers and what was observed: who the workers are, their pods, and what each
 of them reported on the current attempt. Agents report through streams and termination messages (`Report`); of a
@@ -37,13 +37,13 @@ UP_WITHOUT_REPORT_SECONDS = 10.0
 # Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
 
-# Of an agent that the kubelet's probe has ended and that still obeyed SIGTERM.
+# An agent that the kubelet's probe has ended, and that still obeyed SIGTERM, gets this message.
 _WELL = "its agent was well: the kubelet can't reach its port; change the worker's livenessProbe in spec.podTemplate"
 
 
 @dataclass(frozen=True)
 class Situation:
-    """The facts of one job, as the module describes them. `spec` is the job's, known to be there.
+    """Situation is the facts of one job, as the module describes them. `spec` is the job's, known to be there.
 
     `workers` are the current attempt's, `desired_workers` those that the spec asks for: global indexes in rank order.
     They differ only where an elastic job has been resized.
@@ -62,7 +62,7 @@ class Situation:
 
     @property
     def asked(self) -> JobSpec | None:
-        """The spec as the user wrote it, where `spec` has as many workers as Kueue admitted."""
+        """Returns the spec as the user wrote it, where `spec` has as many workers as Kueue admitted."""
         return self.job.spec
 
     @property
@@ -79,38 +79,38 @@ class Situation:
 
     @property
     def running(self) -> bool:
-        """Whether the current attempt shall run, as opposed to being held."""
+        """Returns whether the current attempt shall run, as opposed to being held."""
         return self.status.phase in RUN_PHASES
 
     @cached_property
     def worker_uids(self) -> Mapping[int, str]:
-        """The uid of each worker's pod in the current attempt, as far as they are known."""
+        """Returns the uid of each worker's pod in the current attempt, as far as they are known."""
         return {worker: uid for worker, uid in zip(self.workers, self.status.pod_uids, strict=False) if uid}
 
     @cached_property
     def restart_counts(self) -> Mapping[int, int]:
-        """How often each worker's container had ended when the attempt was opened."""
+        """Returns how often each worker's container had ended when the attempt was opened."""
         return dict(zip(self.workers, self.status.pod_restart_counts, strict=False))
 
     @property
     def keeps_output(self) -> bool:
-        """Whether what the workers printed may be published."""
+        """Returns whether what the workers printed may be published."""
         return self.settings.keep_logs and self.spec.run_policy.keep_logs
 
     @property
     def last_failure(self) -> Failure | None:
-        """The newest failure or disruption."""
+        """Returns the newest failure or disruption."""
         return self.status.failures[0] if self.status.failures else None
 
     @cached_property
     def finished(self) -> frozenset[int]:
-        """Workers whose ranks have all ended with 0 in the current attempt."""
+        """Returns the workers whose ranks have all ended with 0 in the current attempt."""
         return frozenset(worker for worker, report in self.reports.items() if report.state == "Finished")
 
     @cached_property
     def up(self) -> frozenset[int]:
-        """Workers whose ranks are up, or have been: by their reports, their progress, or (without reports) their
-        container."""
+        """Returns the workers whose ranks are or have been up: by their reports, their progress, or (without reports)
+        their container."""
         up = {worker for worker, report in self.reports.items() if report.state in ("Running", "Finished")}
         if self.observed.progress_attempt == self.status.attempt:
             up.update(worker for worker in self.observed.progress if worker in self.pods)
@@ -140,7 +140,7 @@ class Situation:
 
     @property
     def lacks_domains(self) -> bool:
-        """Whether the topology decides the order of the ranks, and a node hasn't been read yet."""
+        """Returns whether the topology decides the order of the ranks, and a node hasn't been read yet."""
         if self.spec.scheduling.topology is None:
             return False
         nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
@@ -148,7 +148,7 @@ class Situation:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker has a pod that may live on: then an attempt can be opened.
+        """Returns whether every worker has a pod that may live on: then an attempt can be opened.
 
         An elastic job waits until they also have nodes, because it can do without those that get none; one with a
         topology, because the nodes decide the order of the ranks.
@@ -167,12 +167,12 @@ class Situation:
 
     @cached_property
     def leaving(self) -> frozenset[str]:
-        """Uids of living pods that are deleted now, so that others come in their places before the next attempt."""
+        """Returns the uids of living pods that are deleted now, so that others replace them before the next attempt."""
         return self.moving | self.crash_looping
 
     @cached_property
     def crash_looping(self) -> frozenset[str]:
-        """Uids of pods that are replaced because of the kubelet's back-off, while their containers still wait."""
+        """Returns the uids of pods that are replaced because of the kubelet's back-off, while their containers wait."""
         if self.status.phase != "Restarting":
             return frozenset()
         asked = frozenset(self.status.replacing_pod_uids) - self.moving
@@ -187,18 +187,18 @@ class Situation:
 
     @cached_property
     def moving(self) -> frozenset[str]:
-        """Uids of pods that are to come back elsewhere: their node's last failure made it one to avoid."""
+        """Returns the uids of pods that are to come back elsewhere: their node's last failure made it one to avoid."""
         failure = self.last_failure
         if self.status.phase != "Restarting" or failure is None or failure.attempt != self.status.attempt:
             return frozenset()
         if failure.node not in self.status.avoided_nodes:
             return frozenset()
-        members = frozenset(self.worker_uids.values())
-        return frozenset(pod.uid for pod in self.pods.values() if pod.node == failure.node and pod.uid in members)
+        current = frozenset(self.worker_uids.values())
+        return frozenset(pod.uid for pod in self.pods.values() if pod.node == failure.node and pod.uid in current)
 
     @cached_property
     def unresponsive(self) -> frozenset[str]:
-        """Uids of members whose agents don't answer: by the reports of those who asked them
+        """Returns the uids of the attempt's pods whose agents don't answer: by the reports of those who asked them
         (agent/hang/diagnosis.py), while their containers are the same as before and they haven't connected again."""
         failure = self.last_failure
         lost = {
@@ -246,7 +246,7 @@ class Situation:
 
     @cached_property
     def stalled_before_attempt(self) -> Mapping[int, int]:
-        """How often the containers have ended of workers whose agents stood still when the attempt opened."""
+        """Returns how often the containers have ended of workers whose agents stood still when the attempt opened."""
         return {
             worker: count_ends(pod.worker_container)
             for worker, pod in self.pods.items()
@@ -273,9 +273,9 @@ class Situation:
         """Returns whether a report comes from the pod that was the worker in that attempt, as far as it is known."""
         if attempt != self.status.attempt or not report.uid:
             return True
-        member = self.worker_uids.get(report.worker)
+        recorded = self.worker_uids.get(report.worker)
         pod = self.pods.get(report.worker)
-        expected = member or (pod.uid if pod is not None else None)
+        expected = recorded or (pod.uid if pod is not None else None)
         return expected is None or report.uid == expected
 
     def _end_without_report(self, pod: PodView, attempt: int, known: Report | None) -> Report | None:
@@ -283,8 +283,8 @@ class Situation:
         end = latest_end(container)
         if container is None or end is None or end.report is not None or end.reason in START_FAILURES:
             return None
-        members = self.worker_uids
-        if members and members.get(pod.worker) != pod.uid:
+        current = self.worker_uids
+        if current and current.get(pod.worker) != pod.uid:
             return None
         if count_ends(container) <= self.restart_counts.get(pod.worker, 0):
             return None
@@ -371,8 +371,9 @@ def suspended_since(status: JobStatus) -> str | None:
 
 
 def _explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
-    """An agent that starts again only knows that it was lost; the container's status, or the kubelet, has the cause.
-    One that was only asked to stop may have been well, and the kubelet couldn't reach it.
+    """Returns the report with its cause. An agent that starts again only knows that it was lost; the container's
+    status, or the kubelet, has the cause. One that was only asked to stop may have been well, but out of the
+    kubelet's reach.
 
     The end that it reports is the one before its own, where it has reported by exiting.
     """

@@ -1,4 +1,4 @@
-"""What the operator knows of one job at one moment: the input of `decide`.
+"""A snapshot is what the operator knows of one job at one moment, and the input of `decide`.
 
 The controller's store builds these frozen values from the API server's objects (trimmed), from the agents' streams and
 from its own failed writes. Times are seconds since the epoch as floats; nothing here reads a clock.
@@ -22,7 +22,7 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 @dataclass(frozen=True)
 class Job:
-    """The DistributedTrainingJob. `spec` is None when it can't be run; `invalid` then says why in one sentence.
+    """Job is the DistributedTrainingJob. `spec` is None when it can't be run; `invalid` then says why in one sentence.
 
     `unreadable` says why what the job has been through can't be read: nothing may be done to it then.
     """
@@ -42,13 +42,13 @@ class Job:
 
     @property
     def identity(self) -> JobIdentity:
-        """The parts that names and tokens are made of."""
+        """Returns what names and tokens are made of."""
         return JobIdentity(self.namespace, self.name, self.uid)
 
 
 @dataclass(frozen=True)
 class ContainerEnd:
-    """How a container ended (state.terminated or lastState.terminated)."""
+    """ContainerEnd says how a container ended (state.terminated or lastState.terminated)."""
 
     exit_code: int
     reason: str
@@ -61,13 +61,13 @@ class ContainerEnd:
 
 @dataclass(frozen=True)
 class ContainerView:
-    """One container's status."""
+    """ContainerView is one container's status."""
 
     name: str
     state: Literal["waiting", "running", "terminated"]
     ready: bool
     restarts: int
-    # Of the waiting state: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, ...
+    # The waiting state has it: ImagePullBackOff, CreateContainerConfigError, CrashLoopBackOff, ...
     reason: str = ""
     message: str = ""
     started_at: float | None = None
@@ -77,7 +77,7 @@ class ContainerView:
 
 @dataclass(frozen=True)
 class PodView:
-    """One worker's pod."""
+    """PodView is one worker's pod."""
 
     name: str
     uid: str
@@ -121,7 +121,7 @@ def termination_reports(pod: PodView) -> tuple[Report, ...]:
 
 @dataclass(frozen=True)
 class PodSetAdmission:
-    """What Kueue admitted for one worker group: how many, on which flavors, and what admission checks add."""
+    """PodSetAdmission is what Kueue admitted for a worker group: how many, on which flavors, and what checks add."""
 
     name: str
     count: int | None
@@ -134,7 +134,7 @@ class PodSetAdmission:
 
 @dataclass(frozen=True)
 class WorkloadView:
-    """Kueue's Workload of the job."""
+    """WorkloadView is Kueue's Workload of the job."""
 
     # Workers asked for, by group.
     counts: tuple[tuple[str, int], ...] = ()
@@ -153,7 +153,7 @@ class WorkloadView:
 
 @dataclass(frozen=True)
 class Flavor:
-    """A ResourceFlavor: which nodes it stands for."""
+    """Flavor is a ResourceFlavor, which stands for some nodes."""
 
     node_labels: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Mapping[str, Any], ...] = ()
@@ -161,7 +161,7 @@ class Flavor:
 
 @dataclass(frozen=True)
 class ChildView:
-    """An object that belongs to the job. `replicas` and `assignment` are a StatefulSet's, `workload` a Workload's.
+    """ChildView is an object of the job. `replicas` and `assignment` are a StatefulSet's, `workload` a Workload's.
 
     `kind` is as `rendering.child_kind` names it.
     """
@@ -183,7 +183,7 @@ class ChildView:
 
 @dataclass(frozen=True)
 class StreamView:
-    """The stream from the leader. `leader` is the worker index that it comes from."""
+    """StreamView is the stream from the leader. `leader` is the worker index that it comes from."""
 
     connected: bool = False
     leader: int | None = None
@@ -193,7 +193,7 @@ class StreamView:
 
 @dataclass(frozen=True)
 class RefusedWrite:
-    """A write that the API server refused and that stands in the way (quota, webhook, another owner's object)."""
+    """RefusedWrite was refused by the API server and is in the way (quota, webhook, another owner's object)."""
 
     action: str
     reason: str
@@ -203,24 +203,24 @@ class RefusedWrite:
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything around the job. `reports` holds the last one of each worker and attempt, from all ways together."""
+    """Observed is all around the job. `reports` has the last one of each worker and attempt, however it came."""
 
     children: tuple[ChildView, ...] = ()
     pods: tuple[PodView, ...] = ()
     reports: tuple[Report, ...] = ()
-    # By worker, then by global rank.
+    # Keys are the worker, then the global rank.
     progress: Mapping[int, Mapping[int, RankProgress]] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = StreamView()
     refused_writes: tuple[RefusedWrite, ...] = ()
-    # By uid, pods that are gone as they were last seen; of each worker the last one.
+    # Pods that are gone, as they were last observed, are here by uid; each worker's last one is.
     gone: Mapping[str, PodView] = field(default_factory=dict)
-    # By a pod's uid and the time of its container's end: why the kubelet killed it; None where it has no message.
+    # The kubelet's message on why it killed a container, by the pod's uid and the end's time; None where there is none.
     kills: Mapping[tuple[str, float], str | None] = field(default_factory=dict)
-    # By node, for a job with a topology: the domain that its label names; None where it has none or can't be read.
+    # The domain that a node's label names, for a job with a topology; None where it has none or can't be read.
     domains: Mapping[str, str | None] = field(default_factory=dict)
-    # Of Kueue, by name: flavors and priorities that could be read (None: they can't be).
+    # Kueue's flavors and priorities, by name; None where they can't be read.
     flavors: Mapping[str, Flavor | None] = field(default_factory=dict)
     priorities: Mapping[str, int | None] = field(default_factory=dict)
     # Kinds of children beyond the built-in ones that have been listed: one that isn't among the children isn't there.

@@ -1,4 +1,4 @@
-"""The policies: functions from a situation to a `Transition`, or None where they have nothing to change.
+"""The policies are functions from a situation to a `Transition`, or None where they have nothing to change.
 
 `decide` asks them in the order of its table. Start with `attempts`: how an attempt opens, fails and is followed by the
 next one. It uses `attribution` (who ended it), `failure_rules` (what that costs), `quarantine` (failures by node),

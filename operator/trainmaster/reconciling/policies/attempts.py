@@ -1,4 +1,4 @@
-"""Attempts: how one is opened, when it has failed, and how the next one follows.
+"""An attempt is opened, fails, and is followed by the next one, as this module says.
 
 A failure is answered at once: the next attempt opens in the same pass when all pods are there and no back-off stands
 in the way, even if only bystanders have reported. For SETTLE_SECONDS afterwards a stronger cause (the culprit's own
@@ -27,9 +27,9 @@ from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.transition import NO_CHANGE, NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
 
-# Until the watch has confirmed what happened (measured: 1 to 2 s).
+# The watch has confirmed by then what happened (measured: 1 to 2 s).
 SETTLE_SECONDS = 2.0
-# Until a node that is silent counts as unreachable (kube-controller-manager: node-monitor-grace-period, 50 s).
+# A silent node counts as unreachable after this (kube-controller-manager: node-monitor-grace-period, 50 s).
 NODE_MONITOR_SECONDS = 60.0
 # No wait that other policies ask for is longer.
 LONGEST_OTHER_WAIT = 600.0
@@ -150,7 +150,7 @@ def advance(situation: Situation) -> Transition:
     if _are_placed(situation):
         # From here on a pod that is replaced breaks the attempt: before that, not all ranks can have met.
         workers = in_rank_order(situation, situation.workers) if is_unordered(situation) else situation.workers
-        change = _members(situation, workers)
+        change = _pods_recorded(situation, workers)
     if situation.up >= set(situation.workers) and (situation.worker_uids or change):
         return Transition(
             "Running",
@@ -220,8 +220,8 @@ def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Tra
 
 def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
     """Returns the uids of the pods that the operator itself replaces; those that have gone already stay known."""
-    members = frozenset(situation.worker_uids.values())
-    moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in members]
+    current = frozenset(situation.worker_uids.values())
+    moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
     return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
 
 
@@ -294,8 +294,11 @@ def _without(situation: Situation, failure: Failure) -> Situation:
 
 
 def _with_early_failures_merged(situation: Situation, cause: Failure) -> Situation:
-    """A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
-    attempt before, and this one, on which its worker never reported, never began. All of it is the one disruption."""
+    """Returns the situation without the last failure where the cause explains it too.
+
+    A lost pod often shows late (a lost node's after 40 s and more): its peers' broken connections have ended the
+    attempt before, and this one, on which its worker never reported, never began. All of it is the one disruption.
+    """
     failure = situation.last_failure
     if known_reason(cause.reason).strength is not Strength.DISRUPTION or cause.worker in situation.reports:
         return situation
@@ -333,7 +336,7 @@ def _with_failure_recorded(
 
 def _opening(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
     workers = in_rank_order(situation, workers)
-    return _members(situation, workers) | StatusChange(
+    return _pods_recorded(situation, workers) | StatusChange(
         attempt=situation.status.attempt + 1,
         attempt_start_time=to_text(situation.now),
         next_attempt_time=None,
@@ -360,7 +363,7 @@ def _worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
     return list(workers) if spec.elastic is not None or spec.scheduling.topology is not None else []
 
 
-def _members(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
+def _pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
     """Returns the order of the attempt's workers, their pods, and how often these have ended before."""
     pods = [situation.pods[worker] for worker in workers]
     first = situation.status.attempt == 1 and situation.running and not situation.worker_uids

@@ -1,4 +1,4 @@
-"""Attribution: the cause of an attempt's end is chosen among all that its workers and their pods report.
+"""Attribution chooses the cause of an attempt's end among all that its workers and their pods report.
 
 The first report is usually not the culprit's (measured: in 15 of 24 kills a bystander was faster), so time only breaks
 ties. In order: a pod that the cluster took away; an out-of-memory kill or a signal; an error of the program itself; and
@@ -43,7 +43,7 @@ _POD_REASONS: Mapping[str, str] = {
 _OWN_LIMIT = re.compile(r"\bexceed(?:s|ed)\b.*\blimit\b", re.DOTALL)
 # Reasons whose text is the agent's own, and nothing that a program printed.
 _WITHOUT_OUTPUT = frozenset({"PreflightMismatch", "MasterUnreachable", "Usage"})
-# What speaks of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
+# These speak of the machine in an error (NVIDIA's Xid catalogue, NCCL's and CUDA's names).
 HARDWARE = re.compile(
     r"uncorrectable|\bECC\b|\bXid\b|NVLink|hardware (?:error|failure)|unspecified launch failure|fell off the bus"
     r"|ncclUnhandledCudaError|ncclInternalError|device (?:is )?(?:unavailable|lost)|Input/output error",
@@ -150,7 +150,7 @@ def _from_report(situation: Situation, report: Report, reason: str) -> Failure:
     ended = _how_it_ended(report, reason)
     lines = _last_lines(report.error.splitlines())
     if not situation.keeps_output and reason not in _WITHOUT_OUTPUT:
-        # Of what was printed only the part that shows a failure of the node.
+        # Only a line that shows a failure of the node is kept of what was printed.
         found = HARDWARE.search(lines)
         lines = found[0] if found else ""
     message = f"{who} ({', '.join(details)}) {ended}" + (f": {lines}" if lines else "")

@@ -40,7 +40,7 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
     return tuple(
         pod
         for pod in pods
-        if pod is not None and _has_told(pod, ended) and _starts_at(pod.worker_container, situation.now) > overtaken
+        if pod is not None and _has_reported(pod, ended) and _starts_at(pod.worker_container, situation.now) > overtaken
     )
 
 
@@ -53,11 +53,11 @@ def is_limited(reason: str, *, counted: bool) -> bool:
 
 
 def sentence(pods: Iterable[PodView]) -> str:
-    """Returns the part of a message that names the pods that are replaced."""
+    """Returns the clause of a message that names the pods that are replaced."""
     return f"replacing {listed([pod.name for pod in pods])}, which the kubelet's crash back-off would keep waiting"
 
 
-def _has_told(pod: PodView, ended: int) -> bool:
+def _has_reported(pod: PodView, ended: int) -> bool:
     """Returns whether the pod's container waits because its agent has reported, by exiting, an attempt that is over."""
     container = pod.worker_container
     if container is None or container.state == "running" or not is_alive(pod):

@@ -1,4 +1,4 @@
-"""The job's own limits of time: `runPolicy.activeDeadlineSeconds` and `ttlSecondsAfterFinished`."""
+"""The job has limits of time of its own: `runPolicy.activeDeadlineSeconds` and `ttlSecondsAfterFinished`."""
 
 from __future__ import annotations
 

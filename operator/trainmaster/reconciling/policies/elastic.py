@@ -1,4 +1,4 @@
-"""Elastic jobs: the group shrinks when a worker can't come back, grows when it can, and follows `spec.workers`.
+"""An elastic job's group shrinks when a worker can't come back, grows when it can, and follows `spec.workers`.
 
 The next attempt lists the workers that are there; ranks are positions in that list, so worker 0 may be missing as any
 other. A worker that has no pod on a node for `nodes.lostAfterSeconds` is left out, as long as `elastic.minWorkers`

@@ -1,4 +1,4 @@
-"""What a failure costs: the job's rules by exit code and reason, then the table of reasons, then the budget.
+"""A failure's cost is decided by the job's rules (exit code, reason), then the table of reasons, then the budget.
 
 The first rule that matches wins. Without one, a hang is answered by `hang.action` and anything else by `reasons`. A
 disruption is never the job's fault, so rules and budget don't apply to it.
@@ -19,7 +19,7 @@ PAUSE_AFTER_SHORT_LIFE = 5.0
 
 @dataclass(frozen=True)
 class Response:
-    """Restart: counts. Ignore: doesn't count. Fail: the job is over, with this reason and sentence."""
+    """Restart counts. Ignore doesn't count. Fail ends the job, with this reason and sentence."""
 
     answer: Answer
     reason: str = ""

@@ -17,7 +17,7 @@ from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.policies.attribution import HARDWARE
 from trainmaster.reconciling.transition import NO_CHANGE, StatusChange
 
-# What a machine can do to a rank. Memory and storage limits, programs and environments are the job's own.
+# A machine can do these to a rank. Memory and storage limits, programs and environments are the job's own.
 _OF_MACHINES = frozenset({"Signal", "Hung", "AgentLost", "NodeLost"})
 # SIGKILL comes from somebody, not from a machine.
 _KILLED = 128 + 9
@@ -26,7 +26,7 @@ MAX_NODES = 64
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """How many failures each node can have caused, and which nodes the job's pods avoid for that."""
+    """NodeRecord has how many failures each node can have caused, and which nodes the job's pods avoid for that."""
 
     failures: dict[str, int]
     avoided: list[str]

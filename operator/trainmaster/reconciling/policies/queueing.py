@@ -1,6 +1,6 @@
-"""Kueue (`scheduling.gang.scheduler: kueue`): the job is held like a suspended one until its Workload is admitted.
+"""Under Kueue (`scheduling.gang.scheduler: kueue`) the job is held like a suspended one until its Workload is admitted.
 
-The operator plays the part that Kueue's own integrations play for a Job (pkg/controller/jobframework):
+The operator does what Kueue's own integrations do for a Job (pkg/controller/jobframework):
 
 - it makes the Workload, starts when that is admitted, and reports on it when all pods are ready and when the job is
   over;

@@ -1,6 +1,6 @@
 """Pods whose container the kubelet's crash back-off would keep waiting are replaced (`crash_loop_backoff` finds them).
 
-It is a part of the restart that is under way: the attempt is held, `status.replacingPodUIDs` names the pods, they are
+It belongs to the restart that is under way: the attempt is held, `status.replacingPodUIDs` names the pods, they are
 deleted, and the one next attempt opens when the new ones are there. It costs neither a restart nor a disruption.
 """
 
@@ -16,8 +16,8 @@ from trainmaster.reconciling.transition import StatusChange, Transition
 def replace(situation: Situation) -> Transition | None:
     """Replaces the pod of a worker whose exit came to light after its attempt was answered.
 
-    While the next one isn't open, the pod is replaced with the others. Where it is open already, with that pod as a
-    member, its ranks wait for it in vain: it is held, and another one opens in its place.
+    While the next one isn't open, the pod is replaced with the others. Where it is open already, with that pod in it,
+    its ranks wait for it in vain: it is held, and another one opens in its place.
     """
     status, failure = situation.status, situation.last_failure
     if (

@@ -25,7 +25,7 @@ FIRST_SHARE, LONGEST_SHARE = 1 / 60, 4 / 15
 
 
 def begin(situation: Situation) -> Transition | None:
-    """Scales a job to zero that holds only a part of its nodes, and waits."""
+    """Scales a job to zero that holds only some of its nodes, and waits."""
     due = begins_at(situation)
     if due is None or situation.now < due:
         return None
@@ -59,7 +59,7 @@ def retry(situation: Situation) -> Transition | None:
 
 
 def begins_at(situation: Situation) -> float | None:
-    """Returns when a job that holds a part of its nodes is scaled to zero."""
+    """Returns when a job that holds some of its nodes is scaled to zero."""
     status = situation.status
     if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
         return None

@@ -1,7 +1,7 @@
-"""Starting up: what keeps workers from it, in the messages of scheduler and kubelet, and for how long.
+"""What keeps workers from starting is shown in the messages of scheduler and kubelet, and limited in time.
 
 Nothing waits for ever holding GPUs: when not all ranks are up `startupSeconds` after their attempt was opened, the job
-fails with the most telling trouble. What time can't heal (a name that is no image, a program that isn't there) fails it
+fails with the gravest problem. What time can't heal (a name that is no image, a program that isn't there) fails it
 at once.
 """
 
@@ -50,7 +50,7 @@ _ORDER = (
 
 @dataclass(frozen=True)
 class StartProblem:
-    """Something that keeps a worker from starting. `is_unrecoverable`: waiting can't mend it."""
+    """StartProblem is something that keeps a worker from starting. `is_unrecoverable`: waiting can't mend it."""
 
     reason: str
     message: str
@@ -61,8 +61,8 @@ def unrecoverable(situation: Situation) -> Transition | None:
     """Fails the job at once for what time can't mend."""
     if not _is_starting(situation):
         return None
-    trouble = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
-    return None if trouble is None else fail(situation, trouble.reason, trouble.message)
+    problem = next((item for item in start_problems(situation) if item.is_unrecoverable), None)
+    return None if problem is None else fail(situation, problem.reason, problem.message)
 
 
 def deadline(situation: Situation) -> Transition | None:
@@ -74,9 +74,9 @@ def deadline(situation: Situation) -> Transition | None:
     gang = situation.spec.scheduling.gang
     if gang is not None and waits_for_nodes(situation):
         limit = f"the gang had no nodes within {gang.timeout_seconds} s (scheduling.gang.timeoutSeconds)"
-    trouble = most_telling(situation)
-    if trouble is not None:
-        return fail(situation, trouble.reason, f"{limit}: {trouble.message}")
+    problem = gravest_problem(situation)
+    if problem is not None:
+        return fail(situation, problem.reason, f"{limit}: {problem.message}")
     return fail(situation, "StartupDeadlineExceeded", f"{limit}: {_missing(situation)}")
 
 
@@ -95,9 +95,9 @@ def due_at(situation: Situation) -> float | None:
     return max(known) + situation.spec.failure_policy.startup_seconds
 
 
-def most_telling(situation: Situation) -> StartProblem | None:
-    """Returns the most telling of the problems."""
-    return min(start_problems(situation), key=lambda trouble: _ORDER.index(trouble.reason), default=None)
+def gravest_problem(situation: Situation) -> StartProblem | None:
+    """Returns the gravest problem, by the order of its reason."""
+    return min(start_problems(situation), key=lambda problem: _ORDER.index(problem.reason), default=None)
 
 
 def start_problems(situation: Situation) -> Iterator[StartProblem]:

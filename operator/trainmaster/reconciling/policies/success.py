@@ -1,4 +1,4 @@
-"""When a job has succeeded: all workers ended with 0, or (`successPolicy: RankZero`) the one with rank 0."""
+"""A job has succeeded when all workers ended with 0, or (`successPolicy: RankZero`) the one with rank 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suspending and resuming (`runPolicy.suspend`).
+"""A job is suspended and resumed by `runPolicy.suspend`.
 
 Suspending scales to zero: every pod gets SIGTERM and its whole grace period, in which the ranks save a checkpoint.
 Resuming brings the pods back and, when all are there, opens a new attempt.

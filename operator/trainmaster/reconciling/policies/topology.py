@@ -1,4 +1,4 @@
-"""Rank order by topology (`scheduling.topology`): workers of the same domain are neighbours.
+"""The ranks are in the topology's order (`scheduling.topology`): workers of the same domain are neighbours.
 
 Rings and trees of collectives follow the ranks, so neighbours should be near. Where a worker runs is only known once
 its pod has a node, so the ranks of such a job are held (attempt 0) until all pods have theirs and the nodes' labels

@@ -1,4 +1,4 @@
-"""The status after a pass, as people and programs read it.
+"""The status after a pass is made here, as people and programs read it.
 
 `next_status` puts it together from a policy's transition: counts, `conditions`, `progress` and `time_spent` (where the
 job's time went). `events` are published once for a change of the status.

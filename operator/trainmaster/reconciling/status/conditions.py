@@ -1,4 +1,4 @@
-"""Conditions as in metav1.Condition: the time moves only when the status of the condition does.
+"""Conditions are as in metav1.Condition: the time moves only when the status of the condition does.
 
 Accepted: the spec can be run. Running: all ranks of the current attempt are up. Suspended: once it ever was.
 Succeeded, Failed: there when the job has ended. `kubectl wait --for=condition=Succeeded` works on them.

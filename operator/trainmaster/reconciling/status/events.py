@@ -44,7 +44,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     ):
         yield JobEvent("Normal", "ReplacingPods", _sentence(running.message))
     if new.phase == old.phase:
-        yield from _trouble(old, new)
+        yield from _problem(old, new)
         return
     if new.phase == "Running":
         yield JobEvent("Normal", "Running", f"All ranks of attempt {new.attempt} are up")
@@ -59,7 +59,7 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
         message = ended.message if ended is not None else ""
         reason = ended.reason if ended is not None else new.phase
         yield JobEvent("Normal" if new.phase == "Succeeded" else "Warning", reason, _sentence(message))
-    yield from _trouble(old, new)
+    yield from _problem(old, new)
 
 
 def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
@@ -70,7 +70,7 @@ def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
 
 def _failure(failure: Failure, new: JobStatus, spec: JobSpec | None) -> JobEvent:
     if failure.provisional:
-        cost = "looking for the cause"
+        cost = "the cause isn't known yet"
     elif not failure.counted:
         cost = "doesn't count as a restart"
     else:
@@ -91,7 +91,7 @@ def _quarantine(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
         yield JobEvent("Normal", "NodesForgiven", f"No longer avoided: {', '.join(old.avoided_nodes)}")
 
 
-def _trouble(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
+def _problem(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     """Yields the event for something that began to keep workers from starting."""
     before, after = condition(old.conditions, "Running"), condition(new.conditions, "Running")
     if new.phase in ("Succeeded", "Failed") or after is None or after.status == "True" or after.reason not in REASONS:

@@ -1,4 +1,4 @@
-"""The status after a pass: the policies' changes, the counts, the conditions and the progress.
+"""The status after a pass has the policies' changes, the counts, the conditions and the progress.
 
 Nothing here moves by itself: the same observations give the same status, so an idle job is never written.
 """
@@ -9,7 +9,7 @@ from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, Work
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.reconciling.policies.quarantine import forgive
-from trainmaster.reconciling.policies.startup import most_telling
+from trainmaster.reconciling.policies.startup import gravest_problem
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
@@ -125,12 +125,12 @@ def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
     """Returns reason and message of the Running condition: what keeps workers from starting, before anything else."""
     before = condition(situation.status.conditions, "Running")
     waits = transition.phase in ("Pending", "Starting", "Restarting") or transition.reason == "Queued"
-    trouble = most_telling(situation) if waits else None
-    if trouble is not None:
-        if before is not None and before.reason == trouble.reason:
+    problem = gravest_problem(situation) if waits else None
+    if problem is not None:
+        if before is not None and before.reason == problem.reason:
             # The kubelet's message changes back and forth with every try; the first one is enough.
             return before.reason, before.message
-        return trouble.reason, trouble.message
+        return problem.reason, problem.message
     if transition.reason:
         return transition.reason, transition.message
     if before is None or before.reason == INVALID_SPEC or (before.reason in REASONS and transition.phase != "Running"):

@@ -1,4 +1,4 @@
-"""How far training is, from what the ranks report: rank 0's step and loss, and everybody's samples."""
+"""The progress of the training comes from what the ranks report: rank 0's step and loss, and everybody's samples."""
 
 from __future__ import annotations
 

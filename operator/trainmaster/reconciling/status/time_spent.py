@@ -1,4 +1,4 @@
-"""Where a job's time goes: `book_time` books the time since the last status into categories (`status.timeSpent`).
+"""`book_time` books where a job's time went since the last status, by categories (`status.timeSpent`).
 
 Time is booked whenever a status is written for another reason, never for its own sake, so accounting costs no write.
 What lies between two writes is distinguished afterwards, by times that outlive an operator: of pods and their
@@ -13,14 +13,14 @@ of the attempt's waits is booked.
 **Before the first step** the slowest worker decides: its pod was made, had a node, ran, its ranks were up.
 
 **While steps are done** an interval ends at a report. What the ranks waited for data, checkpoints and evaluation in it
-(counters of their own) is taken out first; the rest is recompute up to the furthest step of any attempt, and productive
+(counters of their own) is left out first; the rest is recompute up to the furthest step of any attempt, and productive
 beyond. An interval in which no step was done stays open until one is, or until the attempt ends: a step that takes
 minutes and a hang can't be distinguished before.
 
 **An attempt that fails** lost the piece since its last report: recompute (it is done again), except what is longer than
 a step takes, which was a stall, and all of it where the reason is Hung.
 
-Clocks jump and differ. Every time is taken into the interval that is booked, so nothing is booked twice or negatively;
+Clocks jump and differ. Every time is moved into the interval that is booked, so nothing is booked twice or negatively;
 when the clock is behind the books, they wait for it.
 """
 
@@ -70,7 +70,7 @@ def goodput(time: TimeSpent) -> float | None:
 
 
 class _Books:
-    """The sums in milliseconds, and `cursor`: the time up to which they go. They only ever grow.
+    """_Books has the sums in milliseconds, and `cursor`: the time up to which they go. They only ever grow.
 
     `step` and `section` are those of the attempt's last report that was booked, `furthest` is the furthest step of any
     attempt, and `waits` are the attempt's waits [s] as far as they are booked.
@@ -133,9 +133,9 @@ class _Books:
 def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
     match before.status.phase:
         case "Suspended":
-            # By somebody else than the user (a queue's controller): the job waits for its turn.
-            standing = condition(before.status.conditions, "Suspended")
-            by_user = standing is None or standing.reason == "Suspended"
+            # Somebody else than the user (a queue's controller) may have suspended it: the job waits for its turn.
+            suspended = condition(before.status.conditions, "Suspended")
+            by_user = suspended is None or suspended.reason == "Suspended"
             books.book("suspended" if by_user else "queue", end)
         case "Restarting" if before.status.scheduling_backoff:
             books.book("queue", end)
@@ -150,7 +150,7 @@ def _book(books: _Books, before: Situation, after: JobStatus, end: int) -> None:
 
 @dataclass(frozen=True)
 class _Latest:
-    """The attempt's newest progress: the lowest rank's, the longest waits of any rank, and when it came."""
+    """_Latest is the attempt's newest progress: the lowest rank's, the longest waits of any rank, and when it came."""
 
     first: RankProgress
     waited: dict[str, float]
@@ -225,10 +225,10 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
         spent = 0.0 if first.step_seconds is None else max(first.step_seconds, 0.0) * (step - begun) + beside
         books.book("load", max(reach - (_milliseconds(spent) or 0), books.cursor))
     for name, seconds in waits.items():
-        taken = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
-        books.book(name, books.cursor + taken)
+        booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
+        books.book(name, books.cursor + booked)
         # What didn't fit was reported early; the next interval has room for it.
-        books.waits[name] = round(books.waits.get(name, 0.0) + taken / 1000, 3)
+        books.waits[name] = round(books.waits.get(name, 0.0) + booked / 1000, 3)
     furthest = books.furthest or 0
     # A step that goes back is a loop that rolled back by itself.
     repeated = min(max(furthest - begun, 0) / (step - begun), 1.0) if step > begun else 1.0
