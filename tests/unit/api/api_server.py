@@ -17,7 +17,7 @@ RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"
 # CEL's own findings; a schema's name the place again ("spec.workers in body should be ...").
 _REASONS = re.compile(r"^(Invalid value|Required value|Forbidden|Duplicate value): ")
-_SCHEMA_WORDS = re.compile(
+_SCHEMA_MESSAGES = re.compile(
     r" in body | must validate |^Unsupported value|^Too |^Duplicate value|^Required value$|^Invalid value: \""
 )
 
@@ -27,7 +27,7 @@ class Answer:
     """The object as it is stored, or what stands against it."""
 
     stored: dict[str, Any]
-    # Unknown fields, by which strict validation refuses the request before anything else is looked at.
+    # Unknown fields, by which strict validation refuses the request before anything else is checked.
     unknown_fields: str = ""
     # By field.
     causes: tuple[tuple[str, str], ...] = ()
@@ -39,11 +39,11 @@ class Answer:
     @property
     def by_rules(self) -> bool:
         """Whether only rules between fields stand against it."""
-        return bool(self.causes) and not any(_SCHEMA_WORDS.search(message) for _, message in self.causes)
+        return bool(self.causes) and not any(_SCHEMA_MESSAGES.search(message) for _, message in self.causes)
 
     @property
     def sentences(self) -> list[str]:
-        """`field: sentence`, without the API server's own word for the reason."""
+        """`field: sentence`, without the API server's own reason."""
         return [f"{field}: {_REASONS.sub('', message)}" for field, message in self.causes]
 
 

@@ -1,4 +1,4 @@
-"""Python and the API server agree on every spec: both take it, or both refuse it, and rules in the same words."""
+"""Python and the API server agree on every spec: both accept it, or both refuse it, rules with the same message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CRD is what the models say, is accepted by an API server, and refuses what the parser refuses, in its words."""
+"""The CRD is what the models say, is accepted by an API server, and refuses what the parser refuses, in its text."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_columns_answer_at_a_glance() -> None:
     assert narrow == ["Phase", "Attempt", "Restarts", "Workers", "Running", "Step", "Total", "Loss", "Age"]
 
 
-def test_wide_columns_tell_the_newest_failure_and_where_the_job_stands() -> None:
+def test_wide_columns_show_the_newest_failure_and_where_the_job_stands() -> None:
     definition = [dict(column) for column in COLUMNS]
     columns, row = custom_columns(definition)
     running = {"type": "Running", "status": "False", "reason": "Unschedulable", "message": "no node has room"}
@@ -162,7 +162,7 @@ def test_of_cpu_a_wrong_quantity_is_refused_at_apply(cpu: Any) -> None:
 def test_a_name_that_no_child_can_have_is_refused_at_apply(name: str, sentence: str) -> None:
     answer = apply({"workers": 1}, name)
     assert not answer.accepted
-    # What isn't a DNS subdomain either, Kubernetes refuses in its own words.
+    # What isn't a DNS subdomain either, Kubernetes refuses with a message of its own.
     if re.fullmatch(SUBDOMAIN_PATTERN.strip("^$"), name):
         assert answer.sentences == [sentence]
 

@@ -112,7 +112,7 @@ def test_a_spec_beyond_a_limit_is_refused_in_one_sentence(spec: dict[str, Any], 
 
 
 @pytest.mark.parametrize("spec", LEGAL.values(), ids=LEGAL.keys())
-def test_what_the_limits_allow_is_taken(spec: dict[str, Any]) -> None:
+def test_what_the_limits_allow_is_accepted(spec: dict[str, Any]) -> None:
     parse_spec({"workers": 1, **spec}, "job")
     assert apply({"workers": 1, **spec}).accepted
 
@@ -123,7 +123,7 @@ def test_long_lists_of_the_pod_are_refused_at_apply(field: str) -> None:
         return {"podTemplate": {"spec": {field: [{"name": f"n{n}", "key": f"k{n}"} for n in range(count)]}}}
 
     assert apply({"workers": 1, **template(1000)}).accepted
-    # Then the rules aren't looked at, which the API server says in a second cause.
+    # Then the rules aren't checked, which the API server says in a second cause.
     (where, sentence), *_ = apply({"workers": 1, **template(1001)}).causes
     assert where == f"spec.podTemplate.spec.{field}"
     assert "Too many: 1001: must have at most 1000 items" in sentence
@@ -141,26 +141,26 @@ def test_no_part_of_a_pod_can_change_once_the_job_exists(after: dict[str, Any]) 
     assert [where for where, _ in answer.causes] == ["spec.podTemplate"]
 
 
-def test_no_more_is_looked_at_than_the_limits_allow() -> None:
-    looked = 0
+def test_no_more_is_read_than_the_limits_allow() -> None:
+    read = 0
 
     class Counted(dict[str, Any]):
         def items(self) -> Any:
-            nonlocal looked
-            looked += 1
+            nonlocal read
+            read += 1
             return super().items()
 
         def values(self) -> Any:
-            nonlocal looked
-            looked += 1
+            nonlocal read
+            read += 1
             return super().values()
 
     large = {"training": Counted({f"k{n}": [Counted() for _ in range(1000)] for n in range(400)})}
     assert check_size(large) is not None
-    assert looked < MAX_BYTES["training"] // 2
-    looked = 0
+    assert read < MAX_BYTES["training"] // 2
+    read = 0
     assert is_larger(large, 64 * KIB)
-    assert looked < 64 * KIB
+    assert read < 64 * KIB
 
 
 JSON = st.recursive(
@@ -171,7 +171,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.integers(0, 200))
-def test_a_value_is_never_taken_for_larger_than_it_is(value: Any, most: int) -> None:
+def test_a_value_is_never_found_larger_than_it_is(value: Any, most: int) -> None:
     """Each byte that is counted while walking is one of the JSON; so what fits is never refused."""
     if is_larger(value, most):
         assert len(compact(value)) > most

@@ -211,7 +211,7 @@ def test_wait_refuses_a_phase_and_a_time_that_are_none(transport: FakeTransport)
 @pytest.mark.parametrize(
     ("text", "wanted"), [("30", 30.0), ("2.5", 2.5), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0)]
 )
-def test_times_are_taken_as_kubectl_takes_them(text: str, wanted: float) -> None:
+def test_durations_are_parsed_as_kubectl_parses_them(text: str, wanted: float) -> None:
     assert dtj.seconds(text) == wanted
 
 

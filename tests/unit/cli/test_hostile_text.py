@@ -224,7 +224,7 @@ def strings(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if "reviews" in command], ids=" ".join)
-def test_an_error_s_words_are_harmless_too(
+def test_an_errors_message_is_harmless_too(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     transport.answers = {f"{verb} {JOBS}/reviews": InvalidRequest(f"{HOSTILE}\n{HOSTILE}") for verb in ("GET", "PATCH")}

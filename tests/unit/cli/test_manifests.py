@@ -156,7 +156,7 @@ def test_a_folder_that_cant_be_written_is_named(runner: CliRunner, tmp_path: Pat
     assert (result.exit_code, result.stderr) == (1, f"{file}: File exists; name a folder that can be written\n")
 
 
-def test_render_takes_the_operators_agent_image(runner: CliRunner) -> None:
+def test_render_uses_the_operators_agent_image(runner: CliRunner) -> None:
     text = GOOD.replace("workers: 2", "workers: 2\n  image: me/x:1\n  command: [python, x.py]")
     result = runner.invoke(app, ["render", "-", "--agent-image", "registry.local/trainer:9"], input=text)
     assert "image: registry.local/trainer:9" in result.stdout

@@ -142,11 +142,11 @@ def all_up(attempt: int = 1, workers: int = 2) -> tuple[Report, ...]:
 
 
 def stream(attempt: int = 1, workers: Iterable[int] = (0, 1), **seen: int) -> StreamView:
-    """A connected stream whose members have seen the attempt; `w1=0` says that worker 1 has seen none."""
-    members = tuple(
+    """A connected stream whose workers have seen the attempt; `w1=0` says that worker 1 has seen none."""
+    workers = tuple(
         WorkerLine(worker, f"uid-{worker}", seen.get(f"w{worker}", attempt), connected=True) for worker in workers
     )
-    return StreamView(connected=True, leader=0, since=NOW - 50, workers=members)
+    return StreamView(connected=True, leader=0, since=NOW - 50, workers=workers)
 
 
 def observed(*reports: Report, given: Iterable[PodView] | None = None, attempt: int = 1, **fields: Any) -> Observed:
@@ -207,10 +207,10 @@ def kinds(decision: Decision) -> list[str]:
             case Apply(manifest=manifest):
                 count = f" x{manifest['spec']['replicas']}" if manifest["kind"] == "StatefulSet" else ""
                 names.append(f"Apply {manifest['kind']}{count}")
-            case Assign(assignment=assignment, pods=told):
-                names.append(f"Assign {assignment.attempt} {assignment.state} to {','.join(pod.name for pod in told)}")
-            case Touch(pods=told):
-                names.append(f"Touch {','.join(pod.name for pod in told)}")
+            case Assign(assignment=assignment, pods=to):
+                names.append(f"Assign {assignment.attempt} {assignment.state} to {','.join(pod.name for pod in to)}")
+            case Touch(pods=to):
+                names.append(f"Touch {','.join(pod.name for pod in to)}")
             case DeletePod(pod=deleted, force=force):
                 names.append(f"Delete {deleted.name}{' by force' if force else ''}")
             case DeleteChild(kind=kind):

@@ -29,7 +29,7 @@ class History(RuleBasedStateMachine):
         restarts=st.integers(0, 3),
         back_off=st.sampled_from([0, 3]),
         skews=st.tuples(*[st.sampled_from([0.0, -4.0, 4.0, 90.0])] * 3),
-        followed=st.booleans(),
+        watched=st.booleans(),
         policy=st.sampled_from(["AllWorkers", "RankZero"]),
         begun=st.booleans(),
         elastic=st.booleans(),
@@ -40,7 +40,7 @@ class History(RuleBasedStateMachine):
         restarts: int,
         back_off: int,
         skews: tuple[float, float, float],
-        followed: bool,
+        watched: bool,
         policy: str,
         begun: bool,
         elastic: bool,
@@ -53,7 +53,7 @@ class History(RuleBasedStateMachine):
             failurePolicy={"maxRestarts": restarts, "backoff": {"initialSeconds": back_off, "maxSeconds": 10}},
             successPolicy=policy,
         )
-        self.world.followed = followed
+        self.world.watched = watched
         self.rival = None
         if begun:
             for _ in range(6):
@@ -110,7 +110,7 @@ class History(RuleBasedStateMachine):
         pod = self.world.pods.get(f"bert-{worker}")
         if pod is None or pod.ranks is None:
             return
-        self.world.followed, pod.restarts = False, max(pod.restarts, 1)
+        self.world.watched, pod.restarts = False, max(pod.restarts, 1)
         self.world.fail_rank(worker, *fault)
         self.world.agents.step(pod.name)
         self.world.sync(self.world.operator)
@@ -152,7 +152,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def stream_is_cut_or_comes_back(self) -> None:
-        self.world.followed = not self.world.followed
+        self.world.watched = not self.world.watched
 
     @rule(seconds=st.sampled_from([-3000.0, -1.0, 1.0, 40.0]))
     def clock_jumps(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ STARTING: dict[str, Any] = {"phase": "Pending", "pod_uids": [], "pod_restart_cou
 QUOTA = RefusedWrite("create the pods of StatefulSet bert", "FailedCreate", "exceeded quota: gpus", NOW)
 REFUSED = RefusedWrite("apply Service bert", "Forbidden", "webhook says no", NOW)
 UNSERVED = RefusedWrite("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW)
-STRANGER = RefusedWrite("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
+FOREIGN = RefusedWrite("apply Service bert", "NotOurs", "Service 'bert' exists and belongs to nobody", NOW)
 
 
 def failing(reason: str, **fields: Any) -> Observed:
@@ -69,15 +69,15 @@ CASES: dict[str, tuple[Observed, dict[str, Any], dict[str, Any]]] = {
     "QuotaExceeded": (Observed(refused_writes=(QUOTA,)), STARTING, {}),
     "Refused": (Observed(refused_writes=(REFUSED,)), STARTING, {}),
     "NotInstalled": (Observed(refused_writes=(UNSERVED,)), STARTING, {}),
-    "NameTaken": (Observed(refused_writes=(STRANGER,)), STARTING, {}),
+    "NameTaken": (Observed(refused_writes=(FOREIGN,)), STARTING, {}),
     "StartupDeadlineExceeded": (observed(given=[pod(0)]), STARTING, {}),
     "DeadlineExceeded": (observed(), {}, {"runPolicy": {"activeDeadlineSeconds": 10}}),
     "MaxRestartsExceeded": (failing("Error"), {}, {"failurePolicy": {"maxRestarts": 0}}),
 }
 
 
-def told(status: JobStatus) -> set[str]:
-    """The reasons in a job's failures and conditions."""
+def reasons_in(status: JobStatus) -> set[str]:
+    """Returns the reasons in a job's failures and conditions."""
     return {failure.reason for failure in status.failures} | {item.reason for item in status.conditions}
 
 
@@ -85,7 +85,7 @@ def told(status: JobStatus) -> set[str]:
 def test_a_reason_is_produced(reason: str) -> None:
     around, before, spec = CASES[reason]
     decision = decided(job(running(**before), **spec), around)
-    assert reason in told(decision.status), decision.status
+    assert reason in reasons_in(decision.status), decision.status
     answer = REASONS[reason].answer
     failed = decision.status.phase == "Failed"
     assert failed == (answer == "Fail"), "the table's answer is what happens"

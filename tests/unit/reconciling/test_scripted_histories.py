@@ -29,11 +29,11 @@ def test_a_job_without_faults_ends_in_its_first_attempt_with_few_writes() -> Non
     assert world.writes[:3] == ["status", "apply Service", "apply StatefulSet"]
 
 
-@pytest.mark.parametrize("followed", [True, False])
-def test_workers_that_stand_still_together_cost_one_restart(followed: bool) -> None:
+@pytest.mark.parametrize("watched", [True, False])
+def test_workers_that_stand_still_together_cost_one_restart(watched: bool) -> None:
     """The kubelets' probes end them one after the other, and their events expire."""
     world = World(workers=3)
-    world.followed = followed
+    world.watched = watched
     pods = list(training(world).pods.values())
     for pod in pods:
         pod.frozen = True
@@ -46,11 +46,11 @@ def test_workers_that_stand_still_together_cost_one_restart(followed: bool) -> N
     assert (world.status.phase, world.status.attempt, world.status.restarts) == ("Succeeded", 2, 1)
 
 
-@pytest.mark.parametrize("followed", [True, False])
+@pytest.mark.parametrize("watched", [True, False])
 @pytest.mark.parametrize("reason", ["Error", "Signal", "OOMKilled"])
-def test_a_failed_rank_costs_one_restart_by_either_way_of_reporting(followed: bool, reason: str) -> None:
+def test_a_failed_rank_costs_one_restart_by_either_way_of_reporting(watched: bool, reason: str) -> None:
     world = World()
-    world.followed = followed
+    world.watched = watched
     before = {name: pod.uid for name, pod in training(world).pods.items()}
     world.fail_rank(1, reason, 137)
     for _ in range(20):
@@ -61,20 +61,20 @@ def test_a_failed_rank_costs_one_restart_by_either_way_of_reporting(followed: bo
     assert (world.status.failures[0].worker, world.status.failures[0].reason) == (1, reason)
 
 
-@pytest.mark.parametrize("followed", [True, False])
-def test_a_deleted_pod_costs_no_restart_by_either_way_of_reporting(followed: bool) -> None:
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_deleted_pod_costs_no_restart_by_either_way_of_reporting(watched: bool) -> None:
     world = World()
-    world.followed = followed
+    world.watched = watched
     training(world).delete_pod("bert-0")
     world.settle()
     assert (world.status.phase, world.status.attempt) == ("Succeeded", 2)
     assert (world.status.restarts, world.status.disruptions) == (0, 1)
 
 
-@pytest.mark.parametrize("followed", [True, False])
-def test_a_killed_container_is_found_by_either_way_of_reporting(followed: bool) -> None:
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_killed_container_is_found_by_either_way_of_reporting(watched: bool) -> None:
     world = World()
-    world.followed = followed
+    world.watched = watched
     training(world).kill_container(1, "OOMKilled")
     world.settle()
     assert (world.status.phase, world.status.restarts) == ("Succeeded", 1)
@@ -86,7 +86,7 @@ class TestBackOffWithoutStreams:
 
     def world(self, failures: int = 3) -> World:
         world = World(failurePolicy={"maxRestarts": failures})
-        world.followed = False
+        world.watched = False
         world.endless = True
         return training(world)
 

@@ -1,6 +1,6 @@
 """A simulated world around `decide`: API server, StatefulSet controller, kubelets, agents, training, and operators.
 
-Each part does one small step when told, so a test chooses the order of everything. What they do is what
+Each object does one small step when it is called, so a test chooses the order of everything. What they do is what
 docs/protocol.md and Kubernetes say, made small. Here are the API server and Kubernetes' controllers: the kubelet starts
 containers again with a back-off and may be late in showing an annotation; the StatefulSet controller replaces pods only
 when the old one is gone. Agents and their ranks are in `world_agents`, operators in `world_operator`: they see pods
@@ -58,14 +58,14 @@ class World:
         self.pods: dict[str, Pod] = {}
         # Pods that were deleted by force while their processes still ran.
         self.zombies: list[Pod] = []
-        self.followed = True
+        self.watched = True
         self.deleted = False
         self.serial = 0
         self.operator = Operator()
         self.writes: list[str] = []
         # Pods that operators have deleted.
         self.replaced: list[str] = []
-        # The kubelets' words on containers that their probes have ended, by pod and time.
+        # The kubelets' messages on containers that their probes have ended, by pod and time.
         self.kills: dict[tuple[str, float], str | None] = {}
         self.agents = Agents(self)
         self.sync(self.operator)
@@ -152,7 +152,7 @@ class World:
         operator.child = self.child
 
     def push(self, assignment: Assignment) -> None:
-        if self.followed:
+        if self.watched:
             for pod in self.pods.values():
                 if pod.running and not pod.frozen:
                     self.agents.see(pod, assignment)
@@ -229,7 +229,7 @@ class World:
 
     def step_stream(self, operator: Operator) -> None:
         """The stream brings what the agents have to say."""
-        if not self.followed:
+        if not self.watched:
             return
         for pod in self.pods.values():
             if pod.running and not pod.frozen:
@@ -246,7 +246,7 @@ class World:
             pod.fault = Report(pod.ranks, worker, pod.uid, "Failed", reason=reason, exit_code=code)
 
     def kill_container(self, worker: int, reason: str) -> None:
-        """The whole container dies without a word."""
+        """The whole container dies without a report."""
         pod = self.pods.get(f"bert-{worker}")
         if pod is not None and pod.running:
             pod.end_container(self.now, 137, reason, None)
@@ -279,7 +279,7 @@ class World:
         self.zombies.clear()
 
     def restart_operator(self, clock: float = 0.0) -> None:
-        """A new operator: lists everything anew, has heard nothing of agents yet."""
+        """A new operator: lists everything anew, has received nothing from agents yet."""
         self.operator = Operator(clock=clock)
         self.sync(self.operator)
 

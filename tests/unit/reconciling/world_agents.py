@@ -1,8 +1,8 @@
 """The agents of the simulated world and the ranks that they run: what docs/protocol.md says, made small.
 
-Agents take the highest attempt that they see, at the same attempt Hold wins, a mark outlives the container, and a
-report that nobody follows is made by exiting. What must never be is asserted where it would happen: an attempt trained
-twice by a worker, or by two groups.
+Agents accept the highest attempt that they see, at the same attempt Hold wins, a saved report outlives the container,
+and a report that nobody watches is made by exiting. What must never be is asserted where it would happen: an attempt
+trained twice by a worker, or by two groups.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Agents:
         return [*self._world.pods.values(), *self._world.zombies]
 
     def step(self, name: str) -> None:
-        """The agent looks at its file, its ranks and its links."""
+        """The agent polls its file, its ranks and its connections."""
         pod = self._world.pods.get(name)
         if pod is None or not pod.running or pod.frozen:
             return
@@ -66,16 +66,16 @@ class Agents:
         position = assignment.workers.index(pod.worker)
         if assignment.uids is not None and assignment.uids[position] != pod.uid:
             return
-        if pod.mark is not None and pod.mark.attempt >= attempt:
-            if pod.mark.attempt == attempt and pod.ranks != attempt:
-                if pod.mark.state not in ENDED:
+        if pod.saved is not None and pod.saved.attempt >= attempt:
+            if pod.saved.attempt == attempt and pod.ranks != attempt:
+                if pod.saved.state not in ENDED:
                     pod.say(self._world.now, attempt, "Failed", reason="AgentLost", exit_code=69)
                 else:
-                    pod.reports[attempt] = pod.mark
+                    pod.reports[attempt] = pod.saved
             return
         assert (pod.uid, attempt) not in self.started, "an attempt was trained twice by the same worker"
         self.started.add((pod.uid, attempt))
-        pod.told_by_exit = False
+        pod.reported_by_exit = False
         pod.say(self._world.now, attempt, "Starting")
         pod.ranks, pod.joined, pod.steps = attempt, None, 0
 
@@ -105,7 +105,7 @@ class Agents:
         pod.steps += 1
         if pod.steps >= STEPS and not self._world.endless:
             pod.say(self._world.now, attempt, "Finished", exit_code=0)
-        elif pod.mark is not None and pod.mark.state == "Starting":
+        elif pod.saved is not None and pod.saved.state == "Starting":
             pod.say(self._world.now, attempt, "Running")
 
     def _join(self, attempt: int, workers: set[int]) -> None:
@@ -117,7 +117,7 @@ class Agents:
         self.groups.setdefault(attempt, set()).add(group)
         others = {uid for other in self.groups[attempt] - {group} for uid in other}
         # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced while
-        # the operator is away, the new ones begin it again. Later attempts name their members.
+        # the operator is away, the new ones begin it again. Later attempts name their pods.
         left = {pod.uid for pod in self._everybody()}
         assert not others or (attempt == 1 and not others & left), f"attempt {attempt} was trained by two groups"
         training = [pod.ranks for pod in self._world.pods.values() if pod.joined and pod.ranks != attempt]
@@ -129,22 +129,27 @@ class Agents:
             pod.joined = group
 
     def _report_by_exit(self, pod: Pod) -> None:
-        """The sure way, where nobody follows.
+        """Reports by exiting, where nobody watches.
 
         Ranks that only suffered wait for a newer attempt for 3 s, on Hold for longer. Who was acknowledged waits longer
         too: the operator that knew may have died before it could write it down.
         """
-        if self._world.followed or pod.mark is None or pod.mark.state not in ("Failed", "Finished") or pod.told_by_exit:
+        if (
+            self._world.watched
+            or pod.saved is None
+            or pod.saved.state not in ("Failed", "Finished")
+            or pod.reported_by_exit
+        ):
             return
-        if pod.mark.attempt not in pod.reports:
+        if pod.saved.attempt not in pod.reports:
             return
-        silence = self._world.now + pod.skew - pod.mark.at
-        if pod.acked >= pod.mark.attempt and silence < ACKED_SILENCE:
+        silence = self._world.now + pod.skew - pod.saved.at
+        if pod.acked >= pod.saved.attempt and silence < ACKED_SILENCE:
             return
-        told = pod.assignment
-        held = told is not None and (told.attempt, told.state) == (pod.mark.attempt, "Hold")
-        if not pod.mark.culprit and silence < (HELD_SILENCE if held else 3.0):
+        assigned = pod.assignment
+        held = assigned is not None and (assigned.attempt, assigned.state) == (pod.saved.attempt, "Hold")
+        if not pod.saved.culprit and silence < (HELD_SILENCE if held else 3.0):
             return
-        pod.told_by_exit = True
-        code = pod.mark.exit_code or 0
-        pod.end_container(self._world.now, code, "Completed" if code == 0 else "Error", pod.mark)
+        pod.reported_by_exit = True
+        code = pod.saved.exit_code or 0
+        pod.end_container(self._world.now, code, "Completed" if code == 0 else "Error", pod.saved)

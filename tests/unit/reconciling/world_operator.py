@@ -85,13 +85,13 @@ class Operator:
                 case Assign(assignment=assignment, pods=pods):
                     writes("push")
                     world.push(assignment)
-                    for told in pods:
+                    for pod in pods:
                         writes("annotate")
-                        world.annotate(self, told.name, told.uid, assignment)
+                        world.annotate(self, pod.name, pod.uid, assignment)
                 case Touch(pods=pods):
-                    for told in pods:
+                    for pod in pods:
                         writes("touch")
-                        world.touch(self, told.name, told.uid)
+                        world.touch(self, pod.name, pod.uid)
                 case DeletePod(pod=pod):
                     writes("delete pod")
                     world.delete_as_seen(self, pod.name, pod.uid)
@@ -99,8 +99,8 @@ class Operator:
                     world.deleted = True
 
     def observed(self, world: World) -> Observed:
-        connected = world.followed and any(pod.running for pod in world.pods.values())
-        members = tuple(
+        connected = world.watched and any(pod.running for pod in world.pods.values())
+        workers = tuple(
             WorkerLine(pod.worker, pod.uid, pod.assignment.attempt if pod.assignment else 0, connected=True)
             for pod in world.pods.values()
             if pod.running and connected and not pod.frozen
@@ -118,5 +118,5 @@ class Operator:
             progress=progress,
             progress_attempt=self.status.attempt if progress else 0,
             progress_at=world.now if progress else None,
-            stream=StreamView(connected=connected, leader=0, since=START, workers=members),
+            stream=StreamView(connected=connected, leader=0, since=START, workers=workers),
         )

@@ -40,9 +40,9 @@ class Pod:
     # The downward-API file; `late`: it doesn't follow the annotation until the pod is touched.
     file: Assignment | None = None
     late: bool = False
-    # The agent. `mark` and `told_by_exit` are on disk, the rest dies with the process.
-    mark: Report | None = None
-    told_by_exit: bool = False
+    # The agent. `saved` and `reported_by_exit` are on disk, the rest dies with the process.
+    saved: Report | None = None
+    reported_by_exit: bool = False
     assignment: Assignment | None = None
     reports: dict[int, Report] = field(default_factory=dict)
     acked: int = 0
@@ -51,7 +51,7 @@ class Pod:
     joined: tuple[str, ...] | None = None
     steps: int = 0
     fault: Report | None = None
-    # Agent and ranks stand still: nothing is heard, nothing ends.
+    # Agent and ranks stand still: nothing is sent, nothing ends.
     frozen: bool = False
 
     @property
@@ -104,16 +104,16 @@ class Pod:
         self.reports = {}
 
     def say(self, now: float, attempt: int, state: Any, **fields: Any) -> None:
-        """The agent makes a report, and its mark of it."""
+        """The agent makes a report, and saves it."""
         if state in ENDED:
             self.ranks = self.joined = self.fault = None
         report = Report(attempt, self.worker, self.uid, state, at=now + self.skew, **fields)
-        if self.mark is None or self.mark.attempt <= attempt:
-            self.mark = report
+        if self.saved is None or self.saved.attempt <= attempt:
+            self.saved = report
         self.reports[attempt] = report
 
     def has_finished(self, attempt: int) -> bool:
-        return self.mark is not None and self.mark.attempt == attempt and self.mark.state == "Finished"
+        return self.saved is not None and self.saved.attempt == attempt and self.saved.state == "Finished"
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A job's NetworkPolicy: who may connect to its pods. What it looks like is in golden/network-policy*.yaml."""
+"""A job's NetworkPolicy: who may connect to its pods. Its manifests are in golden/network-policy*.yaml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def policies(peers: NetworkPeers | None, **spec: Any) -> list[dict[str, Any]]:
     return [dict(child.body) for child in found if child.kind == "NetworkPolicy"]
 
 
-def test_there_is_none_unless_the_operator_is_told_so() -> None:
+def test_there_is_none_unless_the_settings_say_so() -> None:
     assert policies(None) == []
 
 

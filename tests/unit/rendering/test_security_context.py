@@ -56,7 +56,7 @@ def test_a_place_is_mounted_once() -> None:
     assert [path for path in mounts(found) if path.startswith("/tmp")] == ["/tmp/"]
 
 
-def test_the_pod_template_has_the_last_word() -> None:
+def test_the_pod_template_can_override_it() -> None:
     own = {
         "name": "worker",
         "securityContext": {"readOnlyRootFilesystem": False, "runAsUser": 7},
@@ -71,7 +71,7 @@ def test_the_pod_template_has_the_last_word() -> None:
     assert variables(found)["HOME"] == "/scratch"
 
 
-def test_the_bundled_image_runs_as_its_own_user_unless_told_otherwise() -> None:
+def test_the_bundled_image_runs_as_its_own_user_unless_the_job_says_otherwise() -> None:
     assert pod()["securityContext"]["runAsNonRoot"] is True
     assert "runAsNonRoot" not in pod(securityContext={"runAsUser": 0})["securityContext"]
     assert worker(securityContext={"runAsNonRoot": False})["securityContext"]["runAsNonRoot"] is False

@@ -21,7 +21,7 @@ def test_rights_that_are_all_used_are_fine() -> None:
     assert problems(ALL, ALL) == []
 
 
-def test_a_right_that_is_missing_is_told() -> None:
+def test_a_right_that_is_missing_is_reported() -> None:
     asked = [*ALL, Right("apps", "statefulsets", "delete"), Right("", "secrets", "get", "other")]
     assert problems(ALL, asked) == [
         "The chart doesn't give the operator what it asks for: get secrets other.",
@@ -29,7 +29,7 @@ def test_a_right_that_is_missing_is_told() -> None:
     ]
 
 
-def test_a_right_that_is_never_used_is_told() -> None:
+def test_a_right_that_is_never_used_is_reported() -> None:
     assert problems(ALL, ALL[:1]) == [
         "The chart gives the operator what no test makes it ask for: patch pods.",
         "The chart gives the operator what no test makes it ask for: get secrets keys.",

@@ -26,7 +26,7 @@ def test_an_assignment_survives_the_wire() -> None:
     assert Assignment.parse({**GOOD, "uids": None}).node_rank(1, "other") == 1
 
 
-def test_a_worker_whose_pod_is_not_known_is_nobody_and_the_others_take_part() -> None:
+def test_a_worker_whose_pod_is_not_known_is_left_out_and_the_others_train() -> None:
     """Agents refused such an assignment as a whole."""
     assignment = Assignment.parse({**GOOD, "uids": ["a", ""]})
     assert assignment.node_rank(0, "a") == 0
@@ -89,7 +89,7 @@ def test_any_text_is_an_assignment_or_refused(text: bytes) -> None:
 
 
 @given(st.sampled_from(sorted(GOOD)), PLAIN)
-def test_any_value_in_any_field_is_taken_or_refused(field: str, value: Any) -> None:
+def test_any_value_in_any_field_is_accepted_or_refused(field: str, value: Any) -> None:
     try:
         taken = Assignment.parse({**GOOD, field: value})
     except ProtocolError as refused:

@@ -53,7 +53,7 @@ CASES: dict[str, tuple[tuple[Report, ...], Report]] = {
         (report("Failed", LOST, at=9.0), report("Failed", "OOMKilled", at=8.0)),
         report("Failed", "OOMKilled", at=8.0),
     ),
-    "a worker that was lost, and then stops its ranks as it is told, is heard again": (
+    "a worker that was lost, and then stops its ranks as it should, reports again": (
         (report("Failed", LOST, at=9.0), report("Stopped", "Stopped", at=10.0)),
         report("Stopped", "Stopped", at=10.0),
     ),

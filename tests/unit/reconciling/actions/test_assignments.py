@@ -27,23 +27,23 @@ from trainmaster.reconciling.observed.snapshot import Observed
 
 
 class TestAssignments:
-    def test_a_pod_with_an_old_annotation_is_told_again(self) -> None:
+    def test_a_pod_with_an_old_annotation_is_assigned_again(self) -> None:
         of = job(running(attempt=2))
         around = settled(of, observed(*all_up(2), attempt=2))
         stale = replace(around.pods[1], assignment=None)
         assert kinds(decided(of, replace(around, pods=(around.pods[0], stale)))) == ["Assign 2 Run to bert-1"]
 
-    def test_a_pod_on_its_way_out_isnt_told_anything(self) -> None:
+    def test_a_pod_on_its_way_out_is_assigned_nothing(self) -> None:
         decision = decided(job(running()), observed(given=[pod(0), pod(1, deleting=True)]))
-        (told,) = [action for action in decision.actions if isinstance(action, Assign)]
-        assert [pod.name for pod in told.pods] == ["bert-0"]
+        (assign,) = [action for action in decision.actions if isinstance(action, Assign)]
+        assert [pod.name for pod in assign.pods] == ["bert-0"]
 
     def test_every_attempt_has_its_own_port_and_the_jobs_uid(self) -> None:
         seen = set()
         for attempt in (1, 2, 3):
             decision = decided(job(running(attempt=attempt)), observed(*all_up(attempt), attempt=attempt))
-            (told,) = [action.assignment for action in decision.actions if isinstance(action, Assign)]
-            seen.add((told.port, told.job))
+            (assign,) = [action.assignment for action in decision.actions if isinstance(action, Assign)]
+            seen.add((assign.port, assign.job))
         assert len({port for port, _ in seen}) == 3
         assert {uid for _, uid in seen} == {job().uid}
 

@@ -42,7 +42,7 @@ class TestChildren:
         [
             ({"rendered_hash": "other"}, ["Apply StatefulSet x2"]),
             ({"replicas": 5}, ["Apply StatefulSet x2"]),
-            ({"owner_uid": "stranger", "rendered_hash": ""}, ["Apply StatefulSet x2"]),
+            ({"owner_uid": "somebody-else", "rendered_hash": ""}, ["Apply StatefulSet x2"]),
             ({"deleting": True, "rendered_hash": "other"}, []),
             ({}, []),
         ],
@@ -60,5 +60,5 @@ class TestChildren:
 
     def test_a_suspended_jobs_stranger_is_left_alone(self) -> None:
         of = job(running(phase="Suspended"), runPolicy={"suspend": True})
-        around = with_child(settled(job(running()), observed(given=[])), "StatefulSet", owner_uid="stranger")
+        around = with_child(settled(job(running()), observed(given=[])), "StatefulSet", owner_uid="somebody-else")
         assert kinds(decided(of, around)) == []

@@ -51,9 +51,9 @@ def test_a_pod_group_on_its_way_out_is_waited_for() -> None:
     assert kinds(decided(job(running(**FRESH), **GANG), nobody(children=(group(deleting=True),)))) == ["Apply Service"]
 
 
-def test_a_strangers_pod_group_makes_no_gang() -> None:
-    stranger = nobody(children=(group(owner_uid="somebody"),))
-    assert "Apply StatefulSet x2" not in kinds(decided(job(running(**FRESH), **GANG), stranger))
+def test_a_pod_group_of_somebody_else_makes_no_gang() -> None:
+    foreign = nobody(children=(group(owner_uid="somebody"),))
+    assert "Apply StatefulSet x2" not in kinds(decided(job(running(**FRESH), **GANG), foreign))
 
 
 def test_it_goes_with_the_last_pod() -> None:
@@ -76,9 +76,9 @@ def test_a_suspended_job_reserves_nothing_and_gets_its_group_back() -> None:
 def test_a_gang_may_wait_longer_than_a_start_may_take() -> None:
     late = running(**FRESH, ago=3000)
     waiting = observed(given=pods(homeless(0), homeless(1)), stream=stream(workers=()), children=(group(),))
-    told = decided(job(late, **GANG), waiting)
-    assert told.status.phase == "Pending"
-    assert told.requeue_after is not None
+    decision = decided(job(late, **GANG), waiting)
+    assert decision.status.phase == "Pending"
+    assert decision.requeue_after is not None
     over = decided(job(running(**FRESH, ago=3601), **GANG), waiting)
     failed = next(item for item in over.status.conditions if item.type == "Failed")
     assert (over.status.phase, failed.reason) == ("Failed", "Unschedulable")
@@ -93,10 +93,10 @@ def test_a_start_begins_when_the_gang_has_its_nodes() -> None:
         assert decided(job(running(**FRESH, ago=3000), **GANG), around).status.phase == phase
 
 
-def test_a_scheduler_that_isnt_there_is_told_and_not_waited_for_longer_than_a_start() -> None:
+def test_a_scheduler_that_isnt_there_is_reported_and_not_waited_for_longer_than_a_start() -> None:
     problem = RefusedWrite("apply PodGroup bert", "NotInstalled", "the cluster doesn't serve podgroups", NOW - 5)
-    told = decided(job(running(**FRESH, ago=10), **GANG), nobody(refused_writes=(problem,)))
-    condition = next(item for item in told.status.conditions if item.type == "Running")
+    decision = decided(job(running(**FRESH, ago=10), **GANG), nobody(refused_writes=(problem,)))
+    condition = next(item for item in decision.status.conditions if item.type == "Running")
     assert condition.reason == "NotInstalled"
     late = decided(job(running(**FRESH, ago=1000), **GANG), nobody(refused_writes=(problem,)))
     assert late.status.phase == "Failed"

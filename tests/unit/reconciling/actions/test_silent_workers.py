@@ -29,7 +29,7 @@ POLICY: dict[str, Any] = {"failurePolicy": {"nodes": {"lostAfterSeconds": 30}}}
 
 
 def silent(worker: int = 1) -> Report:
-    """What the lead says for it."""
+    """Returns the report that the leader makes for it."""
     return said(
         worker,
         "Failed",
@@ -39,8 +39,8 @@ def silent(worker: int = 1) -> Report:
     )
 
 
-def around(heard: bool = False, **fields: Any) -> Observed:
-    return observed(silent(), said(0, "Stopped"), stream=stream(workers=(0, 1) if heard else (0,)), **fields)
+def around(connected: bool = False, **fields: Any) -> Observed:
+    return observed(silent(), said(0, "Stopped"), stream=stream(workers=(0, 1) if connected else (0,)), **fields)
 
 
 def held() -> JobStatus:
@@ -55,25 +55,25 @@ def test_it_is_named_and_no_attempt_opens_without_it() -> None:
     assert "replaced if it stays silent" in next(c.message for c in status.conditions if c.type == "Running")
 
 
-def test_it_trains_on_in_its_pod_when_it_is_heard_again() -> None:
-    back = decided(job(held(), **POLICY), around(heard=True), NOW + 5)
+def test_it_trains_on_in_its_pod_when_it_connects_again() -> None:
+    back = decided(job(held(), **POLICY), around(connected=True), NOW + 5)
     assert (back.status.phase, back.status.attempt) == ("Starting", 2)
     assert "Delete bert-1" not in kinds(back)
 
 
-@pytest.mark.parametrize("told", [around(), observed(stream=stream(workers=(0,))), observed(stream=StreamView())])
-def test_its_pod_is_replaced_when_it_stays_silent(told: Observed) -> None:
-    """Also by an operator that has heard nothing of it itself."""
-    early = decided(job(held(), **POLICY), told, NOW + 29)
+@pytest.mark.parametrize("seen", [around(), observed(stream=stream(workers=(0,))), observed(stream=StreamView())])
+def test_its_pod_is_replaced_when_it_stays_silent(seen: Observed) -> None:
+    """An operator that has received nothing of it itself does so too."""
+    early = decided(job(held(), **POLICY), seen, NOW + 29)
     assert "Delete bert-1" not in kinds(early)
     assert early.requeue_after is not None
     assert early.requeue_after <= 1.1
-    late = decided(job(held(), **POLICY), told, NOW + 31)
+    late = decided(job(held(), **POLICY), seen, NOW + 31)
     assert [kind for kind in kinds(late) if "Delete" in kind] == ["Delete bert-1"]
     assert late.status.attempt == 1
-    going = decided(job(late.status, **POLICY), replace(told, pods=pods(pod(1, deleting=True))), NOW + 32)
+    going = decided(job(late.status, **POLICY), replace(seen, pods=pods(pod(1, deleting=True))), NOW + 32)
     assert (going.status.phase, going.status.failures[0].reason) == ("Restarting", "AgentLost")
-    new = decided(job(going.status, **POLICY), replace(told, pods=pods(pod(1, uid="new"))), NOW + 33)
+    new = decided(job(going.status, **POLICY), replace(seen, pods=pods(pod(1, uid="new"))), NOW + 33)
     assert (new.status.attempt, new.status.restarts, new.status.disruptions) == (2, 1, 0)
 
 

@@ -23,7 +23,7 @@ from tests.unit.reconciling.builders import (
 from trainmaster.reconciling.observed.snapshot import Observed, PodView
 from trainmaster.wire.report import Report
 
-WORDS = "the kubelet: Container worker failed liveness probe, will be restarted"
+MESSAGE = "the kubelet: Container worker failed liveness probe, will be restarted"
 
 
 def killed(worker: int, *, ago: float = 1.0, report: Report | None = None) -> PodView:
@@ -33,40 +33,40 @@ def killed(worker: int, *, ago: float = 1.0, report: Report | None = None) -> Po
 
 
 def around(*reports: Report, given: PodView, ago: float = 1.0, attempt: int = 1, **fields: Any) -> Observed:
-    kills = {(given.uid, NOW - ago): WORDS}
+    kills = {(given.uid, NOW - ago): MESSAGE}
     return observed(*reports, given=pods(given), kills=kills, attempt=attempt, **fields)
 
 
 @pytest.mark.parametrize("phase", ["Starting", "Running"])
-def test_its_end_is_told_in_the_kubelets_words(phase: str) -> None:
+def test_its_end_is_explained_by_the_kubelets_message(phase: str) -> None:
     status = decided(job(running(phase=phase)), around(given=killed(1))).status
     failure = status.failures[0]
     assert (failure.reason, failure.worker, failure.exit_code) == ("AgentLost", 1, 137)
-    assert failure.message.endswith(f"ended with exit code 137: step 17 | {WORDS}")
+    assert failure.message.endswith(f"ended with exit code 137: step 17 | {MESSAGE}")
     assert (status.phase, status.attempt, status.restarts) == ("Starting", 2, 1)
 
 
 def test_so_it_is_when_its_next_life_speaks_first() -> None:
     lost = said(1, "Failed", reason="AgentLost", exit_code=69, error="the agent ended without a word", ago=0.1)
     failure = decided(job(running()), around(lost, given=killed(1))).status.failures[0]
-    assert failure.message.endswith(f"the agent ended without a word | {WORDS}")
+    assert failure.message.endswith(f"the agent ended without a word | {MESSAGE}")
 
 
-def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_is_told_with_a_remedy() -> None:
+def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_gets_a_remedy() -> None:
     stopped = said(1, "Stopped", exit_code=143)
     status = decided(job(running()), around(stopped, given=killed(1, report=stopped))).status
     assert (status.failures[0].reason, status.failures[0].worker) == ("AgentLost", 1)
-    assert f"{WORDS} | its agent was well: the kubelet can't reach its port" in status.failures[0].message
+    assert f"{MESSAGE} | its agent was well: the kubelet can't reach its port" in status.failures[0].message
 
 
-def test_an_old_kill_is_no_word_on_a_later_stop() -> None:
+def test_an_old_kill_explains_no_later_stop() -> None:
     """Of a rank that the next attempt's failure elsewhere has stopped."""
     failed, stopped = said(0, "Failed", 2), said(1, "Stopped", 2, exit_code=143)
     before = running(2, pod_restart_counts=[0, 1])
     given = around(failed, stopped, given=killed(1, ago=50.0), ago=50.0, attempt=2)
     failure = decided(job(before), given).status.failures[0]
     assert (failure.reason, failure.worker) == ("Error", 0)
-    assert WORDS not in failure.message
+    assert MESSAGE not in failure.message
 
 
 def test_another_agent_that_stood_still_meanwhile_joins_the_attempt_that_opened_without_it() -> None:
@@ -90,7 +90,7 @@ def test_one_that_had_begun_the_attempt_has_ended_it() -> None:
     reports = (said(0, "Starting", 2, ago=399.0), said(1, "Starting", 2, ago=399.0))
     status = decided(job(opened), around(*reports, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)
-    # Also where its word was lost: its next life has its mark.
+    # Its report may have been lost too: its next life has the saved one.
     lost = said(0, "Failed", 2, reason="AgentLost", exit_code=69, error="without a word")
     status = decided(job(opened), around(reports[1], lost, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)

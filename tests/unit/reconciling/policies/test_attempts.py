@@ -40,7 +40,7 @@ def test_a_new_job_gets_its_children_with_attempt_one_in_the_template() -> None:
     assert happened(decision) == [], "three writes until the pods exist: the status, the Service, the StatefulSet"
 
 
-def test_the_members_are_known_when_all_pods_are_scheduled() -> None:
+def test_the_attempts_pods_are_recorded_when_all_are_scheduled() -> None:
     fresh = running(phase="Pending", pod_uids=[], pod_restart_counts=[])
     waiting = container("waiting", reason="ContainerCreating")
     some = decided(job(fresh), observed(given=[pod(0, worker_container=waiting), pod(1, node=None)]))
@@ -60,7 +60,7 @@ def test_all_ranks_up_is_running_and_stays_so() -> None:
     assert decided(job(up.status), observed()).status.phase == "Running"
 
 
-def test_where_no_agent_can_be_heard_a_running_container_counts_as_up_after_a_while() -> None:
+def test_where_no_agent_can_report_a_running_container_counts_as_up_after_a_while() -> None:
     of = job(running(phase="Starting", ago=5.0))
     around = observed(stream=stream(workers=()).__class__())
     early = decided(of, around)
@@ -95,8 +95,8 @@ def test_a_failed_rank_opens_the_next_attempt_with_the_same_pods_at_once() -> No
 
 def test_the_first_attempt_names_no_uids() -> None:
     of = job(running(phase="Starting"))
-    (told,) = [action for action in decided(of, observed()).actions if isinstance(action, Assign)]
-    assert told.assignment.uids is None
+    (shown,) = [action for action in decided(of, observed()).actions if isinstance(action, Assign)]
+    assert shown.assignment.uids is None
 
 
 def test_a_failure_waits_for_its_back_off() -> None:
@@ -167,16 +167,16 @@ def test_a_disruption_that_shows_late_gives_the_restart_back() -> None:
     assert held.status.attempt == 2
 
 
-def test_nobody_is_given_up_for_a_bystanders_word_before_the_cause_had_time_to_show() -> None:
+def test_no_job_is_given_up_for_a_bystanders_report_before_the_cause_had_time_to_show() -> None:
     of = job(running(), **NO_RESTARTS)
-    words = (said(0, "Failed", culprit=False), said(1, "Stopped"))
-    decision = decided(of, settled(of, observed(*words)))
+    reports = (said(0, "Failed", culprit=False), said(1, "Stopped"))
+    decision = decided(of, settled(of, observed(*reports)))
     assert (decision.status.phase, decision.status.attempt, decision.status.restarts) == ("Restarting", 1, 0)
     assert kinds(decision)[0] == "Assign 1 Hold to bert-0,bert-1"
     assert decision.requeue_after == pytest.approx(2.0)
-    lost = decided(job(decision.status, **NO_RESTARTS), observed(*words, given=[pod(0)]), NOW + 1)
+    lost = decided(job(decision.status, **NO_RESTARTS), observed(*reports, given=[pod(0)]), NOW + 1)
     assert (lost.status.phase, lost.status.disruptions) == ("Restarting", 1)
-    over = decided(job(decision.status, **NO_RESTARTS), observed(*words), NOW + 2)
+    over = decided(job(decision.status, **NO_RESTARTS), observed(*reports), NOW + 2)
     assert over.status.phase == "Failed"
     assert next(item for item in over.status.conditions if item.type == "Failed").reason == "MaxRestartsExceeded"
 
@@ -192,7 +192,7 @@ def test_a_silent_worker_is_waited_for_until_its_node_would_be_known_as_lost() -
     held = job(decision.status, **NO_RESTARTS)
     assert decided(held, observed(bystander), NOW + 99).status.phase == "Restarting"
     assert decided(held, observed(bystander), NOW + 100).status.phase == "Failed"
-    # Its word, or its node's, settles it.
+    # Its report, or its node's condition, settles it.
     assert decided(held, observed(bystander, said(1, "Stopped")), NOW + 30).status.phase == "Failed"
     taken = pod(1, deleting=True, disruption="DeletionByTaintManager")
     lost = decided(held, observed(bystander, given=[pod(0), taken]), NOW + 90)
@@ -227,22 +227,22 @@ def test_a_lost_pod_holds_the_group_and_costs_nothing(lost: PodView | None, reas
     if status.attempt == 1:
         assert status.phase == "Restarting"
         assert kinds(decision)[0] == "Assign 1 Hold to bert-0"
-        (told,) = [action for action in decision.actions if isinstance(action, Assign)]
-        assert told.assignment.grace_seconds == 55
+        (shown,) = [action for action in decision.actions if isinstance(action, Assign)]
+        assert shown.assignment.grace_seconds == 55
 
 
 @pytest.mark.parametrize(
     ("disruption", "reason"),
     [(None, "PodDeleted"), ("DeletionByPodGC", "NodeLost"), ("EvictionByEvictionAPI", "Evicted")],
 )
-def test_a_pod_that_is_gone_is_told_of_as_it_was_last_seen(disruption: str | None, reason: str) -> None:
+def test_a_pod_that_is_gone_is_reported_as_it_was_last_observed(disruption: str | None, reason: str) -> None:
     """Its last change and its deletion often come together."""
     around = replace(observed(given=[pod(0)]), gone={"uid-1": pod(1, disruption=disruption)})
     failure = decided(job(running()), around).status.failures[0]
     assert (failure.reason, failure.worker, failure.pod, failure.node) == (reason, 1, "bert-1", pod(1).node)
 
 
-def test_a_lost_node_that_shows_late_takes_back_what_its_peers_cost() -> None:
+def test_a_lost_node_that_shows_late_undoes_what_its_peers_cost() -> None:
     bystander = said(0, "Failed", culprit=False, error="Connection reset by peer")
     early = decided(job(running()), observed(bystander)).status
     assert (early.attempt, early.restarts, early.failures[0].reason) == (2, 1, "PeerLost")
@@ -257,8 +257,8 @@ def test_a_lost_node_that_shows_late_takes_back_what_its_peers_cost() -> None:
     again = decided(job(settled), silent, NOW + 1).status
     assert (again.restarts, again.disruptions, len(again.failures)) == (0, 1, 1)
     # A worker that took part in the second attempt was there: the first one's end had another cause.
-    heard = observed(said(1, "Running", attempt=2), given=[pod(0), lost], attempt=2)
-    both = decided(job(early), heard, NOW + 60).status
+    reported = observed(said(1, "Running", attempt=2), given=[pod(0), lost], attempt=2)
+    both = decided(job(early), reported, NOW + 60).status
     assert (both.restarts, both.disruptions, len(both.failures)) == (1, 1, 2)
 
 
@@ -290,18 +290,18 @@ def test_a_pod_that_is_replaced_before_the_group_was_complete_breaks_nothing() -
 
 
 @pytest.mark.parametrize("reporter", ["uid-1-old", "uid-0"])
-def test_words_of_a_pod_that_is_no_member_dont_count(reporter: str) -> None:
+def test_reports_of_a_pod_that_isnt_recorded_dont_count(reporter: str) -> None:
     around = observed(said(1, "Failed", uid=reporter))
     assert decided(job(running()), around).status.attempt == 1
 
 
-def test_words_about_another_attempt_dont_count() -> None:
+def test_reports_about_another_attempt_dont_count() -> None:
     of = job(running(attempt=3))
     around = observed(said(0, "Failed", attempt=2), said(1, "Failed", attempt=4), attempt=3)
     assert decided(of, around).status.attempt == 3
 
 
-class TestContainersThatEndWithoutAWord:
+class TestContainersThatEndWithoutAReport:
     def test_a_container_killed_for_memory_breaks_the_attempt(self) -> None:
         dead = pod(1, worker_container=container("terminated", end=ended(137, "OOMKilled")))
         status = decided(job(running()), observed(given=pods(dead))).status
@@ -314,15 +314,15 @@ class TestContainersThatEndWithoutAWord:
         of = job(running(attempt=2, pod_restart_counts=[0, 1]))
         assert decided(of, observed(given=pods(restarted), attempt=2)).status.attempt == 2
 
-    def test_an_end_that_could_be_the_attempts_before_waits_for_the_agents_word(self) -> None:
+    def test_an_end_that_could_be_the_attempts_before_waits_for_the_agents_report(self) -> None:
         failed_before = {"attempt": 1, "reason": "PeerLost", "failed_at": to_text(NOW - 1), "counted": True}
         of = job(running(attempt=2, phase="Starting", ago=1.0, restarts=1, failures=[failed_before]))
         dead = pod(1, worker_container=container("waiting", restarts=1, reason="CrashLoopBackOff", last_end=ended(137)))
         status = decided(of, observed(given=pods(dead), attempt=2)).status
         assert status.attempt == 2
         assert (status.failures[0].attempt, status.failures[0].reason) == (1, "AgentLost")
-        told = decided(of, observed(said(1, "Failed", 2, reason="AgentLost"), given=pods(dead), attempt=2)).status
-        assert told.failures[0].reason == "AgentLost"
+        shown = decided(of, observed(said(1, "Failed", 2, reason="AgentLost"), given=pods(dead), attempt=2)).status
+        assert shown.failures[0].reason == "AgentLost"
 
     def test_the_agents_exit_code_stands_for_its_lost_message(self) -> None:
         dead = pod(1, worker_container=container("terminated", end=ended(68)))

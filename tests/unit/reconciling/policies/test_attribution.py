@@ -54,7 +54,7 @@ def test_a_lost_pod_explains_whatever_its_peers_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "error", "told"),
+    ("reason", "error", "shown"),
     [
         ("Error", "ValueError: a patient's name", "ended with exit code 1"),
         ("Error", "a patient's name\nCUDA error: uncorrectable ECC error", "ended with exit code 1: uncorrectable"),
@@ -62,11 +62,11 @@ def test_a_lost_pod_explains_whatever_its_peers_say() -> None:
     ],
 )
 def test_without_leave_to_keep_output_the_message_quotes_nothing_that_a_program_printed(
-    reason: str, error: str, told: str
+    reason: str, error: str, shown: str
 ) -> None:
     around = observed(said(1, "Failed", reason=reason, exit_code=1, error=error))
     failure = decided(job(running(), runPolicy={"keepLogs": False}), around).status.failures[0]
-    assert told in failure.message
+    assert shown in failure.message
     assert "patient" not in failure.message
 
 

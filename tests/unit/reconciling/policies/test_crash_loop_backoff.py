@@ -48,7 +48,7 @@ def answer(*given: PodView, status: JobStatus | None = None, **policy: Any) -> D
     return decided(of, settled(of, observed(given=pods(*given))))
 
 
-def test_the_pod_is_deleted_while_the_attempt_is_held_and_told_once() -> None:
+def test_the_pod_is_deleted_while_the_attempt_is_held_and_reported_once() -> None:
     decision = answer(exited())
     status = decision.status
     assert (status.phase, status.attempt, status.restarts, status.disruptions) == ("Restarting", 1, 1, 0)
@@ -56,9 +56,9 @@ def test_the_pod_is_deleted_while_the_attempt_is_held_and_told_once() -> None:
     # The template first: what comes in the pod's place must not begin the attempt again.
     assert kinds(decision) == ["Assign 1 Hold to bert-0", "Apply StatefulSet x2", "Delete bert-1"]
     assert happened(decision) == ["Error", "ReplacingPods"]
-    (told,) = [item for item in status.conditions if item.type == "Running"]
-    assert told.reason == "ReplacingPods"
-    assert "replacing bert-1, which the kubelet's crash back-off would keep waiting" in told.message
+    (shown,) = [item for item in status.conditions if item.type == "Running"]
+    assert shown.reason == "ReplacingPods"
+    assert "replacing bert-1, which the kubelet's crash back-off would keep waiting" in shown.message
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_all_that_has_exited_is_replaced_together() -> None:
     ],
     ids=[
         "the first restart comes at once",
-        "an agent that died without a word",
+        "an agent that died without a report",
         "a container that couldn't be started",
         "a report of no attempt that is over",
         "a wait that is over sooner than a new pod is there",
-        "a short wait, by the kubelet's words",
-        "a wait that is over, by the kubelet's words",
+        "a short wait, by the kubelet's message",
+        "a wait that is over, by the kubelet's message",
         "an image",
         "a container that can't be made",
         "started again meanwhile",
@@ -121,17 +121,17 @@ def test_nobody_else_is_replaced(view: PodView) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "restarts", "ago", "replaced"),
+    ("message", "restarts", "ago", "replaced"),
     [
         ("back-off 1m20s restarting failed container=worker", 4, 60.0, True),
         ("back-off 1m20s restarting failed container=worker", 4, 76.0, False),
         ("back-off 2.5s restarting failed container=worker", 5, 1.0, False),
         ("back-off 5m0s restarting failed container=worker", 9, 200.0, True),
-        ("words that nobody knows", 3, 30.0, True),
+        ("a message that nobody knows", 3, 30.0, True),
     ],
 )
-def test_the_kubelets_own_words_say_how_long_it_waits(words: str, restarts: int, ago: float, replaced: bool) -> None:
-    assert answer(waiting(words, restarts=restarts, ago=ago)).status.replacing_pod_uids == (
+def test_the_kubelets_message_says_how_long_it_waits(message: str, restarts: int, ago: float, replaced: bool) -> None:
+    assert answer(waiting(message, restarts=restarts, ago=ago)).status.replacing_pod_uids == (
         ["uid-1"] if replaced else []
     )
 
@@ -212,7 +212,7 @@ def test_a_pod_that_has_come_back_by_itself_is_kept() -> None:
     assert not [kind for kind in kinds(decision) if "Delete" in kind]
 
 
-def test_a_suspended_job_forgets_whom_it_was_replacing() -> None:
+def test_a_suspended_job_forgets_which_pods_it_was_replacing() -> None:
     status = answer(exited()).status
     of = job(status, runPolicy={"suspend": True})
     assert decided(of, observed(given=pods(exited()))).status.replacing_pod_uids == []

@@ -56,7 +56,7 @@ class TestSuccess:
         around = observed(said(finished, "Finished"), said(1 - finished, "Running"))
         assert decided(of, around).status.phase == phase
 
-    def test_words_of_an_older_attempt_end_nothing(self) -> None:
+    def test_reports_of_an_older_attempt_end_nothing(self) -> None:
         around = observed(said(0, "Finished", 1), said(1, "Finished", 1), attempt=2)
         assert decided(job(running(attempt=2)), around).status.phase == "Running"
 
@@ -175,7 +175,7 @@ def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
 
 
 class TestInvalid:
-    def test_a_spec_that_cant_be_run_is_told_and_nothing_is_done(self) -> None:
+    def test_a_spec_that_cant_be_run_is_reported_and_nothing_is_done(self) -> None:
         of = replace(job(), spec=None, invalid="spec.workers: 0 is not at least 1")
         decision = decided(of, Observed())
         assert (decision.actions, decision.status.phase) == ((), "Pending")
@@ -214,7 +214,7 @@ def test_the_scale_subresource_finds_the_pods() -> None:
     assert (status.replicas, status.selector) == (2, f"trainmaster.dev/job-uid={UID}")
 
 
-def test_a_lead_that_has_just_said_hello_has_yet_to_tell_who_is_up() -> None:
+def test_a_leader_that_has_just_said_hello_has_yet_to_report_who_is_up() -> None:
     """Its kept reports come a moment later, and an operator that starts again has nothing to write for that."""
     status = decided(job(running()), observed(*all_up())).status
     hello = replace(stream(), since=NOW - 0.01)

@@ -37,8 +37,8 @@ def test_at_the_limit_the_node_is_avoided_and_its_worker_moves_before_the_next_a
     decision = decided(of, settled(of, observed(bus_error(1))))
     status = decision.status
     assert (status.phase, status.attempt, status.avoided_nodes) == ("Restarting", 1, ["node-1"])
-    told = next(event for event in decision.events if event.reason == "NodeAvoided")
-    assert told.message.startswith("Node node-1 may have caused ")
+    avoided = next(event for event in decision.events if event.reason == "NodeAvoided")
+    assert avoided.message.startswith("Node node-1 may have caused ")
     assert kinds(decision) == ["Delete bert-1", "Assign 1 Hold to bert-0,bert-1", "Apply StatefulSet x2"]
     preferred = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["node-1"]}]}
     assert affinity(decision) == [{"weight": 100, "preference": preferred}]

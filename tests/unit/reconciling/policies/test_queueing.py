@@ -1,4 +1,4 @@
-"""Kueue: held until admitted, run as admitted, stopped when evicted, and the Workload told of it."""
+"""Kueue: held until admitted, run as admitted, stopped when evicted, and reported in the Workload."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_new_job_makes_its_workload_and_nothing_else() -> None:
     assert happened(decision) == ["Queued"]
 
 
-def test_it_waits_in_kueues_words() -> None:
+def test_it_waits_with_kueues_message() -> None:
     waiting = workload(message="insufficient quota")
     condition = decided(job(JobStatus(), **KUEUE), around(waiting)).status.conditions
     said = next(item.message for item in condition if item.type == "Suspended")
@@ -116,7 +116,7 @@ def test_pods_wait_until_it_is_known_what_the_flavor_means() -> None:
     assert "Apply StatefulSet x2" not in kinds(decision)
 
 
-def test_a_workload_that_nobody_could_look_for_stops_nothing() -> None:
+def test_a_workload_that_couldnt_be_listed_stops_nothing() -> None:
     unknown = replace(around(given=pods(), reports=all_up()), listed=frozenset())
     assert decided(job(running(), **KUEUE), unknown).status.phase == "Running"
     gone = around(given=pods(), reports=all_up())
@@ -146,9 +146,9 @@ def test_the_quota_is_given_back_with_the_last_pod() -> None:
     evicted = workload(admitted=2, evicted="Preempted", message="for bigger")
     stopping = decided(job(queued(1), **KUEUE), around(evicted, given=[pod(0, deleting=True)]))
     assert not [action for action in stopping.actions if isinstance(action, ReportWorkload)]
-    told = reported(decided(job(queued(1), **KUEUE), around(evicted)))
-    assert told.release == "for bigger"
-    assert told.conditions == (WorkloadCondition("Requeued", True, "Preempted", "for bigger"),)
+    shown = reported(decided(job(queued(1), **KUEUE), around(evicted)))
+    assert shown.release == "for bigger"
+    assert shown.conditions == (WorkloadCondition("Requeued", True, "Preempted", "for bigger"),)
     stopped = workload(admitted=2, evicted="ClusterQueueStopped", message="stopped")
     assert reported(decided(job(queued(1), **KUEUE), around(stopped))).conditions[0].status is False
 
@@ -176,9 +176,9 @@ def test_after_an_eviction_only_some_go_straight_back_into_the_queue(reason: str
     stopped = decided(job(running(), **KUEUE), around(evicted, given=pods(), reports=all_up()))
     assert (stopped.status.phase, stopped.status.restarts, stopped.status.disruptions) == ("Suspended", 0, 0)
     held = job(stopped.status, **KUEUE)
-    told = reported(decided(held, around(evicted)))
-    assert told.conditions == (WorkloadCondition("Requeued", queued_again, reason, "why"),)
-    assert told.release == "why"
+    shown = reported(decided(held, around(evicted)))
+    assert shown.conditions == (WorkloadCondition("Requeued", queued_again, reason, "why"),)
+    assert shown.release == "why"
     # Without quota, and while Kueue's own conditions still say that it was admitted: it doesn't train.
     for late in ({"reserved": False, "admitted": False}, {"reserved": False}):
         waits = decided(held, around(replace(evicted, workload=replace(evicted.workload or WorkloadView(), **late))))
@@ -194,8 +194,8 @@ def test_a_deactivated_workload_is_neither_resumed_nor_replaced_by_an_active_one
     assert decision.status.phase == "Suspended"
     assert [kind for kind in kinds(decision) if "Workload" in kind] == []
     if not spec:
-        told = next(item.message for item in decision.status.conditions if item.type == "Suspended")
-        assert told.startswith("its Workload is deactivated (spec.active is false): The workload is deactivated")
+        shown = next(item.message for item in decision.status.conditions if item.type == "Suspended")
+        assert shown.startswith("its Workload is deactivated (spec.active is false): The workload is deactivated")
     holding = workload(admitted=2, active=False, evicted="Deactivated", message="off")
     assert reported(decided(job(queued(1), **{**KUEUE, **spec}), around(holding))).release == "off"
     on = workload(message="activated again")
@@ -227,21 +227,21 @@ def test_a_workload_that_holds_quota_is_never_changed() -> None:
     assert "Apply Workload" in kinds(decided(job(queued(), **KUEUE), around(workload())))
 
 
-def test_kueue_hears_when_pods_are_ready_and_when_one_is_lost() -> None:
+def test_kueue_learns_when_pods_are_ready_and_when_one_is_lost() -> None:
     ready = around(workload(admitted=2), given=pods(), reports=all_up())
-    told = reported(decided(job(running(), **KUEUE), ready)).conditions
-    assert (told[0].type, told[0].status) == ("PodsReady", True)
+    shown = reported(decided(job(running(), **KUEUE), ready)).conditions
+    assert (shown[0].type, shown[0].status) == ("PodsReady", True)
     lost = around(workload(admitted=2, pods_ready=True), given=[pod(0)])
-    told = reported(decided(job(running(), **KUEUE), lost)).conditions
-    assert (told[0].type, told[0].status) == ("PodsReady", False)
+    shown = reported(decided(job(running(), **KUEUE), lost)).conditions
+    assert (shown[0].type, shown[0].status) == ("PodsReady", False)
 
 
 def test_a_job_that_is_over_says_so_when_its_pods_are_gone() -> None:
     over = job(running(phase="Failed"), **KUEUE)
     leaving = around(workload(admitted=2), given=[pod(0, deleting=True)])
     assert not [action for action in decided(over, leaving).actions if isinstance(action, ReportWorkload)]
-    told = reported(decided(over, around(workload(admitted=2)))).conditions
-    assert told == (WorkloadCondition("Finished", True, "Failed", "the job has failed"),)
+    shown = reported(decided(over, around(workload(admitted=2)))).conditions
+    assert shown == (WorkloadCondition("Finished", True, "Failed", "the job has failed"),)
     assert decided(over, around(workload(admitted=2, finished=True))).actions == ()
 
 

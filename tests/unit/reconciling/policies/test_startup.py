@@ -1,4 +1,4 @@
-"""Starting up: what keeps workers from it, told in the cluster's words, and given up in time.
+"""Starting up: what keeps workers from it, shown in the cluster's messages, and given up in time.
 
 The waiting reasons and messages are those recorded on Kubernetes 1.36 (local/tests/data/kubernetes-pods.jsonl).
 """
@@ -42,7 +42,7 @@ def waiting(reason: str, message: str = "", **fields: Any) -> PodView:
     return pod(1, phase="Pending", worker_container=container("waiting", reason=reason, message=message), **fields)
 
 
-TROUBLES = [
+PROBLEMS = [
     pytest.param(
         pod(1, phase="Pending", node=None, worker_container=None, unschedulable=NO_ROOM),
         "Unschedulable",
@@ -75,12 +75,12 @@ TROUBLES = [
 ]
 
 
-@pytest.mark.parametrize(("lost", "reason", "message"), TROUBLES)
-def test_trouble_is_told_at_once_and_ends_the_job_at_its_deadline(lost: PodView, reason: str, message: str) -> None:
+@pytest.mark.parametrize(("lost", "reason", "message"), PROBLEMS)
+def test_a_problem_is_shown_at_once_and_ends_the_job_at_its_deadline(lost: PodView, reason: str, message: str) -> None:
     of = job(running(ago=10.0, **FRESH))
     early = decided(of, observed(given=pods(lost)))
-    told = next(item for item in early.status.conditions if item.type == "Running")
-    assert (told.status, told.reason, told.message) == ("False", reason, message)
+    shown = next(item for item in early.status.conditions if item.type == "Running")
+    assert (shown.status, shown.reason, shown.message) == ("False", reason, message)
     assert reason in happened(early)
     assert early.requeue_after is not None
     assert early.requeue_after <= 890.0
@@ -89,7 +89,7 @@ def test_trouble_is_told_at_once_and_ends_the_job_at_its_deadline(lost: PodView,
     assert failed(late.status) == (reason, f"not all ranks were up within 900 s (startupSeconds): {message}")
 
 
-def test_the_kubelets_changing_words_are_told_once() -> None:
+def test_the_kubelets_changing_message_is_shown_once() -> None:
     of = job(running(ago=10.0, **FRESH))
     first = decided(of, observed(given=pods(waiting("ErrImagePull", "rpc error: not found"))))
     second = decided(job(first.status), observed(given=pods(waiting("ImagePullBackOff", "Back-off pulling"))))
@@ -97,7 +97,7 @@ def test_the_kubelets_changing_words_are_told_once() -> None:
     assert second.events == ()
 
 
-def test_trouble_that_has_passed_is_taken_back() -> None:
+def test_a_problem_that_has_passed_is_removed() -> None:
     of = job(running(ago=10.0, **FRESH))
     first = decided(of, observed(given=pods(pod(1, node=None, worker_container=None, unschedulable=NO_ROOM))))
     gone = decided(job(first.status), observed(given=pods()))
@@ -176,7 +176,7 @@ def test_the_deadline_names_who_isnt_up_where_nobody_says_why(
         ),
     ],
 )
-def test_a_refused_write_is_told_and_ends_the_job_at_its_deadline(problem: RefusedWrite, reason: str) -> None:
+def test_a_refused_write_is_shown_and_ends_the_job_at_its_deadline(problem: RefusedWrite, reason: str) -> None:
     of = job(running(ago=900.0, **FRESH))
     assert failed(decided(of, Observed(refused_writes=(problem,))).status)[0] == reason
     early = decided(of, Observed(refused_writes=(problem,)), NOW - 100)

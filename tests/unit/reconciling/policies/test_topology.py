@@ -20,7 +20,7 @@ def placed(domains: dict[str, str | None], **fields: Any) -> Observed:
     return replace(observed(**given), domains=domains)
 
 
-def told(decision: Decision) -> Assignment:
+def assigned(decision: Decision) -> Assignment:
     (found,) = [action.assignment for action in decision.actions if isinstance(action, Assign)]
     return found
 
@@ -28,7 +28,7 @@ def told(decision: Decision) -> Assignment:
 def test_pods_are_held_until_their_places_are_known() -> None:
     made = decided(job(**PACK), observed(given=(), stream=stream(workers=())))
     assert kinds(made) == ["Apply Service", "Apply StatefulSet x4"]
-    # What they were told stands: nothing to say, and nothing begins.
+    # They have their assignment: nothing is sent, and nothing begins.
     waiting = settled(job(running(**FRESH), **PACK), placed({"node-0": "b"}))
     assert {pod.assignment.attempt for pod in waiting.pods if pod.assignment} == {0}
     assert {pod.assignment.state for pod in waiting.pods if pod.assignment} == {"Hold"}
@@ -36,9 +36,9 @@ def test_pods_are_held_until_their_places_are_known() -> None:
     assert (kinds(decision), decision.status.pod_uids) == ([], [])
 
 
-def test_the_first_attempt_is_told_by_domain_and_keeps_its_number() -> None:
+def test_the_first_attempt_is_assigned_by_domain_and_keeps_its_number() -> None:
     decision = decided(job(running(**FRESH), **PACK), placed(RACKS))
-    assignment = told(decision)
+    assignment = assigned(decision)
     assert (assignment.attempt, assignment.state) == (1, "Run")
     assert assignment.workers == (0, 2, 1, 3)
     assert [host.partition(".")[0] for host in assignment.hosts] == ["bert-0", "bert-2", "bert-1", "bert-3"]
@@ -47,7 +47,7 @@ def test_the_first_attempt_is_told_by_domain_and_keeps_its_number() -> None:
 
 
 def test_where_nodes_cant_be_read_the_order_stays() -> None:
-    assert told(decided(job(running(**FRESH), **PACK), placed(dict.fromkeys(RACKS)))).workers == (0, 1, 2, 3)
+    assert assigned(decided(job(running(**FRESH), **PACK), placed(dict.fromkeys(RACKS)))).workers == (0, 1, 2, 3)
 
 
 def test_a_worker_that_comes_back_elsewhere_finds_its_new_place() -> None:

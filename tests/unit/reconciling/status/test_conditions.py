@@ -32,5 +32,5 @@ def test_others_stay_as_they_are() -> None:
 
 def test_a_running_job_is_accepted_and_running() -> None:
     status = decided(job(running(phase="Starting")), observed(*all_up())).status
-    told = {item.type: (item.status, item.reason) for item in status.conditions}
-    assert told == {"Running": ("True", "AllRanksUp"), "Accepted": ("True", "SpecAccepted")}
+    shown = {item.type: (item.status, item.reason) for item in status.conditions}
+    assert shown == {"Running": ("True", "AllRanksUp"), "Accepted": ("True", "SpecAccepted")}

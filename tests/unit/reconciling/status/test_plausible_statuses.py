@@ -72,9 +72,9 @@ def check(of: Job, around: Observed, now: float) -> JobStatus:
 
 @given(st.lists(RANK, min_size=1, max_size=4), st.booleans())
 def test_no_progress_makes_a_status_that_is_no_json(ranks: list[RankProgress], finished: bool) -> None:
-    told = {0: dict(enumerate(ranks))}
+    progress = {0: dict(enumerate(ranks))}
     reports = all_up() if not finished else tuple(said(worker, "Finished") for worker in range(2))
-    around = observed(*reports, progress=told, progress_attempt=1, progress_at=NOW)
+    around = observed(*reports, progress=progress, progress_attempt=1, progress_at=NOW)
     status = check(job(running()), around, NOW)
     assert status.progress is not None
     later = replace(around, progress_at=NOW + 30)

@@ -41,19 +41,19 @@ def progress_of(status: JobStatus) -> Progress:
     return status.progress
 
 
-def test_rank_zero_tells_step_and_loss_and_all_ranks_their_samples() -> None:
-    told = progress_of(decided(job(running()), training(eta_seconds=90.04, section="train", epoch=1.5)).status)
-    assert (told.step, told.total_steps, told.loss, told.epoch) == (100, 1000, 0.5, 1.5)
-    assert told.samples_per_second == 20.0
-    assert (told.eta_seconds, told.section) == (90.0, "train")
-    assert told.reported_at == to_text(NOW)
+def test_rank_zero_reports_step_and_loss_and_all_ranks_their_samples() -> None:
+    shown = progress_of(decided(job(running()), training(eta_seconds=90.04, section="train", epoch=1.5)).status)
+    assert (shown.step, shown.total_steps, shown.loss, shown.epoch) == (100, 1000, 0.5, 1.5)
+    assert shown.samples_per_second == 20.0
+    assert (shown.eta_seconds, shown.section) == (90.0, "train")
+    assert shown.reported_at == to_text(NOW)
 
 
-def test_the_time_left_is_reckoned_where_nobody_tells_it() -> None:
+def test_the_time_left_is_reckoned_where_no_rank_reports_it() -> None:
     assert progress_of(decided(job(running()), training(step_seconds=0.5)).status).eta_seconds == 450
 
 
-def test_it_is_told_every_few_seconds_only() -> None:
+def test_it_is_published_every_few_seconds_only() -> None:
     status = decided(job(running()), training()).status
     soon = decided(job(status), training(NOW + 4, step=200), NOW + 4)
     assert progress_of(soon.status).step == 100
@@ -86,7 +86,7 @@ def test_a_report_without_a_step_keeps_the_attempts_last_one() -> None:
     assert (later.step, later.reported_at) == (100, to_text(NOW + 9))
 
 
-def test_a_new_section_and_the_last_word_are_told_at_once() -> None:
+def test_a_new_section_and_the_last_report_are_published_at_once() -> None:
     status = decided(job(running()), training(section="train")).status
     section = decided(job(status), training(NOW + 1, section="evaluate"), NOW + 1).status
     assert progress_of(section).section == "evaluate"
@@ -102,8 +102,8 @@ def test_a_new_section_and_the_last_word_are_told_at_once() -> None:
 
 
 def test_a_loss_has_as_many_digits_as_people_read() -> None:
-    told = progress_of(decided(job(running()), training(loss=1 / 17)).status)
-    assert told.loss == 0.0588235
+    shown = progress_of(decided(job(running()), training(loss=1 / 17)).status)
+    assert shown.loss == 0.0588235
 
 
 def test_an_older_attempts_progress_is_no_news() -> None:

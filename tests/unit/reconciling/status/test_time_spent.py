@@ -1,4 +1,4 @@
-"""Where the time goes. Each history is told as a person would tell it: what was seen, and what the books then say."""
+"""Where the time goes. Each history says what was observed, and what the books then say."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def spent(status: JobStatus) -> dict[str, float]:
 
 def trained(step: int, at: float, attempt: int = 1, *reports: Any, **fields: Any) -> Observed:
     """Rank 0's progress at a time; its steps take a second."""
-    told = RankProgress(**{"step": step, "total_steps": 1000, "step_seconds": 1.0, "section": "train", **fields})
+    reported = RankProgress(**{"step": step, "total_steps": 1000, "step_seconds": 1.0, "section": "train", **fields})
     up = tuple(said(worker, "Running", attempt, ago=50) for worker in (0, 1))
     return observed(
-        *(reports or up), attempt=attempt, progress={0: {0: told}}, progress_attempt=attempt, progress_at=NOW + at
+        *(reports or up), attempt=attempt, progress={0: {0: reported}}, progress_attempt=attempt, progress_at=NOW + at
     )
 
 
@@ -63,7 +63,7 @@ class TestBeforeTheFirstStep:
         status = go_on(status, observed(*up, given=both), 30)
         assert status.phase == "Running"
         assert spent(status) == {"queue": 2, "schedule": 5, "pull": 13, "rendezvous": 6, "load": 4}
-        # Ten steps of a second were done when the first of them is heard of.
+        # Ten steps of a second were done when the first of them is reported.
         status = go_on(status, trained(10, 50, start_step=0), 51)
         assert spent(status) == {
             "queue": 2, "schedule": 5, "pull": 13, "rendezvous": 6, "load": 14, "productive": 10,
@@ -112,7 +112,7 @@ class TestSteps:
         status = go_on(status, trained(160, 96, 2, start_step=130), 96)
         assert spent(status) == {"productive": 60, "recompute": 22, "restart": 1, "rendezvous": 3, "load": 10}
 
-    def test_steps_that_nobody_told_of_before_the_success_were_done(self) -> None:
+    def test_steps_that_nobody_reported_before_the_success_were_done(self) -> None:
         done = trained(995, 1, 1, said(0, "Finished", ago=-8), said(1, "Finished", ago=-9))
         status = go_on(go_on(started(), trained(990, 0.5), 0.5), done, 10)
         assert status.phase == "Succeeded"
@@ -130,7 +130,7 @@ class TestFailures:
         lost = trained(110, 10, 1, said(0, "Failed", ago=-50), step_seconds=4.0)
         assert spent(go_on(status, lost, 50)) == {"productive": 10, "recompute": 8, "stall": 32}
 
-    def test_back_off_is_restart_and_a_new_pods_way_is_told_apart(self) -> None:
+    def test_back_off_is_restart_and_a_new_pods_way_is_booked_apart(self) -> None:
         status = go_on(started(), trained(110, 10), 10)
         gone = replace(trained(110, 10), pods=pods(pod(1, deleting=True, deadline=NOW + 40)))
         status = go_on(status, gone, 12)
@@ -144,7 +144,7 @@ class TestFailures:
             "productive": 10, "recompute": 2, "restart": 8, "schedule": 6, "pull": 4, "rendezvous": 3,
         }  # fmt: skip
 
-    def test_suspended_time_is_told_and_left_out_of_goodput(self) -> None:
+    def test_suspended_time_is_booked_and_left_out_of_goodput(self) -> None:
         status = go_on(started(), trained(150, 50), 50)
         status = decided(job(status, runPolicy={"suspend": True}), trained(150, 50), NOW + 50).status
         status = go_on(status, observed(), 150)
@@ -169,7 +169,7 @@ class TestClocks:
 STEP = st.fixed_dictionaries(
     {
         "wait": st.sampled_from([0.0, 0.0007, 0.4, 7.0, 300.0, -2.0, -9000.0, 9000.0]),
-        "told": st.booleans(),
+        "reported": st.booleans(),
         "step": st.integers(-30, 60),
         "behind": st.floats(-5, 20),
         "section": st.sampled_from(["setup", "train", "evaluate", "checkpoint", None]),
@@ -208,14 +208,14 @@ def test_in_any_history_the_categories_are_the_time_since_the_start_and_only_gro
             for worker, state in enumerate(moment["states"])
             if state is not None
         ]
-        told = RankProgress(
+        reported = RankProgress(
             step=step, section=moment["section"], data_seconds=moment["waited"], step_seconds=moment["step_seconds"]
         )
         around = observed(*reports, given=given_pods, attempt=status.attempt)
-        if moment["told"]:
+        if moment["reported"]:
             around = replace(
                 around,
-                progress={0: {0: told}},
+                progress={0: {0: reported}},
                 progress_attempt=status.attempt,
                 progress_at=now - moment["behind"],
             )
