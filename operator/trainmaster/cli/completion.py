@@ -1,7 +1,7 @@
 """`kubectl_complete-dtj` is the program that kubectl runs for the tab completion of `kubectl dtj`.
 
-It gets the words after `kubectl dtj`, the last one being completed, and prints what Cobra's `__complete` does: a choice
-a line, its help behind a tab, and a last line with a directive.
+It gets the arguments after `kubectl dtj`, the last one being completed, and prints what Cobra's `__complete` does: a
+choice a line, its help behind a tab, and a last line with a directive.
 https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#using-the-command-line-runtime-package
 """
 
@@ -21,16 +21,13 @@ def main() -> None:
 
     os.environ["_KUBECTL_DTJ_COMPLETE"] = "complete_fish"
     os.environ["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *map(_word, sys.argv[1:])])
+    # An empty argument stays empty: what is typed next starts there.
+    arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
+    os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:
         app(prog_name="kubectl-dtj")
     finally:
         print(f":{NO_FILES}")
-
-
-def _word(word: str) -> str:
-    """Returns the word, quoted where it has to be. The empty word stays empty: what is typed next starts there."""
-    return shlex.quote(word) if word else ""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-`jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises; `transport` sends the
-requests over the official client's connection, and is what tests replace.
+`jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises; `transport` finds
+the cluster by the kubeconfig, sends the requests over the official client's connection, and is what tests replace.
 """
 
 from trainmaster.client.errors import (

@@ -7,7 +7,7 @@ Read in this order:
 | `decide` | `decide`, the way in: the order of the policies, and of the actions |
 | `observed` | its input: the snapshot, and the facts that the policies read from it |
 | `policies` | one module for each policy: what a failure, a lost pod, a suspension, a resize lead to |
-| `transition` | what a policy answers |
+| `transition` | the answer of a policy: a phase, a reason, and a typed change of the status |
 | `status` | the next status: conditions, progress, the books of time; and the events |
 | `actions` | what is done after the status is written: assignments, children, deletions |
 | `decision` | its output |

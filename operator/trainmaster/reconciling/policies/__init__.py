@@ -4,5 +4,5 @@
 next one. It uses `attribution` (who ended it), `failure_rules` (what that costs), `quarantine` (failures by node),
 `crash_loop_backoff` with `replacement` (pods that the kubelet would keep waiting) and `topology` (the order of the
 ranks). The others stand alone: `startup`, `scheduling_backoff`, `elastic` (shrink and grow), `suspension`, `queueing`
-(Kueue), `deadlines`, `success`.
+(Kueue), `deadlines` (the active deadline, and the finished job's time to live), `success`.
 """

@@ -37,7 +37,8 @@ def newest_progress(situation: Situation) -> Progress | None:
         old = Progress()
     elif old.reported_at == reported_at:
         return old
-    first = _first_rank(ranks)
+    # Rank 0, or the lowest one that reported.
+    first = ranks[min(ranks)]
     samples = [rank.samples_per_second for rank in ranks.values() if rank.samples_per_second is not None]
     is_same_attempt = old.attempt == attempt
     return Progress(
@@ -57,11 +58,6 @@ def newest_progress(situation: Situation) -> Progress | None:
         result=dict(first.result) or old.result,
         reported_at=reported_at,
     )
-
-
-def _first_rank(ranks: dict[int, RankProgress]) -> RankProgress:
-    """Returns the progress of rank 0, or of the lowest rank that reported."""
-    return ranks[min(ranks)]
 
 
 def _readable(value: float | None) -> float | None:
