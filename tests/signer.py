@@ -12,7 +12,7 @@ from trainmaster.wire.signing import canonical, key_id
 
 KEYS = SigningKeys((b"the operator's key of the tests:",), b"the seed of the tests' secrets:)")
 # Keys of somebody else: what these sign is signed well, but not by the operator.
-STRANGER = SigningKeys((b"a key that no pod was made with:",), b"another seed, so another secret:")
+FOREIGN = SigningKeys((b"a key that no pod was made with:",), b"another seed, so another secret:")
 JOB, JOB_UID, NAMESPACE = "job", "uid-of-the-job", "ns"
 
 

@@ -56,7 +56,7 @@ class Run:
     worker: int
     pod: str
     started: float
-    members: int
+    workers: int
     joined: float | None = None
     stopped: float | None = None
     state: str = "Starting"
@@ -133,8 +133,8 @@ class Agent:
             self.take(assignment)
 
     @property
-    def mark(self) -> dict[str, Any]:
-        return self.home.marks.setdefault(self.uid, {})
+    def saved(self) -> dict[str, Any]:
+        return self.home.saved.setdefault(self.uid, {})
 
     @property
     def ip(self) -> str:
@@ -149,7 +149,7 @@ class Agent:
         if not self.alive or (self.assignment is not None and _order(assignment) <= _order(self.assignment)):
             return
         self.assignment = assignment
-        self.home.tell_member(self)
+        self.home.publish_worker(self)
         self._bring()
 
     def _bring(self) -> None:
@@ -161,22 +161,22 @@ class Agent:
             if self.run.attempt < assignment.attempt or held:
                 self.home.later(STOP_SECONDS, self._stop, self.run)
             return
-        mark = self.mark.get("report")
-        if mark is not None and mark["attempt"] == assignment.attempt:
-            if mark["state"] not in ENDED:
-                mark = self.mark["report"] = self._words("Failed", attempt=mark["attempt"], reason="AgentLost")
-            self._tell(mark)
+        last = self.saved.get("report")
+        if last is not None and last["attempt"] == assignment.attempt:
+            if last["state"] not in ENDED:
+                last = self.saved["report"] = self._new_report("Failed", attempt=last["attempt"], reason="AgentLost")
+            self._publish(last)
             return
         listed = assignment.uids is None or self.uid in assignment.uids
         if held or self.worker not in assignment.workers or not listed:
             return
-        if mark is not None and mark["attempt"] > assignment.attempt:
+        if last is not None and last["attempt"] > assignment.attempt:
             return
         self.run = Run(
-            self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), members=len(assignment.workers)
+            self.job, assignment.attempt, self.worker, self.uid, time.monotonic(), workers=len(assignment.workers)
         )
         self.home.record.append(self.run)
-        self._tell(self._words("Starting"))
+        self._publish(self._new_report("Starting"))
         self.home.later(self.home.timings.rendezvous, self._give_up, self.run)
         self.home.rendezvous(self, assignment)
 
@@ -189,17 +189,17 @@ class Agent:
             self.end("Stopped", reason="Stopped", culprit=False)
             self._bring()
 
-    def end(self, state: str, **words: Any) -> None:
+    def end(self, state: str, **fields: Any) -> None:
         """The ranks have ended."""
         run = self.run
         if run is None:
             return
-        report = self._words(state, **words)
+        report = self._new_report(state, **fields)
         self.run = None
         run.stopped, run.state = time.monotonic(), state
-        self._tell(report)
-        if state == "Failed" and words.get("culprit", True):
-            # The lead tells all others to stop; those that nobody tells see a broken connection.
+        self._publish(report)
+        if state == "Failed" and fields.get("culprit", True):
+            # The leader sends all others `stop`; those that get none see a broken connection.
             for peer in self.peers():
                 if peer.run is not None and peer.run.attempt == run.attempt:
                     self.home.later(STOP_SECONDS, peer._stop, peer.run)
@@ -207,47 +207,47 @@ class Agent:
     def join(self, run: Run) -> None:
         """All ranks of the attempt are up."""
         run.joined = time.monotonic()
-        self._tell(self._words("Running"))
+        self._publish(self._new_report("Running"))
 
     def lose_peer(self, run: Run) -> None:
         if self.run is run:
             self.end("Failed", reason="Error", exitCode=1, error="Connection reset by peer", culprit=False)
 
-    def _words(self, state: str, **words: Any) -> dict[str, Any]:
+    def _new_report(self, state: str, **fields: Any) -> dict[str, Any]:
         attempt = self.run.attempt if self.run is not None else 0
         code = {"Finished": 0, "Failed": 1}.get(state)
         said = {"attempt": attempt, "worker": self.worker, "uid": self.uid, "state": state, "exitCode": code}
-        return {**said, "rank": None, "node": self.node, "at": round(time.time(), 3), "culprit": True, **words}
+        return {**said, "rank": None, "node": self.node, "at": round(time.time(), 3), "culprit": True, **fields}
 
-    def _tell(self, report: dict[str, Any]) -> None:
-        self.report = self.mark["report"] = report
+    def _publish(self, report: dict[str, Any]) -> None:
+        self.report = self.saved["report"] = report
         self.home.deliver(self, report)
-        if report["state"] in ("Finished", "Failed") and self.mark.get("exited") != report["attempt"]:
+        if report["state"] in ("Finished", "Failed") and self.saved.get("exited") != report["attempt"]:
             timings = self.home.timings
             bystander = not report["culprit"] or report.get("reason") == "AgentLost"
-            wait = timings.unacknowledged if self.home.is_followed(self) else 0.05
-            self.home.later(max(wait, timings.bystander if bystander else 0.0), self._exit_unless_heard, report)
+            wait = timings.unacknowledged if self.home.is_watched(self) else 0.05
+            self.home.later(max(wait, timings.bystander if bystander else 0.0), self._exit_unless_acknowledged, report)
 
-    def _exit_unless_heard(self, report: dict[str, Any]) -> None:
+    def _exit_unless_acknowledged(self, report: dict[str, Any]) -> None:
         newer = self.assignment is not None and (
             self.assignment.attempt > report["attempt"] or self.assignment.state == "Hold"
         )
         if not self.alive or self.report is not report or newer:
             return
         if self.acknowledged >= report["attempt"]:
-            if not self.home.is_followed(self, within=self.home.timings.forgotten):
+            if not self.home.is_watched(self, within=self.home.timings.forgotten):
                 self._exit(report)
             elif report["state"] == "Failed":
-                self.home.later(1.0, self._exit_unless_heard, report)
+                self.home.later(1.0, self._exit_unless_acknowledged, report)
             return
-        if self.home.is_followed(self, within=self.home.timings.unacknowledged):
+        if self.home.is_watched(self, within=self.home.timings.unacknowledged):
             self.home.deliver(self, report)
-            self.home.later(0.5, self._exit_unless_heard, report)
+            self.home.later(0.5, self._exit_unless_acknowledged, report)
         else:
             self._exit(report)
 
     def _exit(self, report: dict[str, Any]) -> None:
-        self.mark["exited"] = report["attempt"]
+        self.saved["exited"] = report["attempt"]
         code = EXIT_BY_REASON.get(report.get("reason") or "") or report["exitCode"] or 0
         message = json.dumps(report, separators=(",", ":"))
         self.runtime.end(self.container, Exit(code, time.time(), message=message))
@@ -261,7 +261,7 @@ class Agent:
         self.home.gone(self, run)
 
     def keep(self, report: dict[str, Any]) -> None:
-        """As lead: keep a worker's report and tell the operator."""
+        """As the leader, keep a worker's report and publish it to the operator."""
         key = (report["attempt"], report["worker"])
         if key in self.kept and self.kept[key][1] is report:
             return
@@ -273,7 +273,7 @@ class Agent:
         for queue in self.streams:
             queue.put_nowait(json.dumps(line).encode() + b"\n")
 
-    def member(self) -> dict[str, Any]:
+    def worker_line(self) -> dict[str, Any]:
         seen = self.assignment.attempt if self.assignment is not None else 0
         return {"worker": self.worker, "uid": self.uid, "seen": seen, "connected": self.alive}
 

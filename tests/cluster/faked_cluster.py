@@ -109,11 +109,11 @@ class FakedCluster:
             lines.append(f"  agent: {known}"[:3000])
         return "\n".join([*lines, *map(str, self.workers.runs(f"{namespace}/job"))])
 
-    def at_rest(self, namespace: str, *strangers: str) -> bool:
-        """The job has ended and its resources are free. `strangers`: pods that aren't the job's."""
+    def at_rest(self, namespace: str, *others: str) -> bool:
+        """The job has ended and its resources are free. `others`: pods that aren't the job's."""
         ended = self.status(namespace).get("phase") in ("Succeeded", "Failed")
         sets = self.api.peek_all("statefulsets.apps", namespace)
-        pods = {pod["metadata"]["name"] for pod in self.api.peek_all("pods", namespace)} - {*strangers}
+        pods = {pod["metadata"]["name"] for pod in self.api.peek_all("pods", namespace)} - {*others}
         return ended and not pods and all(not s["spec"]["replicas"] for s in sets)
 
     def leftovers(self, namespace: str) -> list[str]:

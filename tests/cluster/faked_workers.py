@@ -5,11 +5,11 @@
     workers.script["namespace/job"] = Script(seconds=0.2, faults=[Fail(attempt=1, worker=1)])
 
 Each faked container that starts is an agent, and lives as long as the container. It reads the pod's annotation a
-moment late, takes pushed assignments, keeps a mark for as long as its pod lives, never runs an attempt twice, reports
-to the lead (the first living worker of the assignment), and makes a report that nobody acknowledged by exiting. All
-agents of the cluster share one server on every loopback address. The connections between agents are function calls,
-so what is told apart from the real agent is only how fast it is; what ranks do stands in `record`, and `overlaps` finds
-what must never be: two attempts of a job that train at the same time.
+moment late, accepts pushed assignments, keeps its saved report for as long as its pod lives, never runs an attempt
+twice, reports to the leader (the first living worker of the assignment), and makes a report that nobody acknowledged by
+exiting. All agents of the cluster share one server on every loopback address. The connections between agents are
+function calls, so it differs from the real agent only in how fast it is; what ranks do stands in `record`, and
+`overlaps` finds what must never be: two attempts of a job that train at the same time.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class FakedWorkers:
     refused: list[str] = field(default_factory=list)
     agents: dict[str, Agent] = field(default_factory=dict)
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
-    marks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    saved: dict[str, dict[str, Any]] = field(default_factory=dict)
     _lives: dict[str, int] = field(default_factory=dict)
     _spawned: set[asyncio.Task[Any]] = field(default_factory=set)
     port: int = 0
 
     async def start(self) -> None:
         api = self.cluster.api
-        self._followed: dict[str, float] = defaultdict(lambda: float("-inf"))
+        self._watched: dict[str, float] = defaultdict(lambda: float("-inf"))
         self._end = api.storage.subscribe("pods", self._pod_changed)
         for kubelet in self.cluster.kubelets.values():
             self.play_on(kubelet.fakes)
@@ -121,7 +121,7 @@ class FakedWorkers:
         uid = change.last.object["metadata"]["uid"]
         if change.new is None:
             self.pods.pop(uid, None)
-            self.marks.pop(uid, None)
+            self.saved.pop(uid, None)
             self._lives.pop(uid, None)
             return
         self.pods[uid] = dict(change.new.object)
@@ -136,7 +136,7 @@ class FakedWorkers:
 
     # What agents do together.
 
-    def lead(self, agent: Agent) -> Agent | None:
+    def leader(self, agent: Agent) -> Agent | None:
         """The first living worker of the newest assignment that any of the job's agents knows."""
         peers = {peer.worker: peer for peer in agent.peers()}
         known = [peer.assignment for peer in peers.values() if peer.assignment is not None]
@@ -144,24 +144,24 @@ class FakedWorkers:
         return next((peers[worker] for worker in (newest.workers if newest else ()) if worker in peers), None)
 
     def deliver(self, agent: Agent, report: dict[str, Any]) -> None:
-        lead = self.lead(agent)
-        if lead is not None:
-            lead.keep(report)
+        leader = self.leader(agent)
+        if leader is not None:
+            leader.keep(report)
 
-    def tell_member(self, agent: Agent) -> None:
-        lead = self.lead(agent)
-        if lead is not None:
-            lead.say({"type": "worker", **agent.member()})
+    def publish_worker(self, agent: Agent) -> None:
+        leader = self.leader(agent)
+        if leader is not None:
+            leader.say({"type": "worker", **agent.worker_line()})
             for peer in agent.peers():
-                # Also what an earlier lead was told.
+                # What an earlier leader received is sent too.
                 if peer.report is not None:
-                    lead.keep(peer.report)
+                    leader.keep(peer.report)
 
-    def is_followed(self, agent: Agent, within: float = 0.0) -> bool:
-        lead = self.lead(agent)
-        if lead is not None and lead.streams:
+    def is_watched(self, agent: Agent, within: float = 0.0) -> bool:
+        leader = self.leader(agent)
+        if leader is not None and leader.streams:
             return True
-        return time.monotonic() - self._followed[agent.job_uid] < within
+        return time.monotonic() - self._watched[agent.job_uid] < within
 
     def rendezvous(self, agent: Agent, assignment: Assignment) -> None:
         """When the last rank of an attempt is up, all of them have joined."""
@@ -176,7 +176,7 @@ class FakedWorkers:
                 self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined while {other} ran")
             if other.job == agent.job and other.attempt == assignment.attempt and other.joined is not None:
                 # Attempt 1 names no uids, so that jobs start without the operator: where all of its pods were replaced
-                # while the operator is away, the new ones begin it again. Later attempts name their members.
+                # while the operator is away, the new ones begin it again. Later attempts name their pods.
                 begun_again = assignment.attempt == 1 and other.stopped is not None
                 if not begun_again or other.pod in {peer.uid for peer in peers}:
                     self.overlaps.append(f"{agent.job}: attempt {assignment.attempt} joined twice: {other}")
@@ -209,7 +209,7 @@ class FakedWorkers:
             for peer in agent.peers():
                 if peer.run is not None and peer.run.attempt == run.attempt:
                     self.later(BROKEN_SECONDS, peer.lose_peer, peer.run)
-        self.tell_member(agent)
+        self.publish_worker(agent)
 
     # What the operator sees of it.
 
@@ -242,22 +242,22 @@ class FakedWorkers:
         agent = self._agent(request)
         upto = (await request.json())["seq"]
         for sequence, report in agent.kept.values():
-            told = self.agents.get(report["uid"])
-            if sequence <= upto and told is not None and report["state"] in ENDED:
-                told.acknowledged = max(told.acknowledged, report["attempt"])
+            known = self.agents.get(report["uid"])
+            if sequence <= upto and known is not None and report["state"] in ENDED:
+                known.acknowledged = max(known.acknowledged, report["attempt"])
         return web.Response(status=204)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         agent = self._agent(request)
         response = web.StreamResponse()
         await response.prepare(request)
-        is_lead = self.lead(agent) is agent
-        members = [peer.member() for peer in (agent.peers() if is_lead else [agent])]
+        is_leader = self.leader(agent) is agent
+        workers = [peer.worker_line() for peer in (agent.peers() if is_leader else [agent])]
         attempt = agent.assignment.attempt if agent.assignment is not None else 0
         queue: asyncio.Queue[bytes] = asyncio.Queue()
-        hello = {"type": "hello", "leader": agent.worker, "uid": agent.uid, "attempt": attempt, "workers": members}
+        hello = {"type": "hello", "leader": agent.worker, "uid": agent.uid, "attempt": attempt, "workers": workers}
         lines = [hello]
-        if is_lead:
+        if is_leader:
             for peer in agent.peers():
                 if peer.report is not None:
                     agent.keep(peer.report)
@@ -279,7 +279,7 @@ class FakedWorkers:
             pass
         finally:
             agent.streams.discard(queue)
-            self._followed[agent.job_uid] = time.monotonic()
+            self._watched[agent.job_uid] = time.monotonic()
         return response
 
     def hang_up(self) -> None:
@@ -294,5 +294,5 @@ class FakedWorkers:
         self.script.pop(job, None)
 
     def runs(self, job: str) -> list[Run]:
-        """A job's goes, without the members that never met."""
+        """A job's goes, without the workers that never met."""
         return [replace(run) for run in self.record if run.job == job]

@@ -148,10 +148,10 @@ KUEUE = (WORKLOAD, FLAVOR)
 NOW = "2026-11-21T04:00:00Z"
 
 
-def tell(cluster: Cluster, name: str, manager: str, admission: dict[str, Any], **conditions: tuple[bool, str]) -> None:
+def patch(cluster: Cluster, name: str, manager: str, admission: dict[str, Any], **conditions: tuple[bool, str]) -> None:
     """What one of Kueue's field managers writes into a Workload's status: all of its conditions, and an admission."""
     path = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{cluster.namespace}/workloads/{name}/status"
-    told = [
+    made = [
         {
             "type": kind,
             "status": "True" if holds else "False",
@@ -165,7 +165,7 @@ def tell(cluster: Cluster, name: str, manager: str, admission: dict[str, Any], *
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Workload",
         "metadata": {"name": name},
-        "status": {"conditions": told, **({"admission": admission} if admission else {})},
+        "status": {"conditions": made, **({"admission": admission} if admission else {})},
     }
     query = f"?fieldManager={manager}&force=true"
     status, answer = cluster.request("PATCH", path + query, body, "application/apply-patch+yaml")
@@ -177,9 +177,9 @@ def admit(cluster: Cluster, name: str, count: int, flavor: str) -> None:
     assignment = {"name": "worker", "count": count, "flavors": {"nvidia.com/gpu": flavor}}
     admission = {"clusterQueue": "cluster", "podSetAssignments": [assignment]}
     admitted, evicted = (True, "Admitted"), (False, "QuotaReserved")
-    tell(cluster, name, "kueue-admission", admission, QuotaReserved=admitted, Admitted=admitted, Evicted=evicted)
+    patch(cluster, name, "kueue-admission", admission, QuotaReserved=admitted, Admitted=admitted, Evicted=evicted)
 
 
 def evict(cluster: Cluster, name: str, reason: str) -> None:
     """Kueue wants the quota back, and waits until the job has stopped."""
-    tell(cluster, name, "kueue-eviction", {}, Evicted=(True, reason))
+    patch(cluster, name, "kueue-eviction", {}, Evicted=(True, reason))

@@ -1,7 +1,7 @@
 """The service account that the tests' operators run as: with the chart's own rights, held to its admission policy.
 
 So a right that is missing shows as a job that doesn't come to its end. With TRAINMASTER_TEST_RIGHTS (a folder) every
-process of the embedded cluster's tests notes there what its operators asked for; `python -m tests.rights FOLDER` then
+process of the embedded cluster's tests records there what its operators asked for; `python -m tests.rights FOLDER` then
 compares that with what the chart gives.
 """
 
@@ -79,11 +79,11 @@ def _kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str
 
 @dataclass
 class RecordingAuthorizer:
-    """Decides as the cluster's own does, and notes in a file what operators asked for."""
+    """Decides as the cluster's own does, and records in a file what operators asked for."""
 
     inner: Authorizer
     file: Path
-    _noted: set[str] = field(default_factory=set)
+    _recorded: set[str] = field(default_factory=set)
 
     def authorize(self, attributes: Attributes) -> Decision:
         decision = self.inner.authorize(attributes)
@@ -93,8 +93,8 @@ class RecordingAuthorizer:
             # A name is of interest where a rule gives a right to one name only.
             named = attributes.name if attributes.resource in ("leases", "secrets") else ""
             line = json.dumps([attributes.group, resource, attributes.verb, named])
-            if line not in self._noted:
-                self._noted.add(line)
+            if line not in self._recorded:
+                self._recorded.add(line)
                 with self.file.open("a") as file:
                     file.write(line + "\n")
         return decision

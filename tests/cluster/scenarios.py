@@ -143,7 +143,7 @@ class Scenario:
         return started
 
     def until_started(self, attempt: int = 1, workers: int = 2) -> dict[int, Start]:
-        """Waits until all ranks of an attempt have started, by their own words."""
+        """Waits until all ranks of an attempt have started, by what they printed."""
         started: dict[int, Start] = self.until(lambda: self._all_started(attempt, workers), f"ranks of {attempt}")
         return started
 
@@ -225,7 +225,7 @@ class Stage:
 
     @contextmanager
     def scenario(self, cluster: Cluster | None = None) -> Iterator[Scenario]:
-        """A job with a name of its own, in the main namespace unless told otherwise."""
+        """A job with a name of its own, in the main namespace unless another is given."""
         where = cluster or self.main
         name = f"job-{next(self._numbers)}"
         made = Scenario(where, JobClient(where.namespace, kubeconfig=str(where.kubeconfig)), name)

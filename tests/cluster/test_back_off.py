@@ -22,7 +22,7 @@ NO_STREAMS = ("--reach", "direct", "--agent-port", "9")
 
 @pytest.fixture
 def deaf(shared_cluster: SharedCluster, pods_run: None, tmp_path: Path) -> Iterator[Stage]:
-    """An operator that hears no agent."""
+    """An operator that no agent reaches."""
     with new_namespace(shared_cluster) as made, running_operator(made, tmp_path, *NO_STREAMS) as operator:
         yield Stage(made, made, operator)
 
@@ -62,7 +62,7 @@ def check(scenario: Scenario, uids: list[dict[str, str]]) -> None:
     assert len({each[other] for each in uids}) == 1, "who only suffered stays"
     lines = "jsonpath={range .items[*]}{.reason}: {.message}{'\\n'}{end}"
     events = scenario.cluster.kubectl("get", "events", "-o", lines).stdout.splitlines()
-    (told,) = [line for line in events if line.startswith("ReplacingPods")]
-    assert f"replacing {failed}, which the kubelet's crash back-off would keep waiting" in told
+    (event,) = [line for line in events if line.startswith("ReplacingPods")]
+    assert f"replacing {failed}, which the kubelet's crash back-off would keep waiting" in event
     evidence = {kept.attempt: kept for kept in scenario.client.evidence(scenario.name)}
     assert "rank 1 of 2, attempt 2" in evidence[2].logs[1], "the log of the pod that is gone"

@@ -203,12 +203,12 @@ def test_a_job_costs_three_writes_until_its_pods_exist_and_seven_of_its_objects_
     with faked_cluster(tmp_path) as world:
         writes: list[tuple[str, str, bool]] = []
 
-        def note(verb: str, resource: str, name: str, namespace: str) -> None:
+        def record(verb: str, resource: str, name: str, namespace: str) -> None:
             if namespace.startswith("case-") and verb in WRITES and resource in counted:
                 writes.append((verb, resource, bool(world.api.peek_all("pods", namespace))))
 
         counted = (f"{JOBS_NAME}/status", "services", "statefulsets.apps", "pods")
-        world.threaded.cluster.faults.hook = note
+        world.threaded.cluster.faults.hook = record
         world.start_operator()
         namespace = world.namespace()
         world.submit(namespace, Script(seconds=0.1))
@@ -224,12 +224,12 @@ def test_a_job_costs_three_writes_until_its_pods_exist_and_seven_of_its_objects_
         world.stop_operators()
 
 
-def test_a_strangers_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> None:
-    """Its word would have restarted the job, and it would have got the assignment."""
+def test_a_foreign_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> None:
+    """Its report would have restarted the job, and it would have got the assignment."""
     with faked_cluster(tmp_path) as world:
         touched: list[tuple[str, str]] = []
 
-        def note(verb: str, resource: str, name: str, namespace: str) -> None:
+        def record(verb: str, resource: str, name: str, namespace: str) -> None:
             if name == "job-7" and resource.startswith("pods"):
                 touched.append((verb, resource))
 
@@ -238,7 +238,7 @@ def test_a_strangers_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> No
         world.submit(namespace, Script(seconds=1.0))
         job = world.api.peek(JOBS_NAME, "job", namespace)
         assert job is not None
-        world.threaded.call(world.api.create("pods", stranger(job["metadata"]["uid"]), namespace))
+        world.threaded.call(world.api.create("pods", foreign_pod(job["metadata"]["uid"]), namespace))
         message = json.dumps({"attempt": 1, "worker": 0, "state": "Failed", "exitCode": 1, "error": "believe me"})
         ended = {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": "2026-11-21T04:00:09Z"}
         container = {"name": "worker", "ready": False, "restartCount": 0, "image": "x", "imageID": "x"}
@@ -248,7 +248,7 @@ def test_a_strangers_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> No
             **found,
             "status": {"phase": "Failed", "containerStatuses": [{**container, "state": {"terminated": ended}}]},
         }
-        world.threaded.cluster.faults.hook = note
+        world.threaded.cluster.faults.hook = record
         world.threaded.call(world.api.update("pods", found, namespace, name="job-7", subresource="status"))
         world.until(lambda: world.at_rest(namespace, "job-7"), 60.0, lambda: world.describe(namespace))
         status = world.status(namespace)
@@ -257,7 +257,7 @@ def test_a_strangers_pod_with_the_jobs_labels_is_no_worker(tmp_path: Path) -> No
         world.stop_operators()
 
 
-def stranger(job_uid: str) -> dict[str, Any]:
+def foreign_pod(job_uid: str) -> dict[str, Any]:
     """A pod with all of the job's labels that a tenant made; no scheduler takes it."""
     labels = {"trainmaster.dev/job-name": "job", "trainmaster.dev/job-uid": job_uid}
     return {

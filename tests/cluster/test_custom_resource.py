@@ -141,9 +141,9 @@ def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
     assert "OOMKilled" in row and "FAILURE" in header
 
 
-def test_kubectl_explain_tells_what_a_field_is_for(with_crd: Cluster) -> None:
-    told = with_crd.kubectl("explain", "dtj.spec.failurePolicy.hang.progressSeconds").stdout
-    assert "Seconds without a new step after which a running job hangs." in " ".join(told.split())
+def test_kubectl_explain_shows_what_a_field_is_for(with_crd: Cluster) -> None:
+    shown = with_crd.kubectl("explain", "dtj.spec.failurePolicy.hang.progressSeconds").stdout
+    assert "Seconds without a new step after which a running job hangs." in " ".join(shown.split())
 
 
 def test_jobs_and_their_children_are_accepted(with_crd: Cluster) -> None:

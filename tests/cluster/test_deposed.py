@@ -52,11 +52,11 @@ def test_a_leader_that_was_stopped_for_too_long_writes_nothing_when_it_goes_on(t
         os.kill(new.pid, signal.SIGSTOP)
         writes: list[tuple[str, str, str]] = []
 
-        def note(verb: str, resource: str, name: str, where: str) -> None:
+        def record(verb: str, resource: str, name: str, where: str) -> None:
             if verb in WRITES and where == namespace:
                 writes.append((verb, resource, name))
 
-        world.threaded.cluster.faults.hook = note
+        world.threaded.cluster.faults.hook = record
         os.kill(old.pid, signal.SIGCONT)
         old.process.join(60)
         assert old.process.exitcode == 1, "it ends, so that it is started again as a candidate"

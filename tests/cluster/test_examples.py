@@ -121,7 +121,7 @@ def test_every_example_is_run() -> None:
 
 
 def test_an_example_needs_nothing_that_its_file_does_not_make() -> None:
-    """A claim or ConfigMap that nobody makes leaves the pods Pending without a word from the job."""
+    """A claim or ConfigMap that nobody makes leaves the pods Pending without a message of the job."""
     for path in EXAMPLES.glob("*.yaml"):
         objects = list(yaml.safe_load_all(path.read_text()))
         made = {(item["kind"], item["metadata"]["name"]) for item in objects}
@@ -207,7 +207,7 @@ def test_ascend(room: Room) -> None:
     """
     print("ascend.yaml: a stand-in run on the CPU over gloo; HCCL and torch_npu are left out, there are no NPUs here")
     cluster = room.cluster
-    # As the file's first lines tell a user to do it.
+    # As the file's first lines say.
     cluster.kubectl("apply", "-f", str(EXAMPLES / "ascend.yaml"), "-l", "part=storage")
     assert "not found" in cluster.kubectl("get", "dtj", "ascend", check=False).stderr
     cluster.eventually(lambda: cluster.get("pvc", "ascend-data")["spec"].get("volumeName"), 60)

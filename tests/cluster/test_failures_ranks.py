@@ -67,7 +67,7 @@ def test_a_rank_that_torchrun_started_is_named_too(scenario: Scenario) -> None:
 
 
 def test_an_attempt_whose_agent_was_killed_is_not_trained_twice(scenario: Scenario) -> None:
-    """The kubelet starts the container again: the agent finds its mark, and waits for another attempt."""
+    """The kubelet starts the container again: the agent finds its saved report, and waits for another attempt."""
     scenario.apply(train(faults=2))
     started = scenario.until_training()
     before = scenario.uids()
@@ -109,7 +109,7 @@ def test_a_stopped_rank_is_found_and_named_among_those_that_wait_for_it(scenario
 
 
 def test_a_worker_that_stands_still_as_a_whole_is_named_and_its_pod_replaced(scenario: Scenario) -> None:
-    """Agent and rank of worker 1 are stopped: the pod looks well, and only its peers can tell."""
+    """Agent and rank of worker 1 are stopped: the pod looks well, and only its peers find out."""
     if scenario.cluster.shared.embedded is None:
         pytest.skip("a container can't stop its own first process (pid_namespaces(7))")
     limits = {"hang": {"progressSeconds": 2}, "nodes": {"lostAfterSeconds": 1}}

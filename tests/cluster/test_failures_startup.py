@@ -1,4 +1,4 @@
-"""Jobs that can't start: the scheduler's, the kubelet's or the quota's own words, at once where waiting can't help.
+"""Jobs that can't start: the scheduler's, the kubelet's or the quota's own message, at once where waiting can't help.
 
 The kubelet's sentences differ between container runtimes and versions, so what is asserted of them is what they name.
 """
@@ -28,13 +28,13 @@ def failed(scenario: Scenario, seconds: float = 60) -> tuple[str, str]:
     return why["reason"], why["message"]
 
 
-def test_an_image_that_does_not_exist_fails_after_startup_seconds_in_the_kubelets_words(scenario: Scenario) -> None:
+def test_an_image_that_does_not_exist_fails_after_startup_seconds_with_the_kubelets_message(scenario: Scenario) -> None:
     image = "registry.invalid/team/trainer:1"
     scenario.apply(image=image, failurePolicy=PULLED)
     waiting = scenario.until(
         lambda: scenario.why("Running").get("reason") == "ImagePull" and scenario.why("Running"), "why"
     )
-    assert image in waiting["message"], "told while it still waits"
+    assert image in waiting["message"], "shown while it still waits"
     reason, message = failed(scenario)
     assert reason == "ImagePull"
     assert f"within {PULLED['startupSeconds']} s (startupSeconds)" in message
@@ -43,24 +43,24 @@ def test_an_image_that_does_not_exist_fails_after_startup_seconds_in_the_kubelet
 
 
 @pytest.mark.parametrize(
-    ("change", "reason", "words"),
+    ("change", "reason", "expected"),
     [
         ({"image": "Not/An:Image"}, "InvalidImageName", "InvalidImageName"),
-        # One worker: of two, the operator may hear first of the one that was only stopped, and opens another attempt.
+        # One worker: of two, the one that was only stopped may report first, and the operator opens another attempt.
         ({"command": ["no-such-program", "--x"], "workers": 1}, "LaunchError", "no-such-program"),
     ],
 )
 def test_what_time_cannot_heal_fails_at_once(
-    scenario: Scenario, change: dict[str, Any], reason: str, words: str
+    scenario: Scenario, change: dict[str, Any], reason: str, expected: str
 ) -> None:
     scenario.apply(**change)
-    told, message = failed(scenario)
-    assert told == reason
-    assert words in message
+    ended, message = failed(scenario)
+    assert ended == reason
+    assert expected in message
     assert "startupSeconds" not in message
 
 
-def test_nine_gpus_where_there_are_eight_fail_in_the_schedulers_words(scenario: Scenario) -> None:
+def test_nine_gpus_where_there_are_eight_fail_with_the_schedulers_message(scenario: Scenario) -> None:
     scenario.apply(workers=1, resources={"gpus": 9}, failurePolicy=SOON)
     reason, message = failed(scenario)
     assert reason == "Unschedulable"
@@ -78,7 +78,7 @@ def crowded(stage: Stage) -> Iterator[Scenario]:
     stage.other.kubectl("delete", "resourcequota", "few")
 
 
-def test_a_quota_that_leaves_no_room_fails_the_job_in_its_words(crowded: Scenario) -> None:
+def test_a_quota_that_leaves_no_room_fails_the_job_with_its_message(crowded: Scenario) -> None:
     crowded.apply(failurePolicy=SOON)
     reason, message = failed(crowded)
     assert reason == "QuotaExceeded"

@@ -36,8 +36,8 @@ def kubelet_events(scenario: Scenario, worker: int) -> list[str]:
 
 def is_lost_to_the_probe(failure: Any, worker: int) -> bool:
     facts = (failure["reason"], failure["worker"], failure["exitCode"])
-    words = "the kubelet: Container worker failed liveness probe, will be restarted"
-    return facts == ("AgentLost", worker, 137) and failure["message"].endswith(words)
+    message = "the kubelet: Container worker failed liveness probe, will be restarted"
+    return facts == ("AgentLost", worker, 137) and failure["message"].endswith(message)
 
 
 def test_agents_stand_still_and_leave_nobody_to_notice(stage: Stage, scenario: Scenario) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
-from tests.signer import STRANGER
+from tests.signer import FOREIGN
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
 from trainmaster_local.testing.clusters import Cluster
@@ -36,7 +36,7 @@ def annotation(cluster: Cluster, pod: str = "job-0") -> dict[str, Any]:
 def forged(genuine: dict[str, Any]) -> str:
     """What an attacker makes of an annotation: a far attempt, and signatures of his own."""
     text = json.dumps({**genuine, "attempt": FORGED, "uids": None})
-    return STRANGER.sign(Assignment.parse(parse_text(text)))
+    return FOREIGN.sign(Assignment.parse(parse_text(text)))
 
 
 def status(cluster: Cluster) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def test_who_views_and_patches_pods_neither_finds_the_token_nor_moves_an_attempt
     assert value not in shown and secret["metadata"]["name"] in shown
     # Viewing pods shows all that an attacker knows; with what was enough before, the port lets him in no more.
     pod = cluster.get("pod", "job-0")
-    with socket.create_connection((pod["status"]["podIP"], 8472), timeout=10) as stranger:
-        stranger.sendall(b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + b"0" * 64 + b"\r\n\r\n")
-        assert b" 401 " in stranger.recv(4_096)[:20]
+    with socket.create_connection((pod["status"]["podIP"], 8472), timeout=10) as connection:
+        connection.sendall(b"GET /v1/state HTTP/1.1\r\nTrainmaster-Token: " + b"0" * 64 + b"\r\n\r\n")
+        assert b" 401 " in connection.recv(4_096)[:20]
     # Patching them moves neither the agents nor the operator, which writes its own over it.
     genuine = annotation(cluster)
     body = {"metadata": {"annotations": {ASSIGNMENT_ANNOTATION: forged(genuine)}}}

@@ -43,7 +43,7 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
     job = training_job("job", DONE, scheduling={"gang": {"scheduler": "volcano"}, "queue": "research"})
     job["spec"]["resources"] = {"cpu": "100m", "memory": "64Mi"}
     cluster.apply(job)
-    cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 60, "told")
+    cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 60, "shown")
     assert "install Volcano" in condition(cluster, "Running")["message"]
     assert cluster.items("pods") == []
     with installed(cluster, VOLCANO):
@@ -59,7 +59,7 @@ def test_a_gang_of_volcano_waits_until_it_is_installed_and_leaves_nothing_reserv
             assert pod["spec"]["schedulerName"] == "volcano"
             assert pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] == "job"
     # Somebody installs it anew: its objects are gone with the type, and so is every watch of them.
-    cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 60, "told again")
+    cluster.eventually(lambda: condition(cluster, "Running").get("reason") == "NotInstalled", 60, "shown again")
     with installed(cluster, VOLCANO):
         (group,) = cluster.eventually(lambda: pod_groups(cluster), 60, "the PodGroup of the new installation")
         cluster.kubectl("delete", "podgroup.scheduling.volcano.sh", "job", "--wait=false")

@@ -66,7 +66,7 @@ class Soak:
             phase, restarts, budget = status["phase"], status.get("restarts", 0), self.budgets.pop(namespace)
             described = f"{namespace}: {status}"
             assert restarts <= budget, described
-            # A lost pod may end several attempts before the watch tells of it, all of them the one disruption; and one
+            # A lost pod may end several attempts before the watch shows it, all of them the one disruption; and one
             # whose worker had finished ends none.
             assert status.get("disruptions", 0) or restarts >= status["attempt"] - 1, described
             assert phase == "Succeeded" or restarts == budget, described
@@ -210,11 +210,11 @@ class Soak:
         self.only_operator().send_signal(10)
         found: list[str] = []
 
-        def told() -> bool:
+        def counted() -> bool:
             found[:] = re.findall(r"tasks: (\d+)", self.cluster.log.read_bytes()[before:].decode(errors="replace"))
             return bool(found)
 
-        self.cluster.until(told, 10, lambda: "the number of tasks")
+        self.cluster.until(counted, 10, lambda: "the number of tasks")
         return int(found[0])
 
 

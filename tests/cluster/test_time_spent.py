@@ -31,9 +31,9 @@ progress = pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
 start = int(state.read_text()) if state.exists() else 0
 for step in range(start + 1, {TOTAL} + 1):
     time.sleep({STEP_SECONDS})
-    told = {{"step": step, "totalSteps": {TOTAL}, "startStep": start, "stepSeconds": {STEP_SECONDS}}}
+    reported = {{"step": step, "totalSteps": {TOTAL}, "startStep": start, "stepSeconds": {STEP_SECONDS}}}
     beside = progress.with_name("." + progress.name)
-    beside.write_text(json.dumps(told))
+    beside.write_text(json.dumps(reported))
     beside.replace(progress)
     if step % {CHECKPOINT_EVERY} == 0:
         state.write_text(str(step))
@@ -62,7 +62,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     seconds = {name: getattr(spent, name) or 0.0 for name in CATEGORIES}
     assert sum(seconds.values()) == pytest.approx(ended - started, abs=0.0015)
     assert (status.attempt, status.restarts) == (2, 1)
-    # Steps 21 to 37 were done twice, as far as the operator had heard of them a second before the kill.
+    # Steps 21 to 37 were done twice, as far as they were reported a second before the kill.
     assert seconds["recompute"] >= (KILLED_AFTER - CHECKPOINT_EVERY - 12) * STEP_SECONDS
     assert seconds["productive"] >= 0.6 * TOTAL * STEP_SECONDS
     assert seconds["load"] + seconds["rendezvous"] > 0
@@ -85,5 +85,5 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     port = re.search(r"Metrics and probes on port (\d+)", operator.text())
     assert port is not None
     with urlopen(f"http://127.0.0.1:{port[1]}/metrics", timeout=10) as answer:
-        told = answer.read().decode()
-    assert re.search(r'trainmaster_job_time_seconds_total\{category="recompute",job_name="job",', told)
+        reported = answer.read().decode()
+    assert re.search(r'trainmaster_job_time_seconds_total\{category="recompute",job_name="job",', reported)

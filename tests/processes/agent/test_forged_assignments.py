@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes.agent.agents import AGENT, Agent, Job, until
 from tests.processes.agent.test_group import RANK, joined, rank_pid, start_group
-from tests.signer import GOOD, KEYS, STRANGER, TOKEN, environment, signed
+from tests.signer import FOREIGN, GOOD, KEYS, TOKEN, environment, signed
 
 EVIL = "10.9.8.7"
 
@@ -37,7 +37,7 @@ def test_a_push_with_the_token_moves_nobody_unless_it_is_signed(job: Job) -> Non
     pids = [rank_pid(job, rank, 1) for rank in range(2)]
     genuine = job.assignment(2, [0, 1])
     foreign = {**genuine, "hosts": [EVIL, job.host(1)], "master": EVIL}
-    for forged in ({**foreign}, signed(foreign, STRANGER), {**genuine, "attempt": 2**53}, {**genuine, "attempt": 999}):
+    for forged in ({**foreign}, signed(foreign, FOREIGN), {**genuine, "attempt": 2**53}, {**genuine, "attempt": 999}):
         status, text = agents[0].request("POST", "/v1/assignment", forged)
         assert (status, text.startswith("assignment.")) == (400, True)
     assert [attempt_of(agent) for agent in agents] == [1, 1]
@@ -49,7 +49,7 @@ def test_a_push_with_the_token_moves_nobody_unless_it_is_signed(job: Job) -> Non
 def test_a_forged_annotation_moves_nobody(job: Job) -> None:
     agent = start_group(job, 1)[0]
     agent.until_state("Running")
-    agent.annotate(signed(job.assignment(2), STRANGER))
+    agent.annotate(signed(job.assignment(2), FOREIGN))
     until(lambda: "none was made with a key that this pod knows" in agent.output())
     assert attempt_of(agent) == 1
     agent.annotate(signed({**job.assignment(2), "job": "another-uid"}))
@@ -71,7 +71,7 @@ def test_a_lead_that_is_none_moves_no_member(job: Job) -> None:
         with peer:
             peer.settimeout(20)
             peer.recv(4_096)
-            forged = signed(job.assignment(2, [0, 1]), STRANGER)
+            forged = signed(job.assignment(2, [0, 1]), FOREIGN)
             line = {"type": "assignment", "assignment": forged}
             peer.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + json.dumps(line).encode() + b"\n")
             until(lambda: "none was made with a key that this pod knows" in member.output())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.signer import GOOD, JOB_UID, KEYS, STRANGER, TOKEN, environment, signed
+from tests.signer import FOREIGN, GOOD, JOB_UID, KEYS, TOKEN, environment, signed
 from trainmaster.agent import ed25519
 from trainmaster.agent.authority import Authority
 from trainmaster.agent.settings import Settings, read_settings
@@ -30,7 +30,7 @@ def read(data: Any, settings: Settings | None = None) -> int:
 
 FORGED: dict[str, dict[str, Any]] = {
     "unsigned": GOOD,
-    "signed by somebody else": signed(GOOD, STRANGER),
+    "signed by somebody else": signed(GOOD, FOREIGN),
     "changed after it was signed": {**signed(GOOD), "attempt": 4},
     "with a field more": {**signed(GOOD), "extra": 1},
     "with the signature of another one": {**GOOD, "signatures": signed({**GOOD, "attempt": 9})["signatures"]},

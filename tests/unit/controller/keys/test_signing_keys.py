@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.signer import KEYS, STRANGER
+from tests.signer import FOREIGN, KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.leaders.recorded_events import RecordedEvents
@@ -151,7 +151,7 @@ def test_a_pod_of_before_the_rotation_is_known_by_its_environment() -> None:
     assert knows_newest(pod(None), both)
 
 
-@pytest.mark.parametrize("keys", [KEYS, STRANGER, None])
+@pytest.mark.parametrize("keys", [KEYS, FOREIGN, None])
 def test_only_what_these_keys_have_signed_is_read(keys: SigningKeys | None) -> None:
     told = b.assignment(3)
     text = canonical(told.to_wire()) if keys is None else keys.sign(told)
@@ -202,7 +202,7 @@ def test_an_annotation_that_the_operator_has_signed_counts() -> None:
     "forged",
     [
         canonical(b.assignment(FORGED).to_wire()),
-        STRANGER.sign(b.assignment(FORGED)),
+        FOREIGN.sign(b.assignment(FORGED)),
         json.dumps({**json.loads(KEYS.sign(b.assignment(7))), "attempt": FORGED}),
         json.dumps({**json.loads(KEYS.sign(b.assignment(7))), "attempt": 2**53}),
     ],
