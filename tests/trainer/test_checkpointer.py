@@ -1,4 +1,4 @@
-"""Which rank writes a checkpoint, which checkpoints stay, and what is left at the end (T14)."""
+"""One rank of each disk writes a checkpoint, the newest and the best stay, and the weights are left at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: exit codes, dry runs, and what a mistake prints."""
+"""The command line (`__main__`, `run`) has exit codes and dry runs, and a mistake prints a sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainloop.run import dry_run
 
 @pytest.mark.torch
 def test_a_task_that_raises_ends_with_its_traceback_and_code_1(tmp_path: Path) -> None:
-    """T8's part in the loop: the error file that the launcher reads names the exception."""
+    """The error file that the launcher reads names the exception."""
     error_file = tmp_path / "error.json"
     process = python_m_trainloop(
         *TOY, "--set", "steps=5", "--set", "task.options={samples: x}", TORCHELASTIC_ERROR_FILE=str(error_file)

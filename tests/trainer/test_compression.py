@@ -1,4 +1,4 @@
-"""Compressed gradients send the bytes of theory, and what one step leaves out comes with later ones (T12)."""
+"""Compressed gradients send the bytes of theory, and what one step leaves out comes with later ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 
 class Bucket:
-    """What a compressor needs of a DDP bucket."""
+    """Has what a compressor needs of a DDP bucket."""
 
     def __init__(self, *gradients: torch.Tensor) -> None:
         self._flat = torch.cat([gradient.flatten() for gradient in gradients])
@@ -42,7 +42,7 @@ def _reduced(compressor: Any, gradients: list[torch.Tensor]) -> tuple[list[torch
 
 
 def _compressed(method: str) -> tuple[float, float, int]:
-    """Relative error of one step, and of the sum of sixty, of the same gradient; and bytes sent a step."""
+    """Returns the relative error of one step, and of the sum of sixty, of one gradient; and the bytes sent a step."""
     with joined(config().distributed) as world:
         generator = torch.Generator().manual_seed(world.rank)
         own = [torch.randn(64, 32, generator=generator), torch.randn(32, generator=generator)]
@@ -71,7 +71,7 @@ def test_what_compression_leaves_out_comes_with_later_steps(
 
 
 def _theory(method: str, numbers: int, size: int) -> float:
-    """Bytes a rank sends, from the table in trainloop.parallel.compression."""
+    """Returns the bytes that a rank sends, by the table in trainloop.parallel.compression."""
     ring = 2 * (size - 1) / size
     return {
         "none": ring * 4 * numbers,

@@ -1,4 +1,4 @@
-"""The order of the samples doesn't depend on the number of ranks (T6)."""
+"""The order of the samples doesn't depend on the number of ranks (`data`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_every_sample_is_seen_once_when_the_number_of_ranks_changes_in_mid_epoch(tmp_path: Path) -> None:
-    """And the learning rate goes on where it was (T3, T6)."""
+    """The learning rate goes on where it was, too."""
     changes: dict[str, Any] = {**UNEVEN, "epochs": 1, "steps": None, "batch": {"size": 4}}
     before = run_ranks(2, train, config(tmp_path, **changes), 2)
     after = run_ranks(4, train, config(tmp_path, **changes))

@@ -1,4 +1,4 @@
-"""Training with several ranks takes the steps that one process takes, to 1e-12 in double precision (T1, T4, T10)."""
+"""Training with several ranks takes the steps that one process takes, to 1e-12 in double precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = {"task": {"name": "tests.trainer.toy:Words", "options": {"samples": 21}}
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, dict[str, Any]]:
-    """The same runs in one process."""
+    """Returns what the same runs give in one process."""
     return {
         name: run_ranks(1, train, config(**changes))[0] for name, changes in {"toy": UNEVEN, "words": WORDS}.items()
     }

@@ -1,4 +1,4 @@
-"""A delayed group of parameters is stepped every k steps with the mean of their gradients (T13)."""
+"""A delayed group of parameters is stepped every k steps with the mean of their gradients."""
 
 from __future__ import annotations
 

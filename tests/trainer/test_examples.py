@@ -1,4 +1,4 @@
-"""The scripts that come with the image: a plain one with the heartbeat (T23), and DeepSpeed's (T20)."""
+"""The image's scripts train: a plain one with the heartbeat, and DeepSpeed's."""
 
 from __future__ import annotations
 

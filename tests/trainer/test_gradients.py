@@ -1,4 +1,4 @@
-"""Parameters without a gradient and ranks whose parameters differ are named (T9)."""
+"""Parameters without a gradient and ranks whose parameters differ are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training image: what its wheel holds, what its Dockerfile copies, and the configurations of its examples."""
+"""The training image has a wheel and a Dockerfile with all that is needed, and examples without mistakes."""
 
 from __future__ import annotations
 

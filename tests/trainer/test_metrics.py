@@ -1,4 +1,4 @@
-"""A run's numbers are written as JSON lines, TensorBoard events and Prometheus text (T22)."""
+"""A run's numbers are written as JSON lines, TensorBoard events and Prometheus text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_runs_metrics_are_read_back(tmp_path: Path) -> None:
 
 
 def record_every_step(trainer: Trainer) -> None:
-    """A hook, as a user would write one."""
+    """This is a hook as a user would write one."""
     trainer.after_step.append(lambda it: it.log.write("event", {"event": "recorded", "step": it.state.step}))
 
 

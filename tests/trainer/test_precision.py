@@ -1,6 +1,4 @@
-"""Mixed precision in the right order (T5): unscale, clip, check, step; a step that overflowed doesn't advance the
-schedule.
-"""
+"""Mixed precision has one order: unscale, clip, check, step. A step that overflowed doesn't advance the schedule."""
 
 from __future__ import annotations
 

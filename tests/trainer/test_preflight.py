@@ -1,4 +1,4 @@
-"""The preflight finds ranks that differ before the first collective (T2)."""
+"""The preflight finds ranks that differ before the first collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads and memory follow the container's limits, and a lack of memory ends with advice (T17)."""
+"""Threads and memory follow the container's limits, and a lack of memory ends with advice."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _short_of_memory_on_rank_1(settings: Any, folder: Path) -> tuple[list[int], 
 
 
 class ShortOnce(resources.MemoryPressure):
-    """Short of memory at the step with index 2, on one rank."""
+    """Is short of memory at the step with index 2, on one rank."""
 
     def __init__(self, trainer: Trainer, short: bool) -> None:
         super().__init__(torch.device("cpu"))

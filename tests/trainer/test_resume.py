@@ -1,4 +1,4 @@
-"""A resumed run equals an uninterrupted one to the bit (T14)."""
+"""A resumed run equals an uninterrupted one to the bit (`checkpoints/snapshots`)."""
 
 from __future__ import annotations
 

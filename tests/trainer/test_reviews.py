@@ -1,4 +1,4 @@
-"""The review texts: real, deduplicated, and split so that no test text has a twin among the training texts."""
+"""The review texts are real, deduplicated, and split so that no test text has a twin among the training texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A save that is killed or meets a full disk leaves a loadable checkpoint, and training goes on (T14)."""
+"""A save that is killed or meets a full disk leaves a loadable checkpoint, and training goes on."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _on_a_disk_that_refuses_every_write(settings: Config) -> str:
 
 
 def _to_its_end_with_files_of(size: int, settings: Config) -> str:
-    """No file may be larger than `size` bytes: a disk that is full in the middle of one. What the run ends with."""
+    """Returns what a run ends with where no file may have more than `size` bytes: a disk gets full in one."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

@@ -1,4 +1,4 @@
-"""The learning rate's exact sequence (T3)."""
+"""The learning rate has an exact sequence."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def test_warmup_of_the_first_five_percent_then_a_half_cosine() -> None:
     assert sequence[5:] == pytest.approx([0.5 * (1 + math.cos(math.pi * step / 95)) for step in range(95)])
 
 
-def test_linear_falls_to_the_minimum() -> None:
+def test_a_linear_rate_falls_to_the_minimum() -> None:
     assert rates(6, kind="linear", warmup=2, minimum=0.1) == pytest.approx([0.5, 1.0, 1.0, 0.775, 0.55, 0.325])
 
 
-def test_constant_stays() -> None:
+def test_a_constant_rate_stays() -> None:
     assert rates(4, kind="constant", warmup=0) == [1.0] * 4
 
 

@@ -1,4 +1,4 @@
-"""Two deterministic runs are equal to the bit (T16)."""
+"""Two deterministic runs are equal to the bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal to one rank stops all of them with a checkpoint (T14)."""
+"""A signal to one rank stops all of them with a checkpoint (`trainer`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ZeRO-1, FSDP2 and local SGD are the same training as DDP (T21)."""
+"""ZeRO-1, FSDP2 and local SGD are the same training as DDP (`parallel/strategies`, `parallel/sharded`)."""
 
 from __future__ import annotations
 

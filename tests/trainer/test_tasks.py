@@ -1,4 +1,4 @@
-"""The built-in tasks learn from small local data: text, causal language models, sentence pairs (T18, T19)."""
+"""The built-in tasks learn from small local data: text, causal language models, sentence pairs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainloop.trainer import Trainer
 
 @pytest.fixture(scope="module")
 def english(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real English text that every Python brings: its own reference, 700 KB."""
+    """Returns real English text that every Python brings: its own reference, 700 KB."""
     file = tmp_path_factory.mktemp("text") / "english.txt"
     file.write_text("\n".join(pydoc_data.topics.topics.values()))
     return file
@@ -77,7 +77,7 @@ def test_text_is_learnt_below_its_unigram_entropy(tmp_path: Path, english: Path)
 
 @pytest.mark.torch
 def test_a_deepseek_model_learns_below_the_unigram_entropy_and_is_loaded_again(tmp_path: Path, english: Path) -> None:
-    """From scratch in transformers' own class; then its checkpoint, given as LOAD_CHECKPOINT, starts where it ended."""
+    """It starts from scratch, in transformers' own class; a run with its LOAD_CHECKPOINT starts where it ended."""
     options = {"path": str(english), "context": 32, "architecture": "deepseek_v3", "config": DEEPSEEK}
     settings = run(tmp_path, {"name": "causal-lm", "options": options}, steps=100)
     first, second = run_ranks(1, _trained_and_loaded_again, settings, tmp_path)[0]
@@ -106,7 +106,7 @@ def test_an_architecture_that_transformers_does_not_know_is_a_sentence(english: 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made-up sentence pairs in MRPC's TSV format; a tiny BERT and its tokenizer, as save_pretrained writes them."""
+    """Returns made-up pairs in MRPC's TSV format; a tiny BERT and its tokenizer, as save_pretrained writes them."""
     folder = tmp_path_factory.mktemp("pairs")
     save_pairs(folder)
     save_bert(folder / "bert")
@@ -121,7 +121,7 @@ def test_a_tsv_is_read_as_glue_writes_it(pairs: Path) -> None:
 
 @pytest.fixture
 def hub_format(tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The pairs as a DatasetDict of Hugging Face's own library, which brings 265 MB: `make test-torch` installs it."""
+    """Returns the pairs as a DatasetDict of Hugging Face's library, 265 MB: `make test-torch` installs it."""
     library = pytest.importorskip("datasets", reason="reading save_to_disk's files is left out: no package datasets")
     monkeypatch.setattr(library.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     names = ("sentence1", "sentence2", "label")

@@ -1,4 +1,4 @@
-"""Nothing that came over the network or from the checkpoints' volume is unpickled."""
+"""Nothing from the network (`distributed/world`) or the checkpoints' volume (`checkpoints/shards`) is unpickled."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_a_damaged_piece_is_a_sentence(tmp_path: Path, piece: Any, sentence: str
 
 
 @pytest.mark.torch
-def test_of_another_model_or_layout_is_a_sentence_on_every_rank(tmp_path: Path) -> None:
+def test_a_sharded_checkpoint_of_another_model_or_layout_is_a_sentence_on_every_rank(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "parallel": {"strategy": "fsdp"},
         "checkpoint": {"path": str(tmp_path / "checkpoints"), "format": "sharded"},

@@ -1,4 +1,4 @@
-"""The watchdog names the rank that the others wait for, where no agent does (T7)."""
+"""The watchdog names the rank that the others wait for, where no agent does."""
 
 from __future__ import annotations
 
