@@ -155,11 +155,12 @@ class Reconciler:
     async def _pass(self, key: JobKey) -> float | None:
         """Decide and carry out; returns the seconds until the job should have another pass."""
         snapshot = self._store.snapshot(key)
+        while snapshot is not None and await self._lookups.before_decision(key, snapshot):
+            # Meanwhile more may have come that has to be read.
+            snapshot = self._store.snapshot(key)
         if snapshot is None:
             self._gone(key)
             return None
-        if await self._lookups.before_decision(key, snapshot):
-            snapshot = self._store.snapshot(key) or snapshot
         job = snapshot.job
         if self._known.get(key) not in (None, job.uid):
             self._gone(key)

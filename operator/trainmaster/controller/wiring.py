@@ -27,6 +27,7 @@ from trainmaster.controller.lookups.kueue import FLAVORS, PRIORITIES
 from trainmaster.controller.lookups.lookup import Lookups
 from trainmaster.controller.lookups.missing_pods import MISSING_PODS
 from trainmaster.controller.lookups.node_domains import NODE_DOMAINS
+from trainmaster.controller.lookups.unseen_pods import UNSEEN_PODS
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Decide, Reconciler
 from trainmaster.controller.settings import OperatorSettings
@@ -43,7 +44,7 @@ from trainmaster.rendering import NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
 from trainmaster.wire.stream import EvidenceLine
 
-LOOKUPS = (KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
+LOOKUPS = (UNSEEN_PODS, KILLED_CONTAINERS, MISSING_PODS, NODE_DOMAINS, PRIORITIES, FLAVORS)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@
 | `lookups/lookup` | `lookups/test_lookup` |
 | `lookups/missing_pods` | `lookups/test_missing_pods` |
 | `lookups/node_domains` | `lookups/test_node_domains` |
+| `lookups/unseen_pods` | `lookups/test_unseen_pods` |
 | `observability/health` | `test_app` |
 | `observability/log_formats` | `observability/test_log_formats` |
 | `observability/metrics` | `observability/test_metrics` |

@@ -18,6 +18,8 @@ class LookupResults:
     priorities: dict[str, int | None] = field(default_factory=dict)
     # Why the kubelet killed a pod's container, by the pod's uid and the end's time (`lookups.killed_containers`).
     kills: dict[tuple[str, float], str | None] = field(default_factory=dict)
+    # Uids of pods that were listed because no watch had shown them (`lookups.unseen_pods`).
+    listed_pods: set[str] = field(default_factory=set)
 
     def merge(self, more: LookupResults) -> bool:
         """Add what was found now; returns whether anything is new."""
@@ -26,4 +28,6 @@ class LookupResults:
         self.flavors.update(more.flavors)
         self.priorities.update(more.priorities)
         self.kills.update(more.kills)
-        return before != (self.domains, self.flavors, self.priorities, self.kills)
+        known = self.listed_pods.issuperset(more.listed_pods)
+        self.listed_pods.update(more.listed_pods)
+        return not known or before != (self.domains, self.flavors, self.priorities, self.kills)

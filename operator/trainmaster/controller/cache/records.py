@@ -98,6 +98,8 @@ class Snapshot:
     observed: Observed
     version: Versioned
     raw_status: Mapping[str, Any]
+    # Uids of pods that were listed because no watch had shown them.
+    listed_pods: frozenset[str]
 
 
 @dataclass
@@ -264,7 +266,7 @@ class Record:
             refused_writes=tuple(refusal.problem for _, refusal in sorted(self.refusals.items())),
             gone={pod.view.uid: pod.view for pod in self.gone.values()},
         )
-        return Snapshot(job, observed, self.job_version, self.raw_status)
+        return Snapshot(job, observed, self.job_version, self.raw_status, frozenset(self.lookups.listed_pods))
 
 
 def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:

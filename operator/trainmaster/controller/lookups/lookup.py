@@ -31,7 +31,7 @@ class Lookup(Generic[Question, Answer]):
     """Declares one kind of question.
 
     `read` returns the answer to each question, None where there is none, and leaves out what can't be answered now. It
-    raises nothing of the cluster's.
+    raises ClusterError only where there must be no decision without an answer.
     """
 
     name: str
