@@ -150,7 +150,9 @@ class Executor:
         version = snapshot.version.resource_version
         body: dict[str, Any] = {"metadata": {"uid": uid, "resourceVersion": version}, "status": patch}
         if is_only_progress(patch):
-            since = self._now() - self._status_written.get(uid, 0.0)
+            # An operator that has just started waits first: until the leaders have repeated their workers' reports it
+            # knows less than stands there.
+            since = self._now() - self._status_written.setdefault(uid, self._now())
             if 0 <= since < self._progress_seconds:
                 return False, self._progress_seconds - since
         try:

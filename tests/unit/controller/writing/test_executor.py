@@ -11,7 +11,7 @@ import pytest
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.api.v1alpha1 import JobStatus, Progress
+from trainmaster.api.v1alpha1 import JobStatus, Progress, WorkerCounts
 from trainmaster.controller.apiserver.cluster import EVENTS, JOBS, PODS, SERVICES, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import (
     ClusterError,
@@ -29,6 +29,7 @@ from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
+from trainmaster.controller.writing.status_patch import to_wire
 from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
 from trainmaster.reconciling.observed.snapshot import RefusedWrite
 from trainmaster.wire.assignment import Assignment
@@ -136,6 +137,19 @@ async def test_progress_alone_is_written_every_few_seconds_and_a_change_of_state
     world.now += 6
     outcome = await world.execute(b.decided(running(restarts=1, progress=Progress(step=3))))
     assert outcome.wrote_status
+
+
+async def test_an_operator_that_has_just_started_writes_progress_when_the_reports_are_in() -> None:
+    world = World()
+    stands = running(workers=WorkerCounts(desired=2, created=2, running=2))
+    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=to_wire(stands))))
+    connected = running(workers=WorkerCounts(desired=2, created=2, running=0))
+    outcome = await world.execute(b.decided(connected))
+    assert (outcome.wrote_status, outcome.retry_after) == (False, 5.0)
+    world.now += 2
+    assert not (await world.execute(b.decided(stands))).wrote_status
+    world.now += 4
+    assert (await world.execute(b.decided(connected))).wrote_status
 
 
 async def test_progress_that_was_decided_on_an_old_view_is_not_written() -> None:
