@@ -13,6 +13,7 @@
 | `actions/children` | `actions/test_children` |
 | `actions/pod_group` | `actions/test_pod_group` |
 | `actions/stuck_pods` | `actions/test_stuck_pods` |
+| `observed/container_ends` | `observed/test_killed_by_a_probe`, `policies/test_attempts` |
 | `observed/kueue_admission` | `policies/test_queueing` |
 | `observed/situation` | `policies/test_attempts`, `actions/test_silent_workers` |
 | `observed/snapshot` | `test_histories`, `unit/controller/cache/test_store` |

@@ -19,11 +19,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
+from trainmaster.reconciling.observed.container_ends import (
+    START_FAILURES,
+    count_ends,
+    explained,
+    is_unresponsive_report,
+    latest_end,
+    reason_of,
+)
 from trainmaster.reconciling.observed.kueue_admission import admitted_spec
-from trainmaster.reconciling.observed.snapshot import ContainerEnd, ContainerView, Job, Observed, PodView
+from trainmaster.reconciling.observed.snapshot import Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
 from trainmaster.rendering import JobIdentity, Settings, worker_layout
-from trainmaster.wire.reasons import EXIT_FINISHED, EXIT_KILLED, REASON_BY_EXIT_CODE
 from trainmaster.wire.report import Report
 
 # Phases in which the current attempt shall run; in all others its ranks are held.
@@ -34,11 +41,6 @@ CLOCK_SLACK = 2.0
 KEPT_REPORTS_SECONDS = 1.0
 # Where no stream is connected, a container that has run for this long counts as up.
 UP_WITHOUT_REPORT_SECONDS = 10.0
-# Ends of a container that never ran: the runtime couldn't start it (kubernetes: pkg/kubelet/kuberuntime).
-START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "ContainerStatusUnknown"})
-
-# An agent that the kubelet's probe has ended, and that still obeyed SIGTERM, gets this message.
-_WELL = "its agent was well: the kubelet can't reach its port; change the worker's livenessProbe in spec.podTemplate"
 
 
 @dataclass(frozen=True)
@@ -241,7 +243,7 @@ class Situation:
                     if silent is not None:
                         latest[worker] = silent
                 elif known.reason == "AgentLost" or known.state == "Stopped":
-                    latest[worker] = _explained(known, pod.worker_container, self._kill_message(pod))
+                    latest[worker] = explained(known, pod.worker_container, self._kill_message(pod))
         return latest
 
     @cached_property
@@ -303,16 +305,11 @@ class Situation:
             uid=pod.uid,
             state="Failed",
             exit_code=end.exit_code,
-            reason=_reason_of(end),
+            reason=reason_of(end),
             error="\n".join(filter(None, (end.message, self._kill_message(pod)))),
             at=end.finished_at or self.now,
             node=pod.node or "",
         )
-
-
-def is_unresponsive_report(reason: str, exit_code: int | None) -> bool:
-    """Returns whether a worker counts as lost because its agent doesn't answer; whoever ends has an exit code."""
-    return reason == "AgentLost" and exit_code is None
 
 
 def survey(job: Job, spec: JobSpec, observed: Observed, now: float, settings: Settings) -> Situation:
@@ -333,24 +330,6 @@ def is_alive(pod: PodView) -> bool:
     return not pod.deleting and pod.phase not in ("Failed", "Succeeded")
 
 
-def count_ends(container: ContainerView) -> int:
-    """Returns how often the container has ended.
-
-    `restartCount` counts starts after the first: it is one behind while the container waits for its next start
-    (recorded on 1.36, local/tests/data/kubernetes-pods.jsonl: CrashLoopBackOff with restartCount 1 is end two).
-    """
-    if container.state == "running":
-        return container.restarts
-    return container.restarts + (1 if latest_end(container) is not None else 0)
-
-
-def latest_end(container: ContainerView | None) -> ContainerEnd | None:
-    """Returns the container's last end."""
-    if container is None:
-        return None
-    return container.end or container.last_end
-
-
 def active_seconds(situation: Situation) -> float:
     """Returns the seconds since the job's start, suspended time apart."""
     status = situation.status
@@ -367,37 +346,4 @@ def suspended_since(status: JobStatus) -> str | None:
     return next(
         (item.last_transition_time for item in status.conditions if item.type == "Suspended" and item.status == "True"),
         None,
-    )
-
-
-def _explained(report: Report, container: ContainerView | None, kill_message: str) -> Report:
-    """Returns the report with its cause. An agent that starts again only knows that it was lost; the container's
-    status, or the kubelet, has the cause. One that was only asked to stop may have been well, but out of the
-    kubelet's reach.
-
-    The end that it reports is the one before its own, where it has reported by exiting.
-    """
-    if kill_message and _ended_by(report, latest_end(container)):
-        error = "\n".join(filter(None, (report.error, kill_message, _WELL if report.state == "Stopped" else "")))
-        report = report._replace(state="Failed", reason="AgentLost", culprit=True, error=error)
-    ends = (container.end, container.last_end) if container is not None else ()
-    killed = next((end for end in ends if end is not None and end.report is None and end.reason == "OOMKilled"), None)
-    return report if killed is None else report._replace(reason="OOMKilled", exit_code=killed.exit_code)
-
-
-def _ended_by(report: Report, end: ContainerEnd | None) -> bool:
-    """Returns whether a container's last end, which the kubelet has brought about, is what a report speaks of."""
-    if end is None or is_unresponsive_report(report.reason, report.exit_code):
-        return False
-    if end.report is None:
-        return report.reason == "AgentLost"
-    return (end.report.state, end.report.attempt) == ("Stopped", report.attempt) and report.state == "Stopped"
-
-
-def _reason_of(end: ContainerEnd) -> str:
-    if end.reason == "OOMKilled":
-        return "OOMKilled"
-    # SIGKILL without a message: the agent itself was killed. With 0 it ended without doing what it is for.
-    return REASON_BY_EXIT_CODE.get(
-        end.exit_code, "AgentLost" if end.exit_code in (EXIT_FINISHED, EXIT_KILLED) else "Error"
     )

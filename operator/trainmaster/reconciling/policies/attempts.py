@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from trainmaster.api.v1alpha1 import Failure
-from trainmaster.reconciling.observed.situation import Situation, count_ends, is_alive, is_unresponsive_report
+from trainmaster.reconciling.observed.container_ends import count_ends, is_unresponsive_report
+from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
 from trainmaster.reconciling.policies.attribution import cause_of

@@ -14,7 +14,8 @@ import re
 from collections.abc import Iterable
 
 from trainmaster.reconciling.messages import listed
-from trainmaster.reconciling.observed.situation import Situation, is_alive, latest_end
+from trainmaster.reconciling.observed.container_ends import latest_end
+from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import ContainerView, PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
 

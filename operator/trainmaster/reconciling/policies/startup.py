@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from trainmaster.reconciling.actions.pod_group import scheduled_at, waits_for_nodes
 from trainmaster.reconciling.messages import listed
-from trainmaster.reconciling.observed.situation import START_FAILURES, Situation, is_alive, latest_end
+from trainmaster.reconciling.observed.container_ends import START_FAILURES, latest_end
+from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import ContainerView, PodView
 from trainmaster.reconciling.policies.attempts import fail, held_since
 from trainmaster.reconciling.times import to_seconds
