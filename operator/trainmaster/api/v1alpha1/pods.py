@@ -13,7 +13,7 @@ from trainmaster.api.values import AbsolutePath, LabelKey, PositiveWholeSeconds,
 
 
 class Gang(SpecModel):
-    """All workers are scheduled together, or none."""
+    """Under a gang all workers are scheduled together, or none."""
 
     scheduler: Literal["volcano", "coscheduling", "kubernetes", "kueue"] = Field(
         ...,
@@ -29,7 +29,7 @@ class Gang(SpecModel):
 
 
 class Topology(SpecModel):
-    """Where workers stand to each other."""
+    """Topology says where workers are to each other."""
 
     key: LabelKey = Field(
         ...,
@@ -46,7 +46,7 @@ class Topology(SpecModel):
 
 
 class Scheduling(SpecModel):
-    """How the pods are scheduled."""
+    """Scheduling says how the pods are scheduled."""
 
     gang: Gang | None = Field(None, description="Gang scheduling.")
     queue: Subdomain | None = Field(None, description="Volcano's Queue, or the LocalQueue of Kueue, which needs one.")
@@ -55,7 +55,7 @@ class Scheduling(SpecModel):
 
 
 class CheckpointVolume(SpecModel):
-    """Where checkpoints are kept."""
+    """CheckpointVolume is where checkpoints are kept."""
 
     claim_name: Subdomain | None = Field(
         None,
@@ -72,7 +72,7 @@ class CheckpointVolume(SpecModel):
 
 
 class Checkpoint(SpecModel):
-    """The checkpoint volume and where it is mounted."""
+    """Checkpoint has the volume and where it is mounted."""
 
     volume: CheckpointVolume = Field(..., description="Exactly one of claimName, hostPath, emptyDir.")
     path: AbsolutePath = Field("/checkpoints", description="Mount path; TRAINMASTER_CHECKPOINT_DIR in the workers.")
@@ -108,14 +108,14 @@ _POD_SPEC_SCHEMA = {
 
 
 class PodTemplateMetadata(SpecModel):
-    """Labels and annotations to add to the pods."""
+    """PodTemplateMetadata has labels and annotations to add to the pods."""
 
     labels: dict[str, str] | None = Field(None, description="Labels to add.")
     annotations: dict[str, str] | None = Field(None, description="Annotations to add.")
 
 
 class PodTemplate(SpecModel):
-    """A partial pod template, merged over the rendered one as kubectl's strategic merge does."""
+    """PodTemplate is partial, and merged over the rendered one as kubectl's strategic merge does."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations to add.")
     spec: Annotated[CompactMapping, Field(json_schema_extra=_POD_SPEC_SCHEMA)] | None = Field(
@@ -142,7 +142,7 @@ class PodTemplate(SpecModel):
 
 
 class SecurityContext(SpecModel):
-    """How far the workers' containers are kept in: fields of a container's securityContext, by the same names."""
+    """SecurityContext keeps the workers' containers in: fields of a container's securityContext, by the same names."""
 
     read_only_root_filesystem: StrictBool | None = Field(
         None,

@@ -12,7 +12,7 @@ from trainmaster.api.values import Count, Factor, PositiveSeconds, PositiveWhole
 
 
 class Backoff(SpecModel):
-    """Waiting before a restart that counts: initialSeconds x factor^(n-1), at most maxSeconds."""
+    """Backoff is the wait before a restart that counts: initialSeconds x factor^(n-1), at most maxSeconds."""
 
     initial_seconds: Seconds = Field(0, description="Seconds before the first restart.")
     factor: Factor = Field(2, description="Growth from one restart to the next.")
@@ -20,7 +20,7 @@ class Backoff(SpecModel):
 
 
 class FailureRule(SpecModel):
-    """What to do after a failure with one of these exit codes or reasons. The first rule that matches wins."""
+    """FailureRule answers a failure with one of these exit codes or reasons. The first rule that matches wins."""
 
     exit_codes: list[Annotated[StrictInt, Field(ge=1, le=255)]] | None = Field(
         None, min_length=1, max_length=64, description="Exit codes that the rule matches; 128 + n for signal n."
@@ -34,7 +34,7 @@ class FailureRule(SpecModel):
 
 
 class Hang(SpecModel):
-    """When missing progress is a hang."""
+    """Hang says when missing progress is a hang."""
 
     progress_seconds: PositiveSeconds = Field(
         600, description="Seconds without a new step after which a running job hangs."
@@ -46,7 +46,7 @@ class Hang(SpecModel):
 
 
 class NodePolicy(SpecModel):
-    """What to do about nodes that fail."""
+    """NodePolicy says what to do about nodes that fail."""
 
     lost_after_seconds: PositiveSeconds = Field(
         40,
@@ -59,7 +59,7 @@ class NodePolicy(SpecModel):
 
 
 class FailurePolicy(SpecModel):
-    """How failures are answered."""
+    """FailurePolicy says how failures are answered."""
 
     max_restarts: Count = Field(
         6, description="Restarts of the whole group that count before the job fails; disruptions don't count."
@@ -76,7 +76,7 @@ class FailurePolicy(SpecModel):
 
 
 class RunPolicy(SpecModel):
-    """The job's life as a whole."""
+    """RunPolicy is about the job's life as a whole."""
 
     suspend: StrictBool = Field(False, description="true stops the job with a checkpoint and frees its resources.")
     active_deadline_seconds: PositiveWholeSeconds | None = Field(

@@ -17,7 +17,7 @@ from trainmaster.api.values import MAX_GROUPS, Argument, Backend, Image, Process
 
 
 class JobSpec(SpecModel):
-    """What the user asks for."""
+    """JobSpec is what the user asks for."""
 
     image: Image = Field(
         f"{BUNDLED_IMAGE}:0.1.0", description="Image of the workers; any that has Python 3.9 or newer."

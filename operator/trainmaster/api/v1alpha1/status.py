@@ -13,7 +13,7 @@ from trainmaster.api.v1alpha1.names import Phase
 
 
 class Condition(StatusModel):
-    """A condition as in metav1.Condition."""
+    """Condition is as in metav1.Condition."""
 
     type: str = Field(..., description="What the condition is about, such as Running or Failed.")
     status: Literal["True", "False", "Unknown"] = Field(..., description="Whether it holds.")
@@ -24,7 +24,7 @@ class Condition(StatusModel):
 
 
 class WorkerCounts(StatusModel):
-    """How many workers there are."""
+    """WorkerCounts says how many workers there are."""
 
     desired: int = Field(0, description="Workers of the current attempt's full group.")
     created: int = Field(0, description="Pods that exist.")
@@ -33,7 +33,7 @@ class WorkerCounts(StatusModel):
 
 
 class TimeSpent(StatusModel):
-    """Where the job's time went, in seconds. Together the categories are the time from startTime to `until`."""
+    """TimeSpent says where the job's time went, in seconds. The categories together are startTime to `until`."""
 
     until: str | None = Field(None, description="Up to when time has been booked.")
     productive: float | None = Field(None, description="Steps done for the first time.")
@@ -61,7 +61,7 @@ class TimeSpent(StatusModel):
 
 
 class Progress(StatusModel):
-    """How far training is, as the ranks report it."""
+    """Progress says how far training is, as the ranks report it."""
 
     attempt: int | None = Field(None, description="The attempt that reported this.")
     step: int | None = Field(None, description="Optimizer steps done.")
@@ -95,7 +95,7 @@ class Progress(StatusModel):
 
 
 class Failure(StatusModel):
-    """One failure of an attempt: who failed first, and how."""
+    """Failure is one failure of an attempt: who failed first, and how."""
 
     attempt: int = Field(..., description="The attempt that it ended.")
     reason: str = Field(..., description="What happened, in one word (docs/reasons.md), such as OOMKilled.")
@@ -113,7 +113,7 @@ class Failure(StatusModel):
 
 
 class JobStatus(StatusModel):
-    """What the operator observed and decided; it is the operator's only memory."""
+    """JobStatus is what the operator observed and decided; it is the operator's only memory."""
 
     phase: Phase | None = Field(None, description="Where the job is in its life; conditions say more.")
     conditions: list[Condition] = Field(

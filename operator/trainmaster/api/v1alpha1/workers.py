@@ -21,7 +21,7 @@ from trainmaster.api.values import (
 
 
 class CPU(SpecModel):
-    """CPU request and limit, in cores. The limit may exceed what the node has left: CPU may be oversubscribed."""
+    """CPU has a request and a limit, in cores. The limit may exceed what the node has left."""
 
     request: Quantity | None = Field(None, description="Cores that the scheduler reserves for each worker.")
     limit: Quantity | None = Field(None, description="Cores that each worker may use at most.")
@@ -43,7 +43,7 @@ CPUOrQuantity = Annotated[
 
 
 class Resources(SpecModel):
-    """What each worker gets."""
+    """Resources are what each worker gets."""
 
     gpus: Devices = Field(
         0, description="Accelerators for each worker, rendered as limits and equal requests. A whole number."
@@ -62,7 +62,7 @@ class Resources(SpecModel):
 
 
 class Accelerator(SpecModel):
-    """Which kind of accelerator `resources.gpus` counts."""
+    """Accelerator is the kind that `resources.gpus` counts."""
 
     kind: Literal["nvidia", "amd", "intel", "ascend", "custom"] = Field(
         "nvidia", description="Vendor: decides the extended resource's name and the backend that `auto` means."
@@ -75,14 +75,14 @@ class Accelerator(SpecModel):
 
 
 class RDMA(SpecModel):
-    """An RDMA device plugin's resource."""
+    """RDMA is an RDMA device plugin's resource."""
 
     resource_name: ExtendedResource = Field(..., description="Extended resource of the device plugin (rdma/hca).")
     count: Annotated[StrictInt, Field(ge=1, le=1024)] = Field(1, description="Devices for each worker.")
 
 
 class Interconnect(SpecModel):
-    """How the workers' collectives travel."""
+    """Interconnect says how the workers' collectives travel."""
 
     nvlink: StrictBool | None = Field(
         None,
@@ -104,7 +104,7 @@ class Interconnect(SpecModel):
 
 
 class WorkerGroup(SpecModel):
-    """Workers of one kind of machine; each group becomes a StatefulSet."""
+    """WorkerGroup has workers of one kind of machine; each group becomes a StatefulSet."""
 
     name: DNSLabel = Field(..., description="Name of the group, unique in the job.")
     workers: WorkerCount = Field(..., description="Number of workers in the group.")
@@ -116,7 +116,7 @@ class WorkerGroup(SpecModel):
 
 
 class Elastic(SpecModel):
-    """How far the number of workers may shrink and grow."""
+    """Elastic says how far the number of workers may shrink and grow."""
 
     min_workers: WorkerCount = Field(..., description="Fewest workers that the job trains with.")
     max_workers: WorkerCount = Field(..., description="Most workers that the job is scaled to.")
