@@ -8,7 +8,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PI
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-flaky test-slow test-torch bench lint format types crds manifests charts lock images kind-up kind-test kind-down clean
+.PHONY: help demo test test-fast test-flaky test-slow test-torch bench lint format types generate generated lock images kind-up kind-test kind-down clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -73,11 +73,10 @@ format: $(VENV)/.dev ## Format the code
 types: $(VENV)/.dev ## mypy --strict
 	$(BIN)/mypy --strict operator local/trainmaster_local images/trainer/trainloop tools
 
-.PHONY: generated
 generated: $(VENV)/.dev ## Fail when a generated file isn't what its source makes
 	$(BIN)/python -m tools.generate --check
 
-crds manifests charts: $(VENV)/.dev ## Make the generated files: CRD, manifests, chart's copies, reference pages
+generate: $(VENV)/.dev ## Make the generated files: CRD, manifests, chart's copies, reference pages
 	$(BIN)/python -m tools.generate
 
 lock: $(VENV)/.dev ## Resolve the images' requirements anew into lock files with hashes

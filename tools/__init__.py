@@ -1,8 +1,8 @@
-"""What makes files of this repository from their sources. No distribution contains these modules.
+"""These modules make files of this repository from their sources. No distribution contains them.
 
 | module | what it makes | how it is called |
 |---|---|---|
-| `generate` | all generated files, and the check that they are up to date | `make crds`, `make generated` |
+| `generate` | all generated files, and the check that they are up to date | `make generate`, `make generated` |
 | `chart` | `manifests/*.yaml` and the chart's copy of the CRD | by `generate` |
 | `api_reference` | `docs/reference.md`: every field of the custom resource | by `generate` |
 | `operator_options` | the table of options in `docs/operating.md` | by `generate` |

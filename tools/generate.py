@@ -1,4 +1,4 @@
-"""Files that are made from a source, and the check that they still are what it makes.
+"""The generated files are made from their sources, or compared with what these make now.
 
 `python -m tools.generate` writes them; with `--check` it names the ones that differ and exits with 1. The custom
 resource's models are the source of the CRD and of the reference pages, the chart is the source of the plain manifests.
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tools.generate")
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 when a file differs")
     check = parser.parse_args(arguments).check
-    stale = 0
+    stale = []
     for name, make in GENERATED.items():
         path = ROOT / name
         have = path.read_text() if path.exists() else ""
@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
         if have == want:
             continue
         if check:
-            stale += 1
+            stale.append(name)
             diff = difflib.unified_diff(have.splitlines(), want.splitlines(), name, f"{name} (generated)", lineterm="")
             print("\n".join(list(diff)[:40]))
         else:
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             path.write_text(want)
             print(f"wrote {name}")
     if stale:
-        print(f"{stale} generated file(s) differ from their source: run `make crds`")
+        print(f"Not what their sources make: {', '.join(stale)}. Run `make generate`.")
     return 1 if stale else 0
 
 

@@ -1,4 +1,4 @@
-"""Writes the lock files of both images: `make lock`. Needs uv, PyPI, and the CPU build of torch in this environment.
+"""`make lock` writes the lock files of both images. It needs uv, PyPI, and the CPU build of torch in this environment.
 
 Every file of a locked version is named by its SHA-256, for all platforms and for Python 3.11 and newer, so that an
 image on another base installs the same. Torch itself is in images/trainer/torch.lock, which is written by hand: its

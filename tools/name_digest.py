@@ -1,4 +1,4 @@
-"""Writes an image's digest into the chart's values: `python3 tools/name_digest.py REPOSITORY sha256:...`."""
+"""`python3 tools/name_digest.py REPOSITORY sha256:...` writes an image's digest into the chart's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/operating.md, whose table of options is made from the options of `trainmaster operator run`."""
+"""This module makes the table in docs/operating.md from the options of `trainmaster operator run`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.cli.operator import app
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"
 # The table stands between these two lines of the page.
-_BEGIN, _END = "<!-- made by `make crds`: options -->\n", "<!-- end of options -->\n"
+_BEGIN, _END = "<!-- made by `make generate`: options -->\n", "<!-- end of options -->\n"
 
 
 def operating_page() -> str:

@@ -1,4 +1,4 @@
-"""docs/reasons.md, made from the table of reasons: what each one means, its exit code, and what follows by default."""
+"""This module makes docs/reasons.md: what each reason means, its exit code, and what follows by default."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from trainmaster.reconciling.reasons import REASONS
 _INTRODUCTION = """\
 # Reasons
 
-Made from `operator/trainmaster/reconciling/reasons.py` by `make crds`. A reason stands in the job's conditions, in
-`status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says, except for
-disruptions, which never count. A worker's exit code is its program's own (128 + signal for a signal) unless the agent
-has one of its own for the reason.
+`make generate` makes this page from `operator/trainmaster/reconciling/reasons.py`. A reason stands in the job's
+conditions, in `status.failures` and in its events. `failurePolicy.rules` can answer otherwise than the table says,
+except for disruptions, which never count. A worker's exit code is its program's own (128 + signal for a signal) unless
+the agent has one of its own for the reason.
 
 """
 _ANSWERS = {"Restart": "restart, counted", "Ignore": "restart, not counted", "Fail": "the job fails"}

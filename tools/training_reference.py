@@ -1,4 +1,4 @@
-"""docs/training-reference.md, made from the training loop's models: every field with its type, default and meaning."""
+"""This module makes docs/training-reference.md: every field of a training configuration, from the loop's models."""
 
 from __future__ import annotations
 

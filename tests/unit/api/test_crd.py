@@ -34,11 +34,11 @@ def schemas(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 def test_the_manifest_is_generated() -> None:
-    assert (ROOT / "manifests/crd.yaml").read_text() == crd_yaml(), "run make crds"
+    assert (ROOT / "manifests/crd.yaml").read_text() == crd_yaml(), "run make generate"
 
 
 def test_the_reference_page_is_generated() -> None:
-    assert (ROOT / "docs/reference.md").read_text() == api_reference(), "run make crds"
+    assert (ROOT / "docs/reference.md").read_text() == api_reference(), "run make generate"
 
 
 @pytest.mark.parametrize("version", ["1.32", "1.37"])
