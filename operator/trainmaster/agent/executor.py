@@ -161,9 +161,6 @@ class Executor:
         """Do it; returns what came of it, where that is known at once and matters."""
         return _PERFORMERS[type(action)](self, action)
 
-    def _kill_leftovers(self, _action: actions.KillLeftovers) -> None:
-        children.send(children.leftovers(self._settings.state_dir), signal.SIGKILL)
-
     def _follow(self, action: actions.FollowAssignment) -> events.Event:
         now = _now()
         self._network.assign(action.assignment, now)
@@ -176,15 +173,6 @@ class Executor:
         except OSError as error:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         return None
-
-    def _hurry(self, _action: actions.Hurry) -> None:
-        self._network.hurry(_now())
-
-    def _run_setup(self, _action: actions.RunSetup) -> None:
-        self._setup.start()
-
-    def _cancel_setup(self, _action: actions.CancelSetup) -> None:
-        self._setup.cancel()
 
     def _launch(self, action: actions.Launch) -> events.Event:
         assignment, settings = action.assignment, self._settings
@@ -220,27 +208,10 @@ class Executor:
 
         threading.Thread(target=describe, name="describe", daemon=True).start()
 
-    def _examine_rank(self, action: actions.ExamineRank) -> Optional[events.Event]:
-        return None if self._processes is None else self._processes.examine_rank(action)
-
-    def _examine_launcher(self, action: actions.ExamineLauncher) -> Optional[events.Event]:
-        return None if self._processes is None else self._processes.examine_launcher(action)
-
-    def _terminate_ranks(self, action: actions.Terminate) -> None:
-        if self._processes is not None:
-            self._processes.terminate(action)
-
-    def _sweep(self, _action: actions.Sweep) -> None:
-        if self._processes is not None:
-            self._processes.sweep()
-
     def _conclude(self, _action: actions.Conclude) -> Optional[events.Event]:
         now = _now()
         found = [] if self._watch is None else self._send_found(self._watch.conclude(now), now)
         return found[0] if found else None
-
-    def _flush_progress(self, _action: actions.FlushProgress) -> Optional[events.Event]:
-        return None if self._watch is None else self._watch.finish(_now())
 
     def _save_report(self, action: actions.SaveReport) -> Optional[events.Event]:
         try:
@@ -248,21 +219,6 @@ class Executor:
         except OSError as error:
             self._complain(f"cannot write the report: {error.strerror}")
         return None
-
-    def _publish_report(self, action: actions.PublishReport) -> None:
-        self._network.publish(Reported(action.report), _now())
-
-    def _publish(self, action: actions.Publish) -> None:
-        self._network.publish(action.message, _now())
-
-    def _send_to_leader(self, action: actions.SendToLeader) -> None:
-        self._network.send_to_leader(action.message, _now())
-
-    def _introduce(self, action: actions.Introduce) -> None:
-        self._network.introduce(action.messages)
-
-    def _keep_report(self, action: actions.KeepReport) -> None:
-        self._network.record(action.report, _now())
 
     def _diagnose(self, action: actions.Diagnose) -> None:
         if self._watch is not None:
@@ -278,6 +234,12 @@ class Executor:
 
     def _exit(self, _action: actions.Exit) -> None:
         self._loop.call_later(LAST_ROUND_SECONDS, self._loop.stop)
+
+    @property
+    def _launched(self) -> RunProcesses:
+        """Returns the processes of the newest attempt: nothing is planned for them before there are some."""
+        assert self._processes is not None
+        return self._processes
 
     # Events
 
@@ -374,26 +336,26 @@ def _now() -> Now:
 
 
 _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
-    actions.KillLeftovers: Executor._kill_leftovers,
+    actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
     actions.FollowAssignment: Executor._follow,
     actions.Begin: Executor._begin,
-    actions.Hurry: Executor._hurry,
-    actions.RunSetup: Executor._run_setup,
-    actions.CancelSetup: Executor._cancel_setup,
+    actions.Hurry: lambda it, _: it._network.hurry(_now()),
+    actions.RunSetup: lambda it, _: it._setup.start(),
+    actions.CancelSetup: lambda it, _: it._setup.cancel(),
     actions.Launch: Executor._launch,
     actions.DescribeEnvironment: Executor._describe_environment,
-    actions.ExamineRank: Executor._examine_rank,
-    actions.ExamineLauncher: Executor._examine_launcher,
-    actions.Terminate: Executor._terminate_ranks,
-    actions.Sweep: Executor._sweep,
+    actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),
+    actions.ExamineLauncher: lambda it, action: it._launched.examine_launcher(action),
+    actions.Terminate: lambda it, action: it._launched.terminate(action),
+    actions.Sweep: lambda it, _: it._launched.sweep(),
     actions.Conclude: Executor._conclude,
-    actions.FlushProgress: Executor._flush_progress,
+    actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),
     actions.SaveReport: Executor._save_report,
-    actions.PublishReport: Executor._publish_report,
-    actions.Publish: Executor._publish,
-    actions.SendToLeader: Executor._send_to_leader,
-    actions.Introduce: Executor._introduce,
-    actions.KeepReport: Executor._keep_report,
+    actions.PublishReport: lambda it, action: it._network.publish(Reported(action.report), _now()),
+    actions.Publish: lambda it, action: it._network.publish(action.message, _now()),
+    actions.SendToLeader: lambda it, action: it._network.send_to_leader(action.message, _now()),
+    actions.Introduce: lambda it, action: it._network.introduce(action.messages),
+    actions.KeepReport: lambda it, action: it._network.record(action.report, _now()),
     actions.Diagnose: Executor._diagnose,
     actions.WriteTerminationMessage: Executor._write_termination_message,
     actions.Exit: Executor._exit,

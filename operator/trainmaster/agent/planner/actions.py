@@ -16,17 +16,21 @@ from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
 
 
-class KillLeftovers(Value):
+class Action(Value):
+    """The executor performs it, and `plan.done` follows."""
+
+
+class KillLeftovers(Action):
     """Kill the processes of an agent before this one."""
 
 
-class FollowAssignment(Value):
+class FollowAssignment(Action):
     """Let the leader's table and the way to the leader follow a newer assignment."""
 
     assignment: Assignment
 
 
-class Begin(Value):
+class Begin(Action):
     """Save that an attempt begins here, before anything of it does: an attempt is never trained twice."""
 
     report: Report
@@ -34,19 +38,19 @@ class Begin(Value):
     node_rank: int
 
 
-class Hurry(Value):
+class Hurry(Action):
     """Try to reach worker 0 now, and more often for a while."""
 
 
-class RunSetup(Value):
+class RunSetup(Action):
     """Run the setup line."""
 
 
-class CancelSetup(Value):
+class CancelSetup(Action):
     """Kill what runs of the setup line."""
 
 
-class Launch(Value):
+class Launch(Action):
     """Start the launcher."""
 
     assignment: Assignment
@@ -54,14 +58,14 @@ class Launch(Value):
     environ: Mapping[str, str]
 
 
-class DescribeEnvironment(Value):
+class DescribeEnvironment(Action):
     """Find out, in the background, what the ranks run in."""
 
     attempt: int
     environ: Mapping[str, str]
 
 
-class ExamineRank(Value):
+class ExamineRank(Action):
     """Gather what a rank that ended has left behind."""
 
     local_rank: int
@@ -69,32 +73,32 @@ class ExamineRank(Value):
     was_ended: bool
 
 
-class ExamineLauncher(Value):
+class ExamineLauncher(Action):
     """Gather what a launcher that ended has printed last."""
 
     ending: Ending
 
 
-class Terminate(Value):
+class Terminate(Action):
     """Send SIGTERM to processes, and SIGKILL to a launcher that would only wait for its ranks (0: to none)."""
 
     pids: tuple[int, ...]
     launcher: int = 0
 
 
-class Sweep(Value):
+class Sweep(Action):
     """Kill every process of the attempt until none is left."""
 
 
-class Conclude(Value):
+class Conclude(Action):
     """Find out why the attempt failed, now that the hung rank has printed its stacks or won't any more."""
 
 
-class FlushProgress(Value):
+class FlushProgress(Action):
     """Read the ranks' progress once more: who reads of the end decides by what it knows of the way there."""
 
 
-class SaveReport(Value):
+class SaveReport(Action):
     """Write a report to the state folder."""
 
     report: Report
@@ -102,76 +106,49 @@ class SaveReport(Value):
     """Whether it is made by exiting."""
 
 
-class PublishReport(Value):
+class PublishReport(Action):
     """Bring this worker's report to the leader, and onto this worker's own streams."""
 
     report: Report
 
 
-class Publish(Value):
+class Publish(Action):
     """Bring progress or the environment there."""
 
     message: Union[ProgressLine, Environment]
 
 
-class SendToLeader(Value):
+class SendToLeader(Action):
     """Send a message to whoever leads, and nowhere else."""
 
     message: FollowerMessage
 
 
-class Introduce(Value):
+class Introduce(Action):
     """Introduce this worker on a new connection to a leader, with everything that it has reported."""
 
     messages: tuple[FollowerMessage, ...]
 
 
-class KeepReport(Value):
+class KeepReport(Action):
     """Show another worker's report on this worker's own streams."""
 
     report: Report
 
 
-class Diagnose(Value):
+class Diagnose(Action):
     """Let the stall diagnosis have a message of the leader."""
 
     message: Union[Collect, Hung, Patience]
 
 
-class WriteTerminationMessage(Value):
+class WriteTerminationMessage(Action):
     """Leave a report where the kubelet finds it."""
 
     report: Report
 
 
-class Exit(Value):
+class Exit(Action):
     """End the agent's process."""
 
     code: int
-
-
-Action = Union[
-    KillLeftovers,
-    FollowAssignment,
-    Begin,
-    Hurry,
-    RunSetup,
-    CancelSetup,
-    Launch,
-    DescribeEnvironment,
-    ExamineRank,
-    ExamineLauncher,
-    Terminate,
-    Sweep,
-    Conclude,
-    FlushProgress,
-    SaveReport,
-    PublishReport,
-    Publish,
-    SendToLeader,
-    Introduce,
-    KeepReport,
-    Diagnose,
-    WriteTerminationMessage,
-    Exit,
-]

@@ -17,31 +17,35 @@ from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, 
 from trainmaster.wire.stream import ProgressLine
 
 
-class AssignmentReceived(Value):
+class OwnEvent(Value):
+    """Something has happened on this worker."""
+
+
+class AssignmentReceived(OwnEvent):
     """A verified assignment came: from the annotation's file, a push to this agent, or the leader."""
 
     assignment: Assignment
 
 
-class TerminationRequested(Value):
+class TerminationRequested(OwnEvent):
     """SIGTERM has arrived."""
 
 
-class DeadlinePassed(Value):
+class DeadlinePassed(OwnEvent):
     """A time that `plan.wake_at` named has come."""
 
 
-class LeaderContactChanged(Value):
+class LeaderContactChanged(OwnEvent):
     """Who leads, whether an operator watches, or how near worker 0 is, has changed."""
 
     contact: LeaderContact
 
 
-class LeaderJoined(Value):
+class LeaderJoined(OwnEvent):
     """A connection to a leader stands, and nothing has been sent on it yet."""
 
 
-class SetupEnded(Value):
+class SetupEnded(OwnEvent):
     """The setup line has ended: its environment is known, or it has failed."""
 
     environ: Optional[Mapping[str, str]]
@@ -50,13 +54,13 @@ class SetupEnded(Value):
     error: str = ""
 
 
-class SaveFailed(Value):
+class SaveFailed(OwnEvent):
     """A report could not be written to the state folder."""
 
     error: str
 
 
-class Launched(Value):
+class Launched(OwnEvent):
     """The launcher runs."""
 
     pid: int
@@ -65,20 +69,20 @@ class Launched(Value):
     first_rank: int
 
 
-class LaunchFailed(Value):
+class LaunchFailed(OwnEvent):
     """The launcher couldn't be started."""
 
     error: str
 
 
-class RankStarted(Value):
+class RankStarted(OwnEvent):
     """A rank has announced itself."""
 
     local_rank: int
     pid: int
 
 
-class ProcessEnded(Value):
+class ProcessEnded(OwnEvent):
     """A child of the agent, or a rank that is watched, has ended."""
 
     pid: int
@@ -88,7 +92,7 @@ class ProcessEnded(Value):
     """Pids of ranks that have ended too, of which no event has come yet."""
 
 
-class RankExamined(Value):
+class RankExamined(OwnEvent):
     """A rank that ended was examined for what it has left behind."""
 
     local_rank: int
@@ -102,7 +106,7 @@ class RankExamined(Value):
     """Kills for memory in this container since the attempt began."""
 
 
-class LauncherExamined(Value):
+class LauncherExamined(OwnEvent):
     """A launcher that ended was examined for what it has printed last."""
 
     ending: Ending
@@ -110,29 +114,29 @@ class LauncherExamined(Value):
     oom_kills: int
 
 
-class RunEmptied(Value):
+class RunEmptied(OwnEvent):
     """No process of the attempt is left."""
 
 
-class RanksUp(Value):
+class RanksUp(OwnEvent):
     """All ranks of this worker have been started and have shown life."""
 
     attempt: int
 
 
-class Progressed(Value):
+class Progressed(OwnEvent):
     """A line of progress is to be published."""
 
     line: ProgressLine
 
 
-class RankProvoked(Value):
+class RankProvoked(OwnEvent):
     """A hung rank was ended in the way that makes it print its stacks."""
 
     attempt: int
 
 
-class AttemptFailed(Value):
+class AttemptFailed(OwnEvent):
     """The agent itself finds that the attempt has failed here."""
 
     attempt: int
@@ -141,30 +145,4 @@ class AttemptFailed(Value):
     rank: Optional[int] = None
 
 
-Event = Union[
-    Ack,
-    Stop,
-    Collect,
-    Hung,
-    Patience,
-    Mismatch,
-    Environment,
-    AssignmentReceived,
-    TerminationRequested,
-    DeadlinePassed,
-    LeaderContactChanged,
-    LeaderJoined,
-    SetupEnded,
-    SaveFailed,
-    Launched,
-    LaunchFailed,
-    RankStarted,
-    ProcessEnded,
-    RankExamined,
-    LauncherExamined,
-    RunEmptied,
-    RanksUp,
-    Progressed,
-    RankProvoked,
-    AttemptFailed,
-]
+Event = Union[OwnEvent, Ack, Stop, Collect, Hung, Patience, Mismatch, Environment]

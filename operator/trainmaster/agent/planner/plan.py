@@ -192,18 +192,6 @@ def introduction(state: State) -> tuple[FollowerMessage, ...]:
 # What the actions change
 
 
-def _leftovers_killed(state: State, _action: actions.KillLeftovers, _now: Now) -> State:
-    return state._replace(leftovers=False)
-
-
-def _assignment_followed(state: State, action: actions.FollowAssignment, _now: Now) -> State:
-    return state._replace(followed=action.assignment)
-
-
-def _introduced(state: State, _action: actions.Introduce, _now: Now) -> State:
-    return state._replace(introducing=False)
-
-
 def _begun(state: State, action: actions.Begin, now: Now) -> State:
     resolved_at = now.steady if state.contact.master.resolved else None
     return _reported(state, action.report)._replace(
@@ -215,68 +203,30 @@ def _begun(state: State, action: actions.Begin, now: Now) -> State:
     )
 
 
-def _setup_started(state: State, _action: actions.RunSetup, _now: Now) -> State:
-    return state._replace(setup_runs=True)
-
-
-def _launch_tried(state: State, _action: actions.Launch, _now: Now) -> State:
-    return state._replace(preparation=None)
-
-
-def _examined(state: State, _action: actions.Action, _now: Now) -> State:
-    return (
-        state if state.run is None else state._replace(run=state.run._replace(examinations=state.run.examinations[1:]))
-    )
-
-
-def _terminated(state: State, _action: actions.Terminate, now: Now) -> State:
-    return state if state.run is None else state._replace(run=ranks.terminated(state.run, now.steady))
-
-
-def _swept(state: State, _action: actions.Sweep, _now: Now) -> State:
-    return state if state.run is None else state._replace(run=state.run._replace(sweeping=True))
-
-
-def _concluded(state: State, _action: actions.Conclude, _now: Now) -> State:
-    return state if state.run is None else state._replace(run=state.run._replace(conclude_at=None))
-
-
-def _flushed(state: State, _action: actions.FlushProgress, _now: Now) -> State:
-    return state._replace(unflushed=False)
-
-
-def _saved(state: State, action: actions.SaveReport, _now: Now) -> State:
-    return state._replace(saved=SavedReport(action.report, action.exited))
-
-
-def _published(state: State, action: actions.PublishReport, _now: Now) -> State:
-    return _reported(state, action.report)._replace(published=action.report)
-
-
-def _exited(state: State, action: actions.Exit, _now: Now) -> State:
-    return state._replace(exit_code=action.code)
-
-
 def _reported(state: State, report: Report) -> State:
     if state.report is not None and report.attempt > state.report.attempt:
         state = state._replace(previous=state.report)
     return state._replace(report=report)
 
 
+def _examined(state: State, _action: actions.Action, _now: Now) -> State:
+    return state.change_run(lambda run: run._replace(examinations=run.examinations[1:]))
+
+
 _DONE: dict[type, Callable[[State, Any, Now], State]] = {
-    actions.KillLeftovers: _leftovers_killed,
-    actions.FollowAssignment: _assignment_followed,
-    actions.Introduce: _introduced,
+    actions.KillLeftovers: lambda state, _, __: state._replace(leftovers=False),
+    actions.FollowAssignment: lambda state, action, _: state._replace(followed=action.assignment),
+    actions.Introduce: lambda state, _, __: state._replace(introducing=False),
     actions.Begin: _begun,
-    actions.RunSetup: _setup_started,
-    actions.Launch: _launch_tried,
+    actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),
+    actions.Launch: lambda state, _, __: state._replace(preparation=None),
     actions.ExamineRank: _examined,
     actions.ExamineLauncher: _examined,
-    actions.Terminate: _terminated,
-    actions.Sweep: _swept,
-    actions.Conclude: _concluded,
-    actions.FlushProgress: _flushed,
-    actions.SaveReport: _saved,
-    actions.PublishReport: _published,
-    actions.Exit: _exited,
+    actions.Terminate: lambda state, _, now: state.change_run(lambda run: ranks.terminated(run, now.steady)),
+    actions.Sweep: lambda state, _, __: state.change_run(lambda run: run._replace(sweeping=True)),
+    actions.Conclude: lambda state, _, __: state.change_run(lambda run: run._replace(conclude_at=None)),
+    actions.FlushProgress: lambda state, _, __: state._replace(unflushed=False),
+    actions.SaveReport: lambda state, action, _: state._replace(saved=SavedReport(action.report, action.exited)),
+    actions.PublishReport: lambda state, action, _: _reported(state, action.report)._replace(published=action.report),
+    actions.Exit: lambda state, action, _: state._replace(exit_code=action.code),
 }

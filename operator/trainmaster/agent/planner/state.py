@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from trainmaster.agent.settings import Settings
@@ -179,6 +179,10 @@ class State(NamedTuple):
         """Returns the report of the end of the newest attempt that was started here; None while it hasn't ended."""
         report = self.report
         return report if report is not None and report.attempt == self.started and report.ended else None
+
+    def change_run(self, change: Callable[[Run], Run]) -> State:
+        """Returns the state with its run changed, where there is one."""
+        return self if self.run is None else self._replace(run=change(self.run))
 
     @property
     def can_hang(self) -> bool:

@@ -176,11 +176,11 @@ def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
 
 
 def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
-    return state if state.run is None else state._replace(run=ranks.rank_started(state.run, event))
+    return state.change_run(lambda run: ranks.rank_started(run, event))
 
 
 def _process_ended(state: State, event: events.ProcessEnded, _now: Now) -> State:
-    return state if state.run is None else state._replace(run=ranks.process_ended(state.run, state.ended, event))
+    return state.change_run(lambda run: ranks.process_ended(run, state.ended, event))
 
 
 def _rank_examined(state: State, event: events.RankExamined, now: Now) -> State:
@@ -221,9 +221,9 @@ def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
 
 
 def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
-    if state.run is None or event.attempt != state.started:
+    if event.attempt != state.started:
         return state
-    return state._replace(run=state.run._replace(provoked=True, conclude_at=now.steady + ranks.PROVOKED_SECONDS))
+    return state.change_run(lambda run: run._replace(provoked=True, conclude_at=now.steady + ranks.PROVOKED_SECONDS))
 
 
 def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> State:
