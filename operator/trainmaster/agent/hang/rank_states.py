@@ -17,9 +17,7 @@ from trainmaster.wire.evidence import RankState
 from trainmaster.wire.progress import RankProgress
 
 # Where a rank's main thread stands while it waits for its peers, by the frames that faulthandler or py-spy print.
-_WAITS = re.compile(
-    r"torch/distributed/|_engine_run_backward|torch/cuda/(?:streams|__init__)\.py.*synchronize|in barrier\b"
-)
+_WAITS = r"torch/distributed/|_engine_run_backward|torch/cuda/(?:streams|__init__)\.py.*synchronize|in barrier\b"
 NEWEST_FRAMES = 6
 
 
@@ -92,7 +90,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 def waits_in_collective(stacks: str) -> bool:
     """Whether the main thread stands in a collective, by its newest frames."""
     threads = threads_of(stacks)
-    return bool(threads and _WAITS.search("\n".join(threads[0].splitlines()[1 : NEWEST_FRAMES + 1])))
+    return bool(threads and re.search(_WAITS, "\n".join(threads[0].splitlines()[1 : NEWEST_FRAMES + 1])))
 
 
 def _limit(settings: Settings, progress: RankProgress) -> tuple[float, str, bool]:

@@ -19,7 +19,7 @@ STACKS_SIGNAL = signal.SIGUSR2
 STACKS_MARK = "most recent call first"
 """In the head of each thread that faulthandler prints."""
 # Thread 0x00007f... (most recent call first): | Current thread 0x... | py-spy: Thread 123 (idle): "MainThread"
-_THREAD = re.compile(r"^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b", re.MULTILINE)
+_THREAD = r"(?m)^(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)\b"
 MAX_STACKS_BYTES = 65_536
 BEFORE_CHARACTERS, AFTER_CHARACTERS = 800, 1_100
 
@@ -53,7 +53,7 @@ def shorten_stacks(text: str) -> str:
 
 def has_stacks(text: str) -> bool:
     """Whether a text holds what faulthandler or py-spy print."""
-    return _THREAD.search(text) is not None
+    return re.search(_THREAD, text) is not None
 
 
 def threads_of(text: str) -> list[str]:
@@ -61,7 +61,7 @@ def threads_of(text: str) -> list[str]:
 
     faulthandler goes from the newest thread to the oldest, which is the main one; py-spy names it.
     """
-    starts = [match.start() for match in _THREAD.finditer(text)]
+    starts = [match.start() for match in re.finditer(_THREAD, text)]
     blocks = [_thread(text[start:end]) for start, end in zip(starts, [*starts[1:], len(text)])]
     if not blocks:
         return []

@@ -14,19 +14,19 @@ from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.reasons import EXIT_BY_REASON
 from trainmaster.wire.report import Report
 
+# These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
 # What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer.
-_BROKEN_CONNECTION = re.compile(
-    r"connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe|(?:Connection\w*|BrokenPipe)Error"
+_BROKEN_CONNECTION = (
+    r"(?i)connection (?:reset|refused|closed|aborted|was closed|timed out)|broken ?pipe"
+    r"|(?:Connection\w*|BrokenPipe)Error"
     r"|peer closed|remote process (?:has )?(?:exited|closed)|ncclRemoteError|ncclSystemError|communicator was aborted"
     r"|DistNetworkError|DistBackendError|socket (?:closed|timeout)|recvValue failed|sendBytes failed|failed to recv"
     r"|Watchdog caught collective operation timeout|heartbeat monitor|Application timeout caused pair closure"
-    r"|store .*(?:timed out|timeout)|wait timeout after|connectFullMesh|EOFError|HCCL.*(?:timeout|remote)",
-    re.IGNORECASE,
+    r"|store .*(?:timed out|timeout)|wait timeout after|connectFullMesh|EOFError|HCCL.*(?:timeout|remote)"
 )
-_MASTER_UNREACHABLE = re.compile(
-    r"client socket has timed out.*while trying to connect to|gaierror|could not be resolved|"
-    r"Name or service not known|failed to connect to .*:\d+ after",
-    re.IGNORECASE | re.DOTALL,
+_MASTER_UNREACHABLE = (
+    r"(?is)client socket has timed out.*while trying to connect to|gaierror|could not be resolved|"
+    r"Name or service not known|failed to connect to .*:\d+ after"
 )
 # What a script reports by an exception of this name *and* this exit code: either alone may mean something else (70 is
 # EX_SOFTWARE of sysexits.h).
@@ -37,10 +37,9 @@ _NAMED_BY_EXCEPTION = {
 }
 # What torch's C++ parts add after an error: c10::Error its own frames, pybind11 those of the Python function that C++
 # had called (a communication hook of DDP, say). They would push the error itself out of what is kept.
-_NATIVE_FRAMES = re.compile(
-    r"^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
-    r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+",
-    re.MULTILINE,
+_NATIVE_FRAMES = (
+    r"(?m)^(?:(?:\[rank\d+\]: ?)?\n)?(?:\[rank\d+\]: ?)?(?:At:|Exception raised from .*\(most recent call first\):)\n"
+    r"(?:(?:\[rank\d+\]: ?)?(?:  \S.*\(\d+\): .*|frame #\d+: .*)(?:\n|\Z))+"
 )
 FATAL_ERROR = "Fatal Python error:"
 """How faulthandler begins what it prints at a fatal signal: the reason stands before it, the stacks after it."""
@@ -89,7 +88,7 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
     exception, reason = _NAMED_BY_EXCEPTION.get(ending.exit_code, ("", ""))
     if exception and re.search(rf"^\W*(?:[\w.]+\.)?{exception}\b", error, re.MULTILINE):
         return report._replace(reason=reason, error=error)
-    if _MASTER_UNREACHABLE.search(error):
+    if re.search(_MASTER_UNREACHABLE, error):
         return report._replace(reason="MasterUnreachable", error=error, culprit=False)
     return report._replace(reason="Error", error=error, culprit=not broken_connection(error))
 
@@ -100,12 +99,12 @@ def broken_connection(error: str) -> bool:
     Only its last lines count: a rank may log a warning about a connection and fail of something else much later.
     """
     lines = [line for line in error.splitlines() if line.strip()]
-    return bool(_BROKEN_CONNECTION.search("\n".join(lines[-6:])))
+    return bool(re.search(_BROKEN_CONNECTION, "\n".join(lines[-6:])))
 
 
 def conclusion(text: str) -> str:
     """The end of a text, at most MAX_ERROR_CHARACTERS, without the frames that torch's C++ parts add to an error."""
-    return _NATIVE_FRAMES.sub("", text).rstrip()[-MAX_ERROR_CHARACTERS:]
+    return re.sub(_NATIVE_FRAMES, "", text).rstrip()[-MAX_ERROR_CHARACTERS:]
 
 
 def more_telling(one: Report, other: Report) -> bool:

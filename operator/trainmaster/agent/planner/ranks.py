@@ -24,7 +24,7 @@ PROVOKED_SECONDS = 0.5
 """What a rank that was provoked gets to print its stacks."""
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
-_TORCHRUN_FAILURE = re.compile(r"exitcode: (-?\d+)\) local_rank: (\d+)")
+_TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
 
 
 def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
@@ -112,7 +112,7 @@ def grace_before_stop(run: Run, report: Report) -> float:
 
 def launcher_examined(run: Run, ended: Report | None, report: Report, event: LauncherExamined) -> Run | Report:
     """The launcher's last lines name the rank that failed, which then has to be examined, or are the cause."""
-    match = _TORCHRUN_FAILURE.search(event.evidence)
+    match = re.search(_TORCHRUN_FAILURE, event.evidence)
     settled = ended is not None or run.terminated
     if match is not None:
         # A rank's end that we were too late to see for ourselves.

@@ -14,7 +14,7 @@ from trainmaster.agent.process import children
 
 PACKAGES = ("torch", "numpy", "transformers", "deepspeed", "torch-npu")
 MAX_HASHED_BYTES = 16_777_216
-_TORCH_VERSION_FILE = re.compile(r"^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"]([^'\"]+)['\"]", re.MULTILINE)
+_TORCH_VERSION_FILE = r"(?m)^(cuda|hip|xpu|git_version)(?:\s*:[^=]*)?\s*=\s*['\"]([^'\"]+)['\"]"
 
 # Differences in these are shown, but ranks compute together in spite of them.
 _WARN_ONLY = frozenset({"machine", "numpy"})
@@ -104,7 +104,7 @@ def _torch_build(path: str) -> dict[str, str]:
             text = file.read(65_536)
     except OSError:
         return {}
-    return {f"torch {name}": value for name, value in _TORCH_VERSION_FILE.findall(text)}
+    return {f"torch {name}": value for name, value in re.findall(_TORCH_VERSION_FILE, text)}
 
 
 def _hash(path: str) -> str:
