@@ -54,6 +54,27 @@ def stateful_set(replicas: int, code: str = COUNTING) -> str:
     return json.dumps({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "set"}, "spec": spec})
 
 
+HANGING_UP = """
+import socket
+server = socket.create_server(("", 8000))
+while True:
+    server.accept()[0].close()
+"""
+
+
+def test_a_pod_that_hangs_up_on_the_proxy_is_said_to_be_out_of_reach(kubectl: Kubectl) -> None:
+    """Kubernetes answers 503 to whatever keeps a request from its answer (apimachinery, util/proxy/transport.go)."""
+    kubectl("apply", "-f", "-", stdin=pod("p", ("c", HANGING_UP)))
+    kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
+
+    def answer() -> str:
+        return kubectl.refused("get", "--raw", f"/api/v1/namespaces/{kubectl.namespace}/pods/p:8000/proxy/")
+
+    until(lambda: "connection refused" not in answer(), "it listens")
+    assert "error trying to reach service" in answer()
+    assert "InternalError" not in answer()
+
+
 def test_pod_runs_and_is_described(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", stdin=pod("p", ("c", COUNTING)))
     kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")

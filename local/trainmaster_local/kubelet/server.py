@@ -138,6 +138,9 @@ class NodeServer:
             detail = f"dial tcp {address}:{_port(pod, port)}: connect: {reason.lower()}"
             message = f"error trying to reach service: {detail}"
             raise ApiError(503, "ServiceUnavailable", message) from error
+        except aiohttp.ClientError as error:
+            # Kubernetes has Go's words for it, such as "EOF" (`apimachinery/pkg/util/proxy/transport.go`).
+            raise ApiError(503, "ServiceUnavailable", f"error trying to reach service: {error}") from error
 
 
 async def _pass_back(request: web.BaseRequest, answer: aiohttp.ClientResponse) -> web.StreamResponse:

@@ -36,7 +36,7 @@ class Acknowledger:
             seq = self._newest
             try:
                 await self._post(seq)
-            except (ClusterError, TimeoutError) as error:
+            except ClusterError as error:
                 # The next report or the next stream acknowledges again; the agent's own fallback is its exit.
                 logger.debug("Reports up to %d not acknowledged: %s", seq, error)
                 return

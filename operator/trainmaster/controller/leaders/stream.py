@@ -48,7 +48,7 @@ TRIES = 5
 # Seconds between two tries whether an earlier agent is back; agents do the same (agent/network/follower.py).
 PREFERENCE_SECONDS = 1.0
 # Seconds for a push or an acknowledgement; the annotation and the next report are the fallback.
-POST_SECONDS = 2.0
+REQUEST_SECONDS = 2.0
 # Seconds for the first line, which an agent sends at once.
 HELLO_SECONDS = 5.0
 # Seconds after which a connection has lasted: two pings, and whatever a leader sends at first.
@@ -160,11 +160,11 @@ class LeaderStream:
         if agent is None:
             return False
         try:
-            await self._post(agent, "/v1/assignment", self._keys.sign(assignment).encode())
+            await self._request("POST", agent, "/v1/assignment", self._keys.sign(assignment).encode())
         except Conflict:
             logger.info("%s: the leader knows a newer attempt than %d", self.target.key, assignment.attempt)
             return False
-        except (ClusterError, TimeoutError) as error:
+        except ClusterError as error:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
             return False
         return True
@@ -249,10 +249,10 @@ class LeaderStream:
 
     async def _answers(self, agent: AgentAddress) -> bool:
         try:
-            async with asyncio.timeout(POST_SECONDS), self._reach.open("GET", agent, "/healthz", self._token):
-                return True
-        except (ClusterError, TimeoutError):
+            await self._request("GET", agent, "/healthz")
+        except ClusterError:
             return False
+        return True
 
     async def _listen(self, agent: AgentAddress) -> None:
         key = self.target.key
@@ -274,7 +274,9 @@ class LeaderStream:
 
     async def _read(self, agent: AgentAddress, stream: PodStream) -> None:
         buffer = LineBuffer()
-        acknowledger = Acknowledger(lambda seq: self._post(agent, "/v1/ack", json.dumps({"seq": seq}).encode()))
+        acknowledger = Acknowledger(
+            lambda seq: self._request("POST", agent, "/v1/ack", json.dumps({"seq": seq}).encode())
+        )
         opened, received = self._clock(), 0
         try:
             async for chunk in stream.chunks():
@@ -363,6 +365,11 @@ class LeaderStream:
         if self._view.connected:
             self._budget.spend(0, 0, self._record_view(StreamView(since=self._now())))
 
-    async def _post(self, agent: AgentAddress, path: str, body: bytes) -> None:
-        async with asyncio.timeout(POST_SECONDS), self._reach.open("POST", agent, path, self._token, body):
-            return
+    async def _request(
+        self, method: Literal["GET", "POST"], agent: AgentAddress, path: str, body: bytes | None = None
+    ) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS), self._reach.open(method, agent, path, self._token, body):
+                return
+        except TimeoutError as error:
+            raise Silent(f"{method} {agent.pod}{path}", f"no answer within {REQUEST_SECONDS:g} s") from error

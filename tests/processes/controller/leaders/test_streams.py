@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,6 +28,7 @@ from trainmaster.controller.apiserver import pod_http
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.controller.apiserver.errors import Unreachable
 from trainmaster.controller.cache.store import Store
+from trainmaster.controller.leaders import stream
 from trainmaster.controller.leaders.reach import AgentAddress
 from trainmaster.controller.leaders.streams import LeaderStreams
 
@@ -136,6 +138,21 @@ async def test_an_assignment_is_pushed_to_the_leader_and_a_leader_with_a_newer_o
         await until(lambda: len(leader.pushed) == 2)
         assert [pushed["attempt"] for pushed in leader.pushed] == [2, 2], "without a stream there is nobody to push to"
         await until(lambda: leader.open == 1)
+
+
+async def test_a_leader_that_keeps_a_push_waiting_is_named_with_the_seconds_that_it_had(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stream, "REQUEST_SECONDS", 0.2)
+    caplog.set_level(logging.INFO, stream.__name__)
+    leader = FakeLeader()
+    async with serving(leader) as port, world(port) as w:
+        w.streams.watch(KEY, target(address(0)))
+        await until(lambda: w.connected_to() == 0)
+        leader.silent = True
+        w.streams.push(KEY, b.assignment(2))
+        message = f"{KEY}: attempt 2 wasn't pushed: POST bert-0/v1/assignment: no answer within 0.2 s"
+        await until(lambda: message in caplog.messages)
 
 
 async def test_reports_of_foreign_workers_and_of_attempts_that_were_never_made_are_ignored() -> None:
