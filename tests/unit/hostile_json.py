@@ -1,4 +1,4 @@
-"""JSON as somebody writes it who wants to stop a reader: of any shape, or a good object with members replaced."""
+"""JSON as somebody writes it who wants to stop a reader: of any shape, or a good object with fields replaced."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def damaged(draw: st.DrawFn, good: Any) -> Any:
-    """A good object in which one to three members (or all of it) are something else."""
+    """A good object in which one to three fields (or all of it) are something else."""
     value = copy.deepcopy(good)
     for path in draw(st.lists(st.sampled_from(_paths(good)), min_size=1, max_size=3)):
         if not path:

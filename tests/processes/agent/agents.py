@@ -169,8 +169,8 @@ class Agent:
     def termination(self) -> dict[str, Any]:
         return dict(json.loads(self.termination_log.read_text()))
 
-    def mark(self) -> dict[str, Any]:
-        return dict(json.loads((self.state_dir / "mark.json").read_text()))
+    def saved_report(self) -> dict[str, Any]:
+        return dict(json.loads((self.state_dir / "saved-report.json").read_text()))
 
     def output(self) -> str:
         return (self.folder / "output").read_text()
@@ -187,7 +187,7 @@ class Agent:
 
 
 class Stream:
-    """An operator that follows a lead."""
+    """An operator that watches a leader."""
 
     def __init__(self, agent: Agent) -> None:
         until(agent.state, what=f"worker {agent.worker} takes requests; it printed {agent.output()}")
@@ -206,7 +206,7 @@ class Stream:
             yield self.seen[-1]
 
     def until(self, matches: Callable[[dict[str, Any]], bool], seconds: float = 30.0) -> dict[str, Any]:
-        """The next line that matches. The lead's heartbeats end a wait for a line that never comes."""
+        """The next line that matches. The leader's pings end a wait for a line that never comes."""
         deadline = time.monotonic() + seconds
         for line in self:
             if matches(line):

@@ -61,7 +61,7 @@ class Group:
                         break
                 except OSError:
                     continue
-        # The annotations come in any case, as from an operator that doesn't know who has heard the push.
+        # The annotations come in any case, as from an operator that doesn't know who has received the push.
         self.job.annotate(self.assignment)
 
 
@@ -71,12 +71,12 @@ def test_every_attempt_runs_everywhere_and_once_whatever_is_killed(job: Job) -> 
     group.give_out("file")
     for _ in range(ROUNDS):
         ranks = group.until_all_run()
-        fault = chance.choice(["rank", "agent", "rank and agent", "lead", "hold", "none"])
+        fault = chance.choice(["rank", "agent", "rank and agent", "leader", "hold", "none"])
         victim = chance.randrange(WORKERS)
         if "rank" in fault:
             children.send([ranks[victim]], signal.SIGKILL)
-        if "agent" in fault or fault == "lead":
-            job.agents[0 if fault == "lead" else victim].kill()
+        if "agent" in fault or fault == "leader":
+            job.agents[0 if fault == "leader" else victim].kill()
         if fault == "hold":
             job.annotate(signed({**group.assignment, "state": "Hold"}))
         if chance.random() < 0.5:

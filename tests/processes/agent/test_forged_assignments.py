@@ -60,41 +60,41 @@ def test_a_forged_annotation_moves_nobody(job: Job) -> None:
     assert agent.request("POST", "/v1/assignment", job.assignment(1))[0] == 409, "a genuine one of before is just old"
 
 
-def test_a_lead_that_is_none_moves_no_member(job: Job) -> None:
-    """Whoever answers at the lead's name and lets members join can't make them train."""
-    with socket.create_server((job.address(0), job.agent_port)) as lead:
-        lead.settimeout(20)
-        member = job.agent(1)
-        member.annotate(job.assignment(1, [0, 1], state="Hold"))
-        member.start("sh", "-c", RANK, "sh", str(job.folder))
-        peer, _ = lead.accept()
+def test_a_leader_that_is_none_moves_no_follower(job: Job) -> None:
+    """Whoever answers at the leader's name and lets followers join can't make them train."""
+    with socket.create_server((job.address(0), job.agent_port)) as leader:
+        leader.settimeout(20)
+        follower = job.agent(1)
+        follower.annotate(job.assignment(1, [0, 1], state="Hold"))
+        follower.start("sh", "-c", RANK, "sh", str(job.folder))
+        peer, _ = leader.accept()
         with peer:
             peer.settimeout(20)
             peer.recv(4_096)
             forged = signed(job.assignment(2, [0, 1]), FOREIGN)
             line = {"type": "assignment", "assignment": forged}
             peer.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n" + json.dumps(line).encode() + b"\n")
-            until(lambda: "none was made with a key that this pod knows" in member.output())
-            assert attempt_of(member) == 1
+            until(lambda: "none was made with a key that this pod knows" in follower.output())
+            assert attempt_of(follower) == 1
 
 
-def test_an_agent_of_another_job_joins_no_lead(job: Job) -> None:
+def test_an_agent_of_another_job_joins_no_leader(job: Job) -> None:
     """Not even with the namespace's Secret, which all of its jobs share: the token is each job's own."""
     agent = start_group(job, 1)[0]
     agent.until_state("Running")
     other = KEYS.job_token("ns", "another-uid")
     for path in ("/v1/stream", "/v1/join", "/v1/state"):
         assert agent.request("GET", path, token=other)[0] == 401
-    with socket.create_connection((agent.address, job.agent_port), timeout=10) as stranger:
-        stranger.sendall(
+    with socket.create_connection((agent.address, job.agent_port), timeout=10) as connection:
+        connection.sendall(
             f"GET /v1/join HTTP/1.1\r\nTrainmaster-Token: {TOKEN}\r\nUpgrade: trainmaster/1\r\n\r\n".encode()
             + b'{"type":"hello","job":"another-uid","worker":5,"uid":"five","seen":1}\n'
         )
         answer = b""
-        while more := stranger.recv(4_096):
+        while more := connection.recv(4_096):
             answer += more
     assert b"101" in answer and b"assignment" not in answer, "let go without a word"
-    assert [member["worker"] for member in agent.state()["workers"]] == [0]
+    assert [worker["worker"] for worker in agent.state()["workers"]] == [0]
 
 
 def test_without_the_namespaces_secret_nobody_gets_in_and_outcomes_travel_by_exit(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""Several workers on one machine: one failure stops all, a push starts all again, and the lead can be lost."""
+"""Several workers on one machine: one failure stops all, a push starts all again, and the leader can be lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.signer import JOB_UID, TOKEN, environment
 
 from .agents import Agent, Job, Stream, until
 
-# Lives until it is told to end: writes its pid, so that a test can pick a rank.
+# Lives until it is ended: writes its pid, so that a test can pick a rank.
 RANK = 'echo "$TRAINMASTER_ATTEMPT $$" >> "$1/rank-$NODE_RANK"; exec sleep 300'
 
 
@@ -37,15 +37,15 @@ def rank_pid(job: Job, rank: int, attempt: int) -> int:
     return until(find, what=f"rank {rank} runs in attempt {attempt}")
 
 
-def joined(lead: Agent, size: int) -> None:
-    """Wait until all workers are joined to the lead."""
+def joined(leader: Agent, size: int) -> None:
+    """Wait until all workers are joined to the leader."""
     until(
-        lambda: sum(member["connected"] for member in lead.state().get("workers", [])) == size,
-        what=f"{size} members; state is {lead.state()}",
+        lambda: sum(worker["connected"] for worker in leader.state().get("workers", [])) == size,
+        what=f"{size} workers; state is {leader.state()}",
     )
 
 
-def test_one_killed_rank_stops_all_and_a_push_to_the_lead_starts_all_again(job: Job) -> None:
+def test_one_killed_rank_stops_all_and_a_push_to_the_leader_starts_all_again(job: Job) -> None:
     agents = start_group(job, 3)
     joined(agents[0], 3)
     stream = Stream(agents[0])
@@ -67,18 +67,18 @@ def test_one_killed_rank_stops_all_and_a_push_to_the_lead_starts_all_again(job: 
     stream.close()
 
 
-def test_an_operator_that_follows_another_worker_than_the_lead_hears_who_failed_first(job: Job) -> None:
+def test_an_operator_that_watches_another_worker_than_the_leader_learns_who_failed_first(job: Job) -> None:
     agents = start_group(job, 2)
     rank_pid(job, 1, 1)
     joined(agents[0], 2)
     stream = Stream(agents[1])
     os.kill(rank_pid(job, 0, 1), signal.SIGKILL)
-    told = [
+    reported = [
         stream.until(lambda line: line["type"] == "report" and line["report"]["state"] in ("Failed", "Stopped"))
         for _ in range(2)
     ]
-    assert [(line["report"]["worker"], line["report"]["state"]) for line in told] == [(0, "Failed"), (1, "Stopped")]
-    assert (told[0]["report"]["uid"], told[0]["report"]["signal"]) == ("uid-0", 9)
+    assert [(line["report"]["worker"], line["report"]["state"]) for line in reported] == [(0, "Failed"), (1, "Stopped")]
+    assert (reported[0]["report"]["uid"], reported[0]["report"]["signal"]) == ("uid-0", 9)
     stream.close()
 
 
@@ -99,7 +99,7 @@ def test_a_new_stream_gets_every_kept_report_again(job: Job) -> None:
     second.close()
 
 
-def test_a_followed_but_unacknowledged_failure_is_made_by_exiting_after_three_seconds(job: Job) -> None:
+def test_a_watched_but_unacknowledged_failure_is_made_by_exiting_after_three_seconds(job: Job) -> None:
     agents = start_group(job, 2)
     joined(agents[0], 2)
     stream = Stream(agents[0])
@@ -143,7 +143,7 @@ def test_the_rank_at_fault_may_still_leave_with_its_own_code_after_a_bystander_h
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_a_rank_at_fault_that_is_slow_to_leave_is_told_by_its_exception(job: Job, planned: bool) -> None:
+def test_a_rank_at_fault_that_is_slow_to_leave_is_recognized_by_its_exception(job: Job, planned: bool) -> None:
     """Worker 0 has raised and closed its connections, but doesn't come to its end before it is ended for worker 1's."""
     raised = json.dumps({"message": {"message": "ValueError: mine", "extraInfo": {"py_callstack": "stack"}}})
     program = (
@@ -168,7 +168,7 @@ def test_a_rank_at_fault_that_is_slow_to_leave_is_told_by_its_exception(job: Job
     stream.close()
 
 
-def test_when_the_lead_is_lost_the_next_one_takes_over_and_hears_everything_again(job: Job) -> None:
+def test_when_the_leader_is_lost_the_next_one_takes_over_and_receives_everything_again(job: Job) -> None:
     agents = start_group(job, 3)
     joined(agents[0], 3)
     for rank in range(3):
@@ -184,7 +184,7 @@ def test_when_the_lead_is_lost_the_next_one_takes_over_and_hears_everything_agai
     assert failed["report"]["worker"] == 2
     agents[1].request("POST", "/v1/ack", {"seq": failed["seq"]})
     stream.until_report("Stopped", worker=1)
-    # The container of worker 0 is started again: everybody goes back to the first choice, and tells it again.
+    # The container of worker 0 is started again: everybody goes back to the first choice, and reports to it again.
     agents[0].start("sh", "-c", RANK, "sh", str(job.folder))
     joined(agents[0], 3)
     first = Stream(agents[0])
@@ -205,14 +205,14 @@ def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
     replacement.annotate(job.assignment(2, [0, 1]))
     replacement.start("sh", "-c", RANK, "sh", str(job.folder), TRAINMASTER_POD_IP=job.address(1))
     replacement.until_state("Waiting", 2)
-    # Its link to the lead is another connection than the one that it answers on, and may come later.
+    # Its link to the leader is another connection than the one that it answers on, and may come later.
     until(
-        lambda: {"uid-0", "uid-new"} == {member["uid"] for member in agents[0].state()["workers"]},
-        what="the lead knows the new pod",
+        lambda: {"uid-0", "uid-new"} == {worker["uid"] for worker in agents[0].state()["workers"]},
+        what="the leader knows the new pod",
     )
     stream = Stream(agents[0])
-    member = stream.until(lambda line: line["type"] == "hello")["workers"][-1]
-    assert (member["worker"], member["uid"]) == (1, "uid-new")
+    worker = stream.until(lambda line: line["type"] == "hello")["workers"][-1]
+    assert (worker["worker"], worker["uid"]) == (1, "uid-new")
     third = job.assignment(3, [0, 1], uids=["uid-0", "uid-new"])
     assert agents[0].request("POST", "/v1/assignment", third)[0] == 204
     rank_pid(job, 1, 3)
@@ -274,7 +274,7 @@ def test_workers_whose_environments_differ_all_fail_with_the_differing_lines(job
         )
 
 
-def test_a_worker_waits_for_worker_0_and_says_where_it_looked_for_it(job: Job) -> None:
+def test_a_worker_waits_for_worker_0_and_says_where_it_tried_to_find_it(job: Job) -> None:
     job.hosts_file.write_text(f"{job.address(1)} {job.host(1)}\n")
     agent = job.agent(1, TRAINMASTER_FIRST_STEP_TIMEOUT="1").start("touch", str(job.folder / "ran"))
     job.annotate(job.assignment(1, [0, 1]))
@@ -298,7 +298,7 @@ def test_without_the_agents_port_outcomes_travel_by_exit_alone(job: Job) -> None
     rank_pid(job, 1, 2)
 
 
-def test_strangers_half_requests_and_slow_readers_hold_nothing_up(job: Job) -> None:
+def test_foreign_half_requests_and_slow_readers_hold_nothing_up(job: Job) -> None:
     agents = start_group(job, 2)
     joined(agents[0], 2)
     address = (job.address(0), job.agent_port)
@@ -360,11 +360,11 @@ def test_the_state_command_prints_this_workers_state(job: Job, tmp_path: Path) -
     assert "doesn't answer" in printed.stderr
 
 
-def test_a_member_speaks_for_itself_only(job: Job) -> None:
+def test_a_follower_speaks_for_itself_only(job: Job) -> None:
     agent = start_group(job, 1)[0]
     stream = Stream(agent)
-    with socket.create_connection((agent.address, job.agent_port), timeout=5) as member:
-        member.sendall(
+    with socket.create_connection((agent.address, job.agent_port), timeout=5) as worker:
+        worker.sendall(
             f"GET /v1/join HTTP/1.1\r\nTrainmaster-Token: {TOKEN}\r\nUpgrade: trainmaster/1\r\n\r\n".encode()
             + b'{"type":"hello","job":"%s","worker":5,"uid":"five","seen":1}\n' % JOB_UID.encode()
             + b'{"type":"report","report":{"state":"Failed","attempt":1,"worker":0}}\n'

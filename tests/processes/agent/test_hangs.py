@@ -97,7 +97,7 @@ def test_a_rank_that_can_not_print_its_stacks_is_ended_so_that_it_does(job: Job)
     assert failed["error"].endswith("; all other ranks have done step 3")
     assert "in stuck_in_the_reader" in found[1]["text"]
     assert "Name" not in found[0], "a bystander isn't ended for it"
-    assert "sleep" in found[0]["text"], "but the kernel tells where it waits"
+    assert "sleep" in found[0]["text"], "but the kernel shows where it waits"
     assert stream.until_report("Stopped")["report"]["worker"] == 0
     stream.close()
 
@@ -112,7 +112,7 @@ def processes(agent: Agent) -> list[int]:
     return [agent.process.pid, *children.descendants(agent.process.pid)]
 
 
-def test_a_lead_that_stands_still_as_a_whole_is_named_by_the_next_one(job: Job) -> None:
+def test_a_leader_that_stands_still_as_a_whole_is_named_by_the_next_one(job: Job) -> None:
     silent = 0
     agents = start(job, 3, TRAIN, TRAINMASTER_PROGRESS_TIMEOUT="1.5")
     stream = Stream(agents[1])
@@ -124,9 +124,9 @@ def test_a_lead_that_stands_still_as_a_whole_is_named_by_the_next_one(job: Job) 
     assert failed["exitCode"] is None, "nobody saw it end"
     assert f"no answer from worker {silent}\n" in failed["error"]
     assert "the limit is failurePolicy.hang.progressSeconds 1.5 s" in failed["error"]
-    assert sorted(found) == [1, 2], "those who answer tell how they stand"
+    assert sorted(found) == [1, 2], "those who answer say how they stand"
     assert {stream.until_report("Stopped")["report"]["worker"] for _ in range(2)} == {1, 2}
-    # It wakes up, joins again, and is told what became of its attempt.
+    # It wakes up, joins again, and gets `stop` for its attempt.
     pid = processes(agents[silent])[0]
     children.send(processes(agents[silent]), signal.SIGCONT)
     until(lambda: not children.descendants(pid), what="its rank is stopped")
@@ -167,7 +167,7 @@ def test_a_long_checkpoint_of_one_rank_is_no_hang_of_those_who_wait_for_it(job: 
     stream.close()
 
 
-def test_a_worker_that_no_lead_answers_reports_by_itself(job: Job) -> None:
+def test_a_worker_that_no_leader_answers_reports_by_itself(job: Job) -> None:
     agents = start(
         job,
         1,

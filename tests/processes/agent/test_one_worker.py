@@ -1,4 +1,4 @@
-"""One worker's life, with real processes: start, end, failure, the mark, and what reaches the kubelet."""
+"""One worker's life, with real processes: start, end, failure, the saved report, and what reaches the kubelet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_rank_that_ends_with_0_is_finished_and_the_agent_exits_where_nobody_fo
     assert agent.exit_code() == 0
     report = agent.termination()
     assert (report["state"], report["exitCode"], report["attempt"], report["uid"]) == ("Finished", 0, 1, "uid-0")
-    assert agent.mark()["exited"] is True
+    assert agent.saved_report()["exited"] is True
     assert "[rank 0]: hello\n" in agent.output()
     assert "[rank 0]: trouble\n" in agent.output()
     assert (agent.state_dir / "attempt-1" / "rank-0.out.log").read_text() == "hello\n"
@@ -121,7 +121,7 @@ def test_bad_settings_are_refused_by_name(job: Job, name: str, value: str, sente
     assert agent.termination_log.read_text() == sentence
 
 
-def test_a_port_that_is_taken_is_a_launch_error(job: Job) -> None:
+def test_a_port_in_use_is_a_launch_error(job: Job) -> None:
     first = job.agent(0).start("sleep", "60")
     first.until_healthy()
     second = job.agent(1, TRAINMASTER_POD_IP=job.address(0)).start("true")
@@ -137,7 +137,7 @@ def test_without_an_assignment_nothing_starts(job: Job) -> None:
     agent.until_healthy()
     agent.annotate(job.assignment(1, state="Hold"))
     assert agent.until_state("Waiting")
-    assert not (agent.state_dir / "mark.json").exists()
+    assert not (agent.state_dir / "saved-report.json").exists()
 
 
 def test_a_pod_that_is_not_listed_waits_until_it_is(job: Job) -> None:
@@ -270,7 +270,7 @@ def test_a_setup_line_is_quoted_by_nobody(job: Job, setup: str) -> None:
     assert "hunter2" not in json.dumps(agent.termination())
 
 
-def test_an_out_of_memory_kill_is_told_apart_by_the_cgroups_counter(job: Job) -> None:
+def test_an_out_of_memory_kill_is_recognized_by_the_cgroups_counter(job: Job) -> None:
     cgroup = job.folder / "cgroup"
     cgroup.mkdir()
     (cgroup / "memory.events").write_text("low 0\noom 0\noom_kill 2\n")
@@ -317,7 +317,7 @@ def test_a_stall_is_reported_as_hung_with_what_the_kernel_sees(job: Job) -> None
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "Finished"), (3, "Failed")])
-def test_the_last_progress_is_told_before_the_end(job: Job, code: int, state: str) -> None:
+def test_the_last_progress_is_published_before_the_end(job: Job, code: int, state: str) -> None:
     go = job.folder / "go"
     write = 'echo \'{"step": %d}\' > "$TRAINMASTER_PROGRESS_FILE"; '
     wait = f"until [ -e {go} ]; do sleep 0.02; done; "
@@ -327,9 +327,9 @@ def test_the_last_progress_is_told_before_the_end(job: Job, code: int, state: st
     stream = Stream(agent)
     go.touch()
     stream.until_report(state)
-    told = [line["ranks"]["0"]["step"] for line in stream.seen if line["type"] == "progress"]
+    steps = [line["ranks"]["0"]["step"] for line in stream.seen if line["type"] == "progress"]
     stream.close()
-    assert told[-1] == 2
+    assert steps[-1] == 2
 
 
 def test_a_rank_that_aborts_says_why_and_where(job: Job) -> None:

@@ -38,7 +38,7 @@ class WithoutTheType(http.server.BaseHTTPRequestHandler):
         del format, args
 
 
-def test_a_cluster_without_the_custom_resource_is_told_how_to_get_it(tmp_path: Path) -> None:
+def test_a_cluster_without_the_custom_resource_says_how_to_get_it(tmp_path: Path) -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), WithoutTheType) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         jobs = JobClient(kubeconfig=kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}"))

@@ -74,7 +74,7 @@ class FakeCluster:
         return copy.deepcopy(stored)
 
     def remove(self, resource: Resource, namespace: str, name: str, *, publish: bool = True) -> None:
-        """Delete as if by somebody else; without `publish`, no watch hears of it."""
+        """Delete as if by somebody else; without `publish`, no watch shows it."""
         gone = self.objects.pop((resource.plural, namespace, name))
         gone["metadata"]["resourceVersion"] = str(next(self._versions))
         if publish:

@@ -77,7 +77,7 @@ async def test_a_leader_that_is_gone_is_replaced_when_its_lease_has_not_changed_
 
 
 @in_virtual_time
-async def test_a_released_lease_is_taken_at_once() -> None:
+async def test_a_released_lease_is_acquired_at_once() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     await first.acquire()
@@ -102,7 +102,7 @@ async def test_a_lease_is_given_back_after_a_renewal_whose_answer_nobody_awaited
     assert holder(cluster) == ""
 
 
-async def test_a_lease_that_somebody_else_has_taken_is_not_given_back() -> None:
+async def test_a_lease_that_somebody_else_has_acquired_is_not_released() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     await first.acquire()
@@ -188,7 +188,7 @@ async def test_a_short_outage_does_not_cost_the_lease() -> None:
 
 
 @in_virtual_time
-async def test_a_leader_whose_lease_was_taken_gives_up() -> None:
+async def test_a_leader_whose_lease_was_lost_gives_up() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "first")
     await first.acquire()

@@ -32,7 +32,7 @@ async def take(queue: WorkQueue[str]) -> str | None:
     return key
 
 
-async def test_a_key_added_many_times_is_taken_once() -> None:
+async def test_a_key_added_many_times_is_handed_out_once() -> None:
     queue = make()
     for _ in range(5):
         queue.add("a")
@@ -76,7 +76,7 @@ async def test_a_delayed_add_keeps_the_earliest_time() -> None:
     assert await take(queue) is None
 
 
-async def test_an_immediate_add_takes_the_place_of_a_delayed_one() -> None:
+async def test_an_immediate_add_replaces_a_delayed_one() -> None:
     clock = Clock()
     queue = make(clock)
     queue.add_after("a", 5)

@@ -17,7 +17,7 @@ MAX_BYTES = 65_536
 
 def report_path(state_dir: str) -> str:
     """Returns the saved report's path."""
-    return os.path.join(state_dir, "mark.json")
+    return os.path.join(state_dir, "saved-report.json")
 
 
 def read_report(state_dir: str) -> SavedReport | None:

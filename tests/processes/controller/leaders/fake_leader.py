@@ -48,13 +48,13 @@ class FakeLeader:
             stream.put_nowait(None)
 
     def hello(self) -> dict[str, Any]:
-        members = [{"worker": n, "uid": f"pod-bert-{n}", "seen": 1, "connected": True} for n in (0, 1, 99)]
+        workers = [{"worker": n, "uid": f"pod-bert-{n}", "seen": 1, "connected": True} for n in (0, 1, 99)]
         return {
             "type": "hello",
             "leader": self.worker,
             "uid": f"pod-bert-{self.worker}",
             "attempt": 1,
-            "workers": members,
+            "workers": workers,
         }
 
     async def handle(self, request: web.Request) -> web.StreamResponse:

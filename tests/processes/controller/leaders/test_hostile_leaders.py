@@ -43,8 +43,8 @@ def encoded(*lines: dict[str, Any] | bytes) -> bytes:
 
 
 def report(state: str, attempt: int = 1, worker: int = 0, at: float = 1.0) -> dict[str, Any]:
-    words = {"attempt": attempt, "worker": worker, "uid": "pod-bert-0", "state": state, "at": at}
-    return {"type": "report", "seq": 1, "report": words}
+    report = {"attempt": attempt, "worker": worker, "uid": "pod-bert-0", "state": state, "at": at}
+    return {"type": "report", "seq": 1, "report": report}
 
 
 def progress(attempt: int, worker: int, *ranks: int) -> dict[str, Any]:
@@ -163,13 +163,13 @@ async def test_a_mistake_of_ours_is_logged_and_counted_and_the_stream_opened_aga
     """It vanished in `gather`, and nobody could see why a job was deaf."""
     waited = pauses(monkeypatch)
     async with watched(then(encoded(report("Running")))) as (world, _):
-        note = world.store.record_report
+        record_report = world.store.record_report
         mistakes = [KeyError("a"), RecursionError("b"), OverflowError("c")]
 
-        def mistaken(key: JobKey, told: Report) -> bool:
+        def mistaken(key: JobKey, report: Report) -> bool:
             if mistakes:
                 raise mistakes.pop(0)
-            return note(key, told)
+            return record_report(key, report)
 
         monkeypatch.setattr(world.store, "record_report", mistaken)
         with caplog.at_level(logging.ERROR):
@@ -258,7 +258,7 @@ async def test_workers_that_were_sent_together_are_one_change() -> None:
     async with watched(then(encoded(*flips, report("Running")))) as (world, _):
         await until(lambda: bool(world.snapshot().observed.reports))
         await until(lambda: bool(world.snapshot().observed.stream.workers))
-        # The job, the hello, the report; and the members once for the lines of a turn.
+        # The job, the hello, the report; and the workers once for the lines of a turn.
         assert len(world.changes) <= 4 + len(flips) // stream.LINES_A_TURN + 2
 
 
@@ -361,8 +361,8 @@ def test_reports_are_kept_of_few_attempts_whatever_attempts_they_name() -> None:
     found = store.snapshot(KEY)
     assert found is not None
     assert len(found.observed.reports) <= REPORTED_ATTEMPTS * 2
-    assert {told.worker for told in found.observed.reports} <= {0, 1}
-    assert max(told.attempt for told in found.observed.reports) == 2**40 + 299
+    assert {report.worker for report in found.observed.reports} <= {0, 1}
+    assert max(report.attempt for report in found.observed.reports) == 2**40 + 299
 
 
 def test_an_edited_annotation_does_not_make_a_job_larger() -> None:

@@ -40,8 +40,8 @@ async def test_everything_that_a_leader_sends_reaches_the_store_and_is_acknowled
         await until(lambda: bool(leader.acked))
         observed = w.snapshot().observed
         assert [(r.worker, r.exit_code) for r in observed.reports] == [(1, 9)]
-        assert [member.worker for member in observed.stream.workers] == [0, 1], (
-            "a worker that isn't the job's is no member"
+        assert [worker.worker for worker in observed.stream.workers] == [0, 1], (
+            "a worker that isn't the job's is left out"
         )
         assert leader.acked == [3]
         assert w.streams.open == 1
@@ -220,7 +220,7 @@ async def test_agents_of_an_earlier_job_of_the_same_name_report_nothing_on_this_
 
 
 async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed() -> None:
-    """Its reports are acknowledged, so they would never be told again."""
+    """Its reports are acknowledged, so they would never be sent again."""
     leader = FakeLeader()
     async with serving(leader) as port, world(port) as w:
         w.streams.watch(KEY, target(address(0)))
@@ -232,7 +232,7 @@ async def test_an_attempt_that_ends_before_the_pass_that_opens_it_is_not_missed(
 
 
 async def test_a_report_from_before_its_attempt_is_known_is_received_again() -> None:
-    """Another operator may have opened it; the leader has been told that all is well with what it sent."""
+    """Another operator may have opened it; the leader has had what it sent acknowledged."""
     early = {"type": "report", "seq": 1, "report": report(1, attempt=2)}
     leader = FakeLeader(lines=[early])
     async with serving(leader) as port, world(port) as w:

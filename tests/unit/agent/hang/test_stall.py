@@ -62,7 +62,7 @@ def test_another_workers_rank_is_not_reported_here(stall: Stall) -> None:
     assert stall.receive(Hung(3, 4, "it is rank 4"), 102.0) == []
 
 
-def test_what_this_worker_was_never_asked_to_look_at_it_does_not_report(stall: Stall) -> None:
+def test_what_this_worker_never_observed_it_does_not_report(stall: Stall) -> None:
     assert stall.receive(Hung(3, 2, "it is rank 2"), 102.0) == []
 
 

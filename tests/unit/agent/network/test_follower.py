@@ -108,7 +108,7 @@ def test_the_first_worker_leads_and_tries_nobody() -> None:
     assert way.follower.master == MasterContact(True, True) and not tried(way.tick(60.0))
 
 
-def test_who_takes_no_part_never_leads() -> None:
+def test_who_is_not_assigned_never_leads() -> None:
     way = Way(worker=7)
     way.assign(assignment())
     for host in HOSTS:

@@ -248,7 +248,7 @@ def stream_of(table: Table) -> list[dict[str, Any]]:
     return lines(published.data)
 
 
-def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
+def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_accepts() -> None:
     table = Table(workers=400)
     for worker in range(1, 400):
         table.join(worker, uid="0123456789abcdef-0123456789abcdef-0123")
@@ -259,7 +259,7 @@ def test_a_large_jobs_hello_keeps_to_lines_that_a_reader_takes() -> None:
     assert sorted(shown) == list(range(400))
 
 
-def test_a_ninth_stream_takes_the_place_of_the_oldest() -> None:
+def test_a_ninth_stream_replaces_the_oldest() -> None:
     table = Table()
     opened = [table.leader.watch(peer, at(0)) for peer in range(200, 200 + leader.MAX_STREAMS + 1)]
     assert closed(opened[-1]) == [200]

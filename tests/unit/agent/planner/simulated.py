@@ -134,7 +134,7 @@ class Agent:
     def _perform(self, action: actions.Action) -> events.Event | None:
         if isinstance(action, actions.Begin):
             if self.saving_fails:
-                return events.SaveFailed("cannot write /state/mark.json: No space left on device")
+                return events.SaveFailed("cannot write /state/saved-report.json: No space left on device")
             self.saved = SavedReport(action.report, False)
         elif isinstance(action, actions.SaveReport) and not self.saving_fails:
             self.saved = SavedReport(action.report, action.exited)

@@ -1,4 +1,4 @@
-"""Which attempt runs here: assignments, what is saved, what comes before the ranks, and who is told."""
+"""Which attempt runs here: assignments, what is saved, what comes before the ranks, and who gets a report."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_highest_assignment_counts(given: list[Assignment], expected: list[i
     assert begun(agent) == expected
 
 
-def test_who_does_not_take_part_says_that_it_waits_once() -> None:
+def test_who_is_not_assigned_says_that_it_waits_once() -> None:
     agent = Agent().run(2, uids=["uid-0", "another"]).run(3, state="Hold").wait(60)
     assert states(agent) == [(2, "Waiting"), (3, "Waiting")]
     assert agent.saved is None, "what was started here last is what counts after a restart"
@@ -106,7 +106,7 @@ def test_an_attempt_that_cannot_be_saved_fails_and_never_runs() -> None:
     assert (report.reason, report.exit_code, report.error) == (
         "LaunchError",
         65,
-        "cannot write /state/mark.json: No space left on device",
+        "cannot write /state/saved-report.json: No space left on device",
     )
     assert agent.wait(60).exit_code == 65
 

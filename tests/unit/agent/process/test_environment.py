@@ -33,7 +33,7 @@ def test_versions_are_read_without_starting_python(tmp_path: Path) -> None:
     }
 
 
-def test_differences_are_told_by_name_value_and_worker() -> None:
+def test_differences_are_shown_by_name_value_and_worker() -> None:
     lines = environment.mismatches(
         {
             0: {"torch": "2.13.0", "machine": "x86_64", "config": "aa"},

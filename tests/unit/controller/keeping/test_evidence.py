@@ -217,7 +217,7 @@ async def test_what_cant_be_written_stops_nothing() -> None:
     metadata = {"namespace": b.NAMESPACE, "name": "bert-evidence", "ownerReferences": b.owner("somebody")}
     world.cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {"mine": "x"}})
     await world.keeper.last(KEY, world.snapshot(), JobStatus(phase="Failed", attempt=1, failures=[failed()]))
-    assert world.data() == {"mine": "x"}, "a stranger's object is left alone"
+    assert world.data() == {"mine": "x"}, "an object of somebody else is left alone"
 
 
 async def test_an_operator_that_comes_back_leaves_old_failures_alone() -> None:

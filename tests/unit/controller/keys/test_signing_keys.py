@@ -153,10 +153,10 @@ def test_a_pod_of_before_the_rotation_is_known_by_its_environment() -> None:
 
 @pytest.mark.parametrize("keys", [KEYS, FOREIGN, None])
 def test_only_what_these_keys_have_signed_is_read(keys: SigningKeys | None) -> None:
-    told = b.assignment(3)
-    text = canonical(told.to_wire()) if keys is None else keys.sign(told)
+    assignment = b.assignment(3)
+    text = canonical(assignment.to_wire()) if keys is None else keys.sign(assignment)
     if keys is KEYS:
-        assert KEYS.read(text) == told
+        assert KEYS.read(text) == assignment
         assert KEYS.read(text) is KEYS.read(text), "the pods of a job share it"
         edited = {**json.loads(text), "attempt": 4}
         text = json.dumps(edited)

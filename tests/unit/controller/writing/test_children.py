@@ -136,7 +136,7 @@ async def test_an_object_that_was_deleted_and_made_anew_by_somebody_is_not_adopt
 
 
 async def test_a_child_that_is_gone_is_not_made_again_by_an_apply() -> None:
-    """It may have gone with its job; the next decision tells."""
+    """It may have gone with its job; the next decision shows it."""
     world = World()
     await world.write(b.child("StatefulSet"))
     world.cluster.remove(STATEFUL_SETS, b.NAMESPACE, "bert")
