@@ -25,7 +25,7 @@ from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError,
 
 logger = logging.getLogger(__name__)
 
-# Of giving a lease back, where a renewal that is still on its way comes first.
+# Tries to release a lease: a renewal that is still on its way may come first.
 RELEASE_TRIES = 3
 
 
@@ -124,7 +124,7 @@ class LeaderLease:
             except ClusterError as error:
                 problem = error
                 break
-        logger.warning("The lease wasn't given back: %s", problem)
+        logger.warning("The lease wasn't released: %s", problem)
 
     def _problem(self, error: ClusterError) -> str:
         """Returns what stands in the way, and what to do about it."""

@@ -126,7 +126,6 @@ class Record:
     lookups: LookupResults = field(default_factory=LookupResults)
     # By worker, the last pod that is gone, as it was last seen: where it was, and who took it away.
     gone: dict[int, Pod] = field(default_factory=dict)
-
     # The uids and names of the job's StatefulSets that are gone; their pods outlive them for a while.
     former_sets: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=FORMER_SETS))
 

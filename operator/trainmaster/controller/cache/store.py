@@ -48,8 +48,6 @@ logger = logging.getLogger(__name__)
 
 # Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
 TOMBSTONES = 20_000
-
-
 # Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
 # jobs have 1 to 3 KiB, and the way into a thread and back costs each pass 0.1 ms.
 LARGE_SPEC_BYTES = 8 * 1024
@@ -229,6 +227,8 @@ class Store:
         if record is not None and record.refusals.pop(action, None) is not None:
             self._changed(key)
 
+    # What was listed and looked up.
+
     def record_listed(self, resource: Resource) -> None:
         """Record that all objects of an optional type are known now."""
         if resource.child_kind not in self._listed:
@@ -241,6 +241,36 @@ class Store:
         record = self._records.get(key)
         if record is not None and record.lookups.merge(found):
             self._changed(key)
+
+    # Large jobs, whose specs are read apart.
+
+    def is_large(self, key: JobKey) -> bool:
+        """Returns whether the job is to be decided on apart."""
+        record = self._records.get(key)
+        return record is not None and record.job is not None and record.job.large
+
+    def awaits_spec(self, key: JobKey) -> bool:
+        """Returns whether the job's spec has yet to be read apart."""
+        record = self._records.get(key)
+        return record is not None and record.without_spec is not None
+
+    def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
+        """Record a large job's spec. One of an older generation is of no use: the newest was asked for as well."""
+        record = self._records.get(key)
+        raw = record.without_spec if record is not None else None
+        if record is None or raw is None or spec_version(raw["metadata"]) != of:
+            return
+        record.without_spec = None
+        record.parsed = of
+        self._set_job(key, record, raw, of, read, large=True)
+
+    def record_unreadable(self, key: JobKey, error: Exception) -> None:
+        """Record a large job that no reader has foreseen."""
+        record = self._records.get(key)
+        if record is not None and record.without_spec is not None:
+            problem = f"the job can't be read ({one_line(repr(error)[:300])})"
+            self._unreadable.report(JOBS, record.without_spec, problem, error)
+            self._set_unreadable(key, record, record.without_spec, problem)
 
     # Reading.
 
@@ -291,34 +321,6 @@ class Store:
             record.without_spec = None
             read = record.parse(raw, key.name, of)
         self._set_job(key, record, raw, of, read, large=large)
-
-    def is_large(self, key: JobKey) -> bool:
-        """Returns whether the job is to be decided on apart."""
-        record = self._records.get(key)
-        return record is not None and record.job is not None and record.job.large
-
-    def awaits_spec(self, key: JobKey) -> bool:
-        """Returns whether the job's spec has yet to be read apart."""
-        record = self._records.get(key)
-        return record is not None and record.without_spec is not None
-
-    def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
-        """Record a large job's spec. One of an older generation is of no use: the newest was asked for as well."""
-        record = self._records.get(key)
-        raw = record.without_spec if record is not None else None
-        if record is None or raw is None or spec_version(raw["metadata"]) != of:
-            return
-        record.without_spec = None
-        record.parsed = of
-        self._set_job(key, record, raw, of, read, large=True)
-
-    def record_unreadable(self, key: JobKey, error: Exception) -> None:
-        """Record a large job that no reader has foreseen."""
-        record = self._records.get(key)
-        if record is not None and record.without_spec is not None:
-            problem = f"the job can't be read ({one_line(repr(error)[:300])})"
-            self._unreadable.report(JOBS, record.without_spec, problem, error)
-            self._set_unreadable(key, record, record.without_spec, problem)
 
     def _set_job(
         self,

@@ -48,6 +48,9 @@ class AgentsSecrets:
         self._made.add(namespace)
 
     def doubt(self, namespace: str) -> None:
-        """An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it
-        and made one of the same name."""
+        """Have the namespace's Secret made again, where it is missing, with the next pods.
+
+        An agent there knows no token, or another: somebody has deleted the Secret, or the namespace and all in it, and
+        made one of the same name.
+        """
         self._made.discard(namespace)

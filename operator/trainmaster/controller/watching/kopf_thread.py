@@ -136,16 +136,19 @@ class KopfThread:
                 return
 
     async def _require_lists(self) -> None:
-        """Ends, with an error, when kopf doesn't list a type: it was gone just when kopf looked for what is served."""
+        """Raises Unserved when kopf doesn't list a type: it was gone just when kopf looked for what is served.
+
+        Never returns otherwise, because kopf ends with the first of its tasks.
+        """
         await asyncio.sleep(LIST_SECONDS)
-        for resource in self._unlisted.values():
-            raise Unserved(resource)
+        unlisted = next(iter(self._unlisted.values()), None)
+        if unlisted is not None:
+            raise Unserved(unlisted)
         await asyncio.Event().wait()
 
     def _requested(self, path: str) -> None:
-        """Notice a request of kopf's."""
-        for listed in [known for known in self._unlisted if path.endswith(known)]:
-            del self._unlisted[listed]
+        """Record that kopf has asked for a path."""
+        self._unlisted = {listed: resource for listed, resource in self._unlisted.items() if not path.endswith(listed)}
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
