@@ -1,4 +1,4 @@
-"""A rank reports its progress to the agent through a file."""
+"""A rank reports its progress to the agent through a file, in the protocol's terms."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, toy, train
+from trainloop.__main__ import EXIT_STOPPED
 from trainloop.config import Config
 from trainloop.distributed.world import joined
-from trainloop.errors import TrainingError
+from trainloop.errors import Diverged, PreflightMismatch, TrainingError
 from trainloop.metrics import read_metrics
-from trainloop.progress import Progress, heartbeat
+from trainloop.progress import MAXIMUM_MESSAGE, MAXIMUM_RESULTS, Progress, Section, heartbeat
 from trainloop.trainer import Trainer
+from trainmaster.wire.limits import MAX_MESSAGE_CHARACTERS, MAX_RESULTS
+from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED, EXIT_TERMINATED
+from trainmaster.wire.states import SECTIONS
+
+
+def test_what_the_loop_repeats_of_the_protocol_is_what_the_wire_says() -> None:
+    """It imports nothing of the operator's, so that it can be installed alone."""
+    assert get_args(Section) == SECTIONS
+    assert (MAXIMUM_MESSAGE, MAXIMUM_RESULTS) == (MAX_MESSAGE_CHARACTERS, MAX_RESULTS)
+    assert (EXIT_STOPPED, Diverged.exit_code) == (EXIT_TERMINATED, EXIT_DIVERGED)
+    assert PreflightMismatch.exit_code == EXIT_BY_REASON["PreflightMismatch"]
 
 
 @pytest.mark.torch
