@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.signer import JOB_UID, TOKEN, environment, signed
-from trainmaster.agent.hang.kernel_view import process_state
+from trainmaster.agent.process.children import process_state
 from trainmaster.wire.ports import PORTS, port_at
 
 AGENT = [sys.executable, "-m", "trainmaster.agent"]

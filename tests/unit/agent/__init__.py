@@ -15,7 +15,7 @@
 | `hang/diagnosis` | `hang/test_diagnosis` |
 | `hang/evidence` | `hang/test_stall`, `test_hangs` |
 | `hang/heartbeats` | `test_hostile_lines`, `test_parsers` |
-| `hang/kernel_view` | `hang/test_stacks`, `cluster/test_failures_nodes` |
+| `hang/kernel_view` | `hang/test_stacks` |
 | `hang/observation` | `hang/test_observation` |
 | `hang/rank_states` | `hang/test_rank_states` |
 | `hang/recorder` | `hang/test_recorder` |
@@ -46,12 +46,12 @@
 | `planner/state` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/update` | `planner/test_attempts` |
 | `process/cgroup` | `process/test_cgroup` |
-| `process/children` | `test_one_worker`, `test_faults` |
+| `process/children` | `test_one_worker`, `test_faults`, `test_reaped_ranks` |
 | `process/environment` | `process/test_environment` |
 | `process/error_files` | `test_hostile_lines`, `planner/test_classification` |
 | `process/launcher` | `process/test_launcher` |
 | `process/output` | `test_one_worker` |
-| `process/run` | `planner/test_attempts`, `test_one_worker` |
+| `process/run` | `test_one_worker`, `test_reaped_ranks` |
 | `process/saved_report` | `test_hostile_lines` |
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
 """

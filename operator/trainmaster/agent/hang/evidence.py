@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.kernel_view import describe_process, process_state
+from trainmaster.agent.hang.kernel_view import describe_process
 from trainmaster.agent.hang.rank_states import waits_in_collective
 from trainmaster.agent.hang.recorder import Recorded, Recorder
 from trainmaster.agent.hang.stacks import (
@@ -97,7 +97,7 @@ class Evidence:
         return "\n".join(filter(None, [process, waits_in, main_thread_first(self.stacks(rank)), *threads]))
 
     def _ask(self, rank: RankProcess) -> None:
-        self._states[rank.rank] = process_state(rank.pid)
+        self._states[rank.rank] = children.process_state(rank.pid)
         self._views[rank.rank] = describe_process(rank.pid)
         for path in rank.files:
             self._sizes[path] = _size(path)

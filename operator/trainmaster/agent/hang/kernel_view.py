@@ -1,4 +1,4 @@
-"""This module reads what the kernel shows of a rank's process: its state, its threads, and where they wait."""
+"""This module reads what the kernel shows of a rank's process and its threads: where they wait."""
 
 from __future__ import annotations
 
@@ -16,19 +16,6 @@ def describe_process(pid: int) -> str:
     except OSError:
         threads = []
     for thread in threads:
-        name = _read(f"/proc/{pid}/task/{thread}/comm").strip()
-        lines.append(f"  thread {thread} {name}: waits in {_read(f'/proc/{pid}/task/{thread}/wchan') or '?'}")
+        name, place = (children.read_text(f"/proc/{pid}/task/{thread}/{file}") for file in ("comm", "wchan"))
+        lines.append(f"  thread {thread} {name.strip()}: waits in {place or '?'}")
     return "\n".join(lines)
-
-
-def process_state(pid: int) -> str:
-    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X where it is gone."""
-    return children.status_of(pid).get("State", "X")[:1]
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(65_536)
-    except OSError:
-        return ""

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from trainmaster.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
-from trainmaster.agent.hang.kernel_view import process_state
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stacks import main_thread_first
 from trainmaster.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction
@@ -19,6 +18,7 @@ from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.planner.actions import SendToLeader
 from trainmaster.agent.planner.events import AttemptFailed, Event, Progressed, RankProvoked, RanksUp
 from trainmaster.agent.planner.state import Now
+from trainmaster.agent.process import children
 from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.settings import Settings
@@ -134,7 +134,7 @@ class RankWatch:
     def _provoke(self, rank: int, evidence: Evidence) -> bool:
         """Have a rank that hasn't printed its stacks print them as it is ended; returns whether it will."""
         local_rank = rank - self._first
-        if evidence.stacks(rank) or process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
+        if evidence.stacks(rank) or children.process_state(self._run.pid_of(local_rank)) in GONE_OR_STOPPED:
             return False
         return self._run.provoke(local_rank)
 

@@ -13,8 +13,10 @@ from trainmaster.agent.network.connection import Connection
 from trainmaster.agent.network.events import Connected, NetworkEvent, Resolved, TimedOut
 from trainmaster.agent.network.http import UPGRADE_PROTOCOL
 from trainmaster.agent.network.resolve import resolve
+from trainmaster.agent.settings import Settings
 from trainmaster.agent.value import Value
 from trainmaster.wire.names import TOKEN_HEADER
+from trainmaster.wire.signing import job_token
 
 LIMIT_SECONDS = 1.0
 MAX_UPGRADE_BYTES = 4_096
@@ -36,19 +38,17 @@ class Joining:
     def __init__(
         self,
         loop: Loop,
+        settings: Settings,
         number: int,
         host: str,
-        port: int,
-        token: str,
-        hosts_file: str,
         put: Callable[[NetworkEvent], None],
         peers: Iterator[int],
     ) -> None:
         self._loop = loop
         self.number = number
         self._host = host
-        self._port = port
-        self._token = token
+        self._port = settings.port
+        self._token = job_token(settings.agents_secret, settings.job_uid)
         self._put = put
         self._peers = peers
         self._address = ""
@@ -56,7 +56,7 @@ class Joining:
         self._connection: Connection | None = None
         self._answer = b""
         self._timer = loop.call_later(LIMIT_SECONDS, lambda: put(TimedOut(number)))
-        resolve(loop, number, host, hosts_file, put)
+        resolve(loop, number, host, settings.hosts_file, put)
 
     @property
     def peer(self) -> Optional[int]:

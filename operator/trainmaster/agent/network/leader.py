@@ -106,7 +106,7 @@ class Leader:
 
     # What happens
 
-    def assign(self, assignment: Assignment, _now: Now) -> list[LeaderAction]:
+    def assign(self, assignment: Assignment) -> list[LeaderAction]:
         """The agent has accepted a higher assignment: send it to everybody."""
         self._assignment = assignment
         self._named = frozenset(assignment.workers)
@@ -154,7 +154,7 @@ class Leader:
         self._record(report)
         return self._drain()
 
-    def leave(self, peer: int, _now: Now) -> list[LeaderAction]:
+    def leave(self, peer: int) -> list[LeaderAction]:
         """A follower's connection has ended."""
         self._lose_connection(peer)
         return self._drain()

@@ -7,8 +7,8 @@ the leader or the follower decide and does what they say. What is for the planne
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Optional
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Optional, Union
 
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.network.actions import (
@@ -48,7 +48,6 @@ from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import FollowerMessage
 from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
 from trainmaster.wire.report import Report
-from trainmaster.wire.signing import job_token
 from trainmaster.wire.stream import EvidenceLine, ProgressLine, WorkerLine, split
 
 FOLLOWER_BURST_BYTES, FOLLOWER_BYTES_PER_SECOND = 524_288, 262_144
@@ -121,7 +120,7 @@ class Network:
 
     def assign(self, assignment: Assignment, now: Now) -> None:
         """The agent has accepted a higher assignment."""
-        self._lead(self._leader.assign(assignment, now))
+        self._lead(self._leader.assign(assignment))
         self._follow(self._follower.assign(assignment, now.steady))
 
     def hurry(self, now: Now) -> None:
@@ -201,7 +200,7 @@ class Network:
         if self._server.closed(peer):
             return
         if self._followers.pop(peer, None) is not None:
-            self._lead(self._leader.leave(peer, now))
+            self._lead(self._leader.leave(peer))
         elif self._streams.pop(peer, None) is not None:
             self._lead(self._leader.unwatch(peer, now))
         elif self._leaders.pop(peer, None) is not None:
@@ -263,7 +262,14 @@ class Network:
 
     # What the leader and the follower decide
 
-    def _lead(self, actions: list[LeaderAction]) -> None:
+    def _lead(self, actions: Sequence[LeaderAction]) -> None:
+        self._perform(actions, self._followers)
+
+    def _follow(self, actions: Sequence[FollowerAction]) -> None:
+        self._perform(actions, self._leaders)
+
+    def _perform(self, actions: Sequence[Union[LeaderAction, FollowerAction]], peers: Mapping[int, Peer]) -> None:
+        """Do what was decided; `peers`: to whom its lines go."""
         for action in actions:
             if isinstance(action, Deliver):
                 self._deliveries.append(action.message)
@@ -273,31 +279,16 @@ class Network:
                 data = chunk(action.data)
                 for number in action.peers:
                     self._streams[number].send(data)
-            else:
-                for number in action.peers:
-                    self._followers[number].connection.send(action.data)
-
-    def _follow(self, actions: list[FollowerAction]) -> None:
-        for action in actions:
-            if isinstance(action, Deliver):
-                self._deliveries.append(action.message)
-            elif isinstance(action, Close):
-                self._close(action.peer)
             elif isinstance(action, Send):
                 for number in action.peers:
-                    self._leaders[number].connection.send(action.data)
-            elif self._joining is not None:
-                self._joining.cancel()
-                self._joining = None
-            if isinstance(action, Try):
-                self._joining = self._try(action)
-
-    def _try(self, action: Try) -> Joining:
-        settings = self._settings
-        token = job_token(settings.agents_secret, settings.job_uid)
-        return Joining(
-            self._loop, action.number, action.host, settings.port, token, settings.hosts_file, self._put, self._numbers
-        )
+                    peers[number].connection.send(action.data)
+            else:
+                if self._joining is not None:
+                    self._joining.cancel()
+                    self._joining = None
+                if isinstance(action, Try):
+                    number, host = action.number, action.host
+                    self._joining = Joining(self._loop, self._settings, number, host, self._put, self._numbers)
 
     def _close(self, number: int) -> None:
         for peers in (self._followers, self._leaders):

@@ -68,7 +68,8 @@ class Server:
     ) -> None:
         self._loop = loop
         self._settings = settings
-        self._put = put
+        self.put = put
+        """Puts what a request asks for into the queue."""
         self._numbers = numbers
         """Names for connections, never used twice."""
         self._exchanges: dict[int, Exchange] = {}
@@ -143,7 +144,7 @@ class Server:
         if time.monotonic() < self._metrics_until:
             return self._metrics
         if not self._metrics_awaited:
-            self._put(MetricsRequested())
+            self.put(MetricsRequested())
         self._metrics_awaited.append(exchange)
         return None
 
@@ -174,10 +175,6 @@ class Server:
         self.forget(exchange)
         self._exchanges.pop(exchange.connection.peer, None)
 
-    def put(self, event: NetworkEvent) -> None:
-        """Put what a request asks for into the queue."""
-        self._put(event)
-
     def _listen(self) -> None:
         if self._socket is not None:
             self._loop.watch(self._socket.fileno(), READ, self._accept)
@@ -202,7 +199,7 @@ class Server:
         in_the_way = self._unauthenticated.in_the_way(address)
         if in_the_way is not None:
             in_the_way.make_room()
-        connection = Connection(self._loop, sock, next(self._numbers), self._put, UNAUTHENTICATED_READ_BYTES)
+        connection = Connection(self._loop, sock, next(self._numbers), self.put, UNAUTHENTICATED_READ_BYTES)
         exchange = Exchange(self, connection, address)
         self._exchanges[connection.peer] = exchange
         self._unauthenticated.add(address, exchange)

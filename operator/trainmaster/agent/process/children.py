@@ -138,7 +138,7 @@ def process_table() -> dict[int, Process]:
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
-        text = _read(f"/proc/{entry}/stat")
+        text = read_text(f"/proc/{entry}/stat")
         # The name stands in parentheses and may hold any character (proc(5)).
         head, _, tail = text.rpartition(")")
         fields = tail.split()
@@ -181,7 +181,7 @@ def rank_processes(root: int) -> dict[int, int]:
 
 def _launchers_variables(pid: int) -> dict[str, str]:
     """Returns what a launcher has set in a process's environment, as it was when its program began (proc(5))."""
-    pairs = (variable.partition("=") for variable in _read(f"/proc/{pid}/environ").split("\0"))
+    pairs = (variable.partition("=") for variable in read_text(f"/proc/{pid}/environ").split("\0"))
     return {name: value for name, _, value in pairs if name in _SET_BY_LAUNCHERS}
 
 
@@ -202,13 +202,13 @@ def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
 
 def status_of(pid: int) -> dict[str, str]:
     """The lines of /proc/<pid>/status by name; empty where the process is gone."""
-    pairs = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
+    pairs = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 
 
-def has_ended(pid: int) -> bool:
-    """Returns whether a process is gone, or only waits to be reaped."""
-    return status_of(pid).get("State", "X")[:1] in "XZ"
+def process_state(pid: int) -> str:
+    """Returns the kernel's letter for a process: R, S, D, T (stopped), t (traced), Z; X where it is gone."""
+    return status_of(pid).get("State", "X")[:1]
 
 
 def catches(pid: int, number: int) -> bool:
@@ -218,7 +218,7 @@ def catches(pid: int, number: int) -> bool:
 
 def zombie_ending(pid: int) -> Ending | None:
     """Returns how a process that isn't our child ended, until its parent reaps it; None where that can't be seen."""
-    _, _, tail = _read(f"/proc/{pid}/stat").rpartition(")")
+    _, _, tail = read_text(f"/proc/{pid}/stat").rpartition(")")
     fields = tail.split()
     # Field 52 of proc(5), counted from the third one here.
     if len(fields) < 50 or fields[0] not in "ZX":
@@ -241,22 +241,17 @@ def reaped_ending(pidfd: int) -> Ending | None:
 def leftovers(state_dir: str) -> list[int]:
     """Processes of attempts of an agent before this one, which was killed: they carry this state folder and an attempt
     in their environment. In a container of its own there are none: the kernel kills a PID namespace with its PID 1."""
-    wanted = f"TRAINMASTER_STATE_DIR={state_dir}".encode()
+    wanted = f"TRAINMASTER_STATE_DIR={state_dir}"
     found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
-                variables = file.read().split(b"\0")
-        except OSError:
-            continue
-        if wanted in variables and any(variable.startswith(b"TRAINMASTER_ATTEMPT=") for variable in variables):
-            found.append(int(entry))
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        variables = read_text(f"/proc/{pid}/environ").split("\0") if pid != os.getpid() else []
+        if wanted in variables and any(variable.startswith("TRAINMASTER_ATTEMPT=") for variable in variables):
+            found.append(pid)
     return found
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
+    """Returns what stands in a file of the kernel's; empty where it can't be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

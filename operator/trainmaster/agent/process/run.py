@@ -137,7 +137,7 @@ class RunProcesses:
         unseen: frozenset[int] = frozenset()
         if self._wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
             living = {rank_pid for rank, rank_pid in self.pids.items() if rank not in self._ended}
-            unseen = frozenset(filter(children.has_ended, living))
+            unseen = frozenset(each for each in living if children.process_state(each) in "XZ")
         self._put(ProcessEnded(pid, ending, unseen))
 
     def terminate(self, action: Terminate) -> None:

@@ -44,7 +44,7 @@ class Table:
         hosts = tuple(f"job-{worker}.job.ns.svc" for worker in listed)
         named = tuple(f"uid-{worker}" for worker in listed) if uids else None
         assignment = Assignment(JOB_UID, attempt, tuple(listed), named, hosts, 28_000, signed={"attempt": attempt})
-        return self.leader.assign(assignment, at(self.now))
+        return self.leader.assign(assignment)
 
     def join(self, worker: int, /, **fields: Any) -> list[LeaderAction]:
         self.leader.arrive(worker * 10, at(self.now))
@@ -135,7 +135,7 @@ def test_a_worker_that_joins_again_is_one_worker() -> None:
     again = table.say(11, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": "uid-new", "seen": 3})
     assert closed(again) == [10]
     assert [line.uid for line in table.leader.workers()] == ["uid-0", "uid-new"]
-    assert table.leader.leave(10, at(1)) == [], "its earlier connection says nothing of it any more"
+    assert table.leader.leave(10) == [], "its earlier connection says nothing of it any more"
     assert table.connected() == [0, 1]
     assert table.say(10, Reported(failed(1)).to_wire()) == []
 
@@ -156,7 +156,7 @@ def test_workers_that_the_job_does_not_have_are_few() -> None:
     assert closed(table.join(5_000)) == [50_000]
     assert not closed(table.join(1)), "one that the assignment names"
     table.report(1_007, "Waiting")
-    table.leader.leave(10_070, at(0))
+    table.leader.leave(10_070)
     assert not closed(table.join(5_000))
     assert len(table.leader.workers()) == MAX_OTHERS + 2
     assert "uid-1007" not in json.dumps(stream_of(table))
@@ -220,7 +220,7 @@ def test_reports_are_acknowledged_to_who_made_them_once_they_have_ended() -> Non
     assert sent(actions) == {"ack": (20,)} and delivered(actions) == [Ack(3)]
     assert sent(table.report(2, "Failed")) == {"ack": (20,)}, "the same one again is only acknowledged again"
     assert sent(table.report(1, "Failed")) == {"stop": (10, 20)}, "a later one isn't acknowledged yet"
-    table.leader.leave(20, at(0))
+    table.leader.leave(20)
     table.join(2, uid="uid-new")
     assert sent(table.leader.acknowledge(9)).get("ack", ()) != (20,), "another pod hasn't reported"
 

@@ -74,7 +74,7 @@ class History:
             self.join(step.worker, f"uid-{step.worker}-{step.number}")
         elif step.kind == "leave" and peer is not None:
             del self.peers[peer]
-            self.perform(self.table.leader.leave(peer, at(self.table.now)))
+            self.perform(self.table.leader.leave(peer))
         elif step.kind == "report":
             self.report(step, peer)
         elif step.kind == "progress" and peer is not None:
