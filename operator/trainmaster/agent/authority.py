@@ -1,7 +1,7 @@
-"""Whose assignments this agent takes: the operator's, for this agent's own job, and none that can't be meant.
+"""This agent accepts the operator's assignments for its own job, and none that can't be meant.
 
-An assignment decides which program's data this worker's ranks unpack and whom they listen to, and it stands where
-whoever may read pods reads it. So each of its three ways in (push, the lead's broadcast, the annotation's file) passes
+An assignment decides which program's data this worker's ranks unpack and which host they join, and it stands where
+whoever may read pods reads it. So each of its three ways in (push, the leader's broadcast, the annotation) passes
 `Authority.read`, which alone makes an `Assignment` of what came: the fields are plausible, the job and its hosts are
 this agent's, and one of the keys in the pod's environment has signed exactly that.
 """

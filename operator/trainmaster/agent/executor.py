@@ -161,7 +161,7 @@ class Executor:
         """Do it; returns what came of it, where that is known at once and matters."""
         return _PERFORMERS[type(action)](self, action)
 
-    def _follow(self, action: actions.FollowAssignment) -> events.Event:
+    def _apply(self, action: actions.ApplyAssignment) -> events.Event:
         now = _now()
         self._network.assign(action.assignment, now)
         return events.LeaderContactChanged(self._network.contact(now))
@@ -337,7 +337,7 @@ def _now() -> Now:
 
 _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.KillLeftovers: lambda it, _: children.send(children.leftovers(it._settings.state_dir), signal.SIGKILL),
-    actions.FollowAssignment: Executor._follow,
+    actions.ApplyAssignment: Executor._apply,
     actions.Begin: Executor._begin,
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
     actions.RunSetup: lambda it, _: it._setup.start(),

@@ -25,7 +25,7 @@ The environment that `run` reads is described in docs/protocol.md.
 _terminated = False
 
 
-def _note_termination(_number: int, _frame: object) -> None:
+def _record_termination(_number: int, _frame: object) -> None:
     global _terminated
     _terminated = True
 
@@ -33,33 +33,33 @@ def _note_termination(_number: int, _frame: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     # Before anything else: PID 1 has no default action for SIGTERM, so one that comes early would be lost.
-    signal.signal(signal.SIGTERM, _note_termination)
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["run"]:
-        return _run(words[1:])
-    if words[:1] == ["install"] and len(words) == 2:
-        return _install(words[1])
-    if words == ["state"]:
+    signal.signal(signal.SIGTERM, _record_termination)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["run"]:
+        return _run(given[1:])
+    if given[:1] == ["install"] and len(given) == 2:
+        return _install(given[1])
+    if given == ["state"]:
         return _state()
-    if words == ["--version"]:
+    if given == ["--version"]:
         from trainmaster.agent import __version__
 
         print(f"trainmaster agent {__version__}, Python {sys.version.split()[0]}")
         return 0
-    if words in (["--help"], ["-h"]):
+    if given in (["--help"], ["-h"]):
         print(_HELP, end="")
         return 0
     print(_HELP, end="", file=sys.stderr)
     return 64
 
 
-def _run(words: list[str]) -> int:
+def _run(given: list[str]) -> int:
     from trainmaster.agent.errors import LaunchError, UsageError
     from trainmaster.agent.settings import read_settings
     from trainmaster.wire.names import AGENTS_SECRET_VARIABLE
     from trainmaster.wire.reasons import EXIT_USAGE
 
-    command = words[1:] if words[:1] == ["--"] else words
+    command = given[1:] if given[:1] == ["--"] else given
     try:
         if not command:
             raise UsageError("no command to run: use `agent run -- <command>`, or set spec.command")

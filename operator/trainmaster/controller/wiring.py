@@ -1,4 +1,4 @@
-"""What an operator that leads is made of, constructed in the order of who needs whom.
+"""An operator that leads is made of these parts, each constructed after those that it needs.
 
 Where two parts would need each other, both get what lies between: the queue (the store fills it, the reconciler empties
 it), `WatchedTypes` (`GangWatcher` adds to it, `Resync` reads it), `AgentsSecrets` (streams doubt what writes make).

@@ -93,7 +93,7 @@ def test_an_agent_of_another_job_joins_no_leader(job: Job) -> None:
         answer = b""
         while more := connection.recv(4_096):
             answer += more
-    assert b"101" in answer and b"assignment" not in answer, "let go without a word"
+    assert b"101" in answer and b"assignment" not in answer, "closed without an answer"
     assert [worker["worker"] for worker in agent.state()["workers"]] == [0]
 
 

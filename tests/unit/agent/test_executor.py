@@ -39,7 +39,7 @@ def test_a_deadline_that_passes_while_actions_are_performed_is_met(
     report = Report(1, WORKER, UID, "Failed", exit_code=1, reason="Error")
     asked = assignment(1)
     agent._state = agent._state._replace(
-        assignment=asked, followed=asked, started=1, contact=contact, report=report, published=report, ended_at=ENDED_AT
+        assignment=asked, applied=asked, started=1, contact=contact, report=report, published=report, ended_at=ENDED_AT
     )
     saved = []
 

@@ -24,8 +24,8 @@ class KillLeftovers(Action):
     """Kill the processes of an agent before this one."""
 
 
-class FollowAssignment(Action):
-    """Let the leader's table and the way to the leader follow a newer assignment."""
+class ApplyAssignment(Action):
+    """Apply a newer assignment to the leader's table and to the way to the leader."""
 
     assignment: Assignment
 

@@ -107,7 +107,7 @@ def conclusion(text: str) -> str:
     return re.sub(_NATIVE_FRAMES, "", text).rstrip()[-MAX_ERROR_CHARACTERS:]
 
 
-def more_telling(one: Report, other: Report) -> bool:
+def is_superseded(one: Report, other: Report) -> bool:
     """Returns whether `other` says more about the cause than `one`, of two ranks of the same worker."""
     return _weight(other) > _weight(one)
 

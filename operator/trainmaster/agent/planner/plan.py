@@ -61,9 +61,9 @@ def _kill_leftovers(state: State, _now: Now) -> Actions:
 
 
 def _follow_assignment(state: State, _now: Now) -> Actions:
-    if state.assignment is None or state.assignment is state.followed:
+    if state.assignment is None or state.assignment is state.applied:
         return ()
-    return (actions.FollowAssignment(state.assignment),)
+    return (actions.ApplyAssignment(state.assignment),)
 
 
 def _introduce(state: State, _now: Now) -> Actions:
@@ -215,7 +215,7 @@ def _examined(state: State, _action: actions.Action, _now: Now) -> State:
 
 _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.KillLeftovers: lambda state, _, __: state._replace(leftovers=False),
-    actions.FollowAssignment: lambda state, action, _: state._replace(followed=action.assignment),
+    actions.ApplyAssignment: lambda state, action, _: state._replace(applied=action.assignment),
     actions.Introduce: lambda state, _, __: state._replace(introducing=False),
     actions.Begin: _begun,
     actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),

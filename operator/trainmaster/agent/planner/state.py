@@ -130,7 +130,7 @@ class State(NamedTuple):
     settings: Settings
     assignment: Optional[Assignment] = None
     """The newest one."""
-    followed: Optional[Assignment] = None
+    applied: Optional[Assignment] = None
     """The one that the leader's table and the way to the leader know."""
     contact: LeaderContact = LeaderContact()
     started: int = 0

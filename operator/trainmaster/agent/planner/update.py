@@ -14,7 +14,7 @@ from trainmaster.agent.planner.actions import (
     Publish,
     SendToLeader,
 )
-from trainmaster.agent.planner.classification import failed, finished, more_telling, stopped
+from trainmaster.agent.planner.classification import failed, finished, is_superseded, stopped
 from trainmaster.agent.planner.leaving import contact_changed
 from trainmaster.agent.planner.state import Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
@@ -38,7 +38,7 @@ def initial(settings: Settings, environ: Mapping[str, str], saved: SavedReport |
     state = state._replace(started=report.attempt, leftovers=True)
     if report.ended:
         return state._replace(report=report, saved=saved._replace(report=report), ended_at=now.steady)
-    error = "the agent of this attempt ended without a word; its container was killed or its node restarted"
+    error = "the agent of this attempt ended without a report; its container was killed or its node restarted"
     return _end(state, failed(_report(state, now), "AgentLost", error), now)
 
 
@@ -256,7 +256,7 @@ def _report(state: State, now: Now) -> Report:
 def _end(state: State, report: Report, now: Now) -> State:
     """This worker's attempt has ended; a cause that is known stays unless the new one says more."""
     known = state.ended
-    if known is not None and (not more_telling(known, report) or known._replace(at=report.at) == report):
+    if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
         return state
     return state._replace(report=report, ended_at=now.steady, acknowledged=0, unflushed=state.run is not None)
 

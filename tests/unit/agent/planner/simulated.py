@@ -138,7 +138,7 @@ class Agent:
             self.saved = SavedReport(action.report, False)
         elif isinstance(action, actions.SaveReport) and not self.saving_fails:
             self.saved = SavedReport(action.report, action.exited)
-        elif isinstance(action, actions.FollowAssignment):
+        elif isinstance(action, actions.ApplyAssignment):
             return events.LeaderContactChanged(self.contact)
         elif isinstance(action, actions.Launch):
             if self.launching_fails:

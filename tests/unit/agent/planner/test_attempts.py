@@ -32,7 +32,7 @@ def states(agent: Agent) -> list[tuple[int, str]]:
 
 def test_an_attempt_is_saved_before_it_is_published_and_published_before_it_runs() -> None:
     assert Agent().run().names == [
-        "FollowAssignment",
+        "ApplyAssignment",
         "Begin",
         "Hurry",
         "PublishReport",

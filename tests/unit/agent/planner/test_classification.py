@@ -98,11 +98,11 @@ def test_a_failure_is_judged_by_its_end(ending: Ending, error: str, oom_kills: i
     assert report.error
 
 
-def test_of_two_ranks_the_more_telling_end_is_kept() -> None:
+def test_of_two_ranks_the_end_that_says_more_is_kept() -> None:
     broken = classification.classify(STARTING, Ending(1), 0, "Broken pipe", 0)
     error = classification.classify(STARTING, Ending(1), 1, "ValueError", 0)
     killed = classification.classify(STARTING, Ending(137, 9), 2, "", 0)
-    assert classification.more_telling(broken, error)
-    assert classification.more_telling(error, killed)
-    assert not classification.more_telling(killed, error)
-    assert not classification.more_telling(broken, broken), "the first one stays"
+    assert classification.is_superseded(broken, error)
+    assert classification.is_superseded(error, killed)
+    assert not classification.is_superseded(killed, error)
+    assert not classification.is_superseded(broken, broken), "the first one stays"

@@ -47,9 +47,9 @@ def test_its_end_is_explained_by_the_kubelets_message(phase: str) -> None:
 
 
 def test_so_it_is_when_its_next_life_speaks_first() -> None:
-    lost = said(1, "Failed", reason="AgentLost", exit_code=69, error="the agent ended without a word", ago=0.1)
+    lost = said(1, "Failed", reason="AgentLost", exit_code=69, error="the agent ended without a report", ago=0.1)
     failure = decided(job(running()), around(lost, given=killed(1))).status.failures[0]
-    assert failure.message.endswith(f"the agent ended without a word | {MESSAGE}")
+    assert failure.message.endswith(f"the agent ended without a report | {MESSAGE}")
 
 
 def test_an_agent_that_was_well_and_only_out_of_the_kubelets_reach_gets_a_remedy() -> None:
@@ -91,6 +91,6 @@ def test_one_that_had_begun_the_attempt_has_ended_it() -> None:
     status = decided(job(opened), around(*reports, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)
     # Its report may have been lost too: its next life has the saved one.
-    lost = said(0, "Failed", 2, reason="AgentLost", exit_code=69, error="without a word")
+    lost = said(0, "Failed", 2, reason="AgentLost", exit_code=69, error="without a report")
     status = decided(job(opened), around(reports[1], lost, given=killed(0), attempt=2)).status
     assert (status.attempt, status.restarts) == (3, 2)
