@@ -1,4 +1,4 @@
-"""The agent with the real torchrun and a DDP script on gloo: it finishes, and it survives a killed rank in place."""
+"""The agent runs a DDP script on gloo by the real torchrun: it finishes, and survives a killed rank in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with several ranks takes the steps that one process takes, to 1e-12 in double precision."""
+"""Training with several ranks takes the steps that one process takes, to 1e-12 (`trainer`, `parallel/strategies`)."""
 
 from __future__ import annotations
 

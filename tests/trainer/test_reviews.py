@@ -1,4 +1,4 @@
-"""The review texts are real, deduplicated, and split so that no test text has a twin among the training texts."""
+"""Review texts (`tasks/reviews`) are real, deduplicated, and no test text has a twin among the training texts."""
 
 from __future__ import annotations
 

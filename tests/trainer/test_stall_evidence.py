@@ -1,4 +1,4 @@
-"""Real agents find which rank hung: with torch's flight recorder, and below a user's launcher."""
+"""Real agents find which rank hung, by `distributed/diagnostics`, and below a user's launcher."""
 
 from __future__ import annotations
 
