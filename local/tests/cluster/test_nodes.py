@@ -162,7 +162,7 @@ def test_a_claim_outlives_its_pods(cluster: Cluster) -> None:
 
 
 def test_a_liveness_probe_restarts_its_container(cluster: Cluster) -> None:
-    probe = {"tcpSocket": {"port": 1}, "periodSeconds": 1, "failureThreshold": 1}
+    probe = {"httpGet": {"port": 1}, "periodSeconds": 1, "failureThreshold": 1}
     cluster.apply(pod("sick", "time.sleep(600)", container={"livenessProbe": probe}))
 
     def restarted() -> bool:
@@ -175,7 +175,10 @@ def test_a_liveness_probe_restarts_its_container(cluster: Cluster) -> None:
 
     def told() -> bool:
         messages = [event["message"] for event in cluster.items("events")]
-        failed = any(message.startswith(f"Liveness probe failed: dial tcp {address}:1:") for message in messages)
+        failed = any(
+            message.startswith(f'Liveness probe failed: Get "http://{address}:1/": dial tcp {address}:1:')
+            for message in messages
+        )
         return failed and "Container c failed liveness probe, will be restarted" in messages
 
     cluster.eventually(told, what="the probe's failure in the events")

@@ -154,8 +154,7 @@ class DeploymentController(Controller):
         wanted = int(found["spec"].get("replicas", 1))
         surge, _ = _limits(found["spec"])
         current = sum(int(entry["spec"].get("replicas", 0)) for entry in owned)
-        recreate = (found["spec"].get("strategy") or {}).get("type") == "Recreate"
-        room = 0 if recreate and current else max(0, min(wanted, wanted + surge - current))
+        room = max(0, min(wanted, wanted + surge - current))
         made: dict[str, Any] = {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
@@ -195,12 +194,6 @@ class DeploymentController(Controller):
         wanted = int(found["spec"].get("replicas", 1))
         total = sum(int(entry["spec"].get("replicas", 0)) for entry in [new, *old])
         current = int(new["spec"].get("replicas", 0))
-        if (found["spec"].get("strategy") or {}).get("type") == "Recreate":
-            for entry in old:
-                await self._scale(found, entry, 0)
-            if all(not int((entry.get("status") or {}).get("replicas") or 0) for entry in old):
-                await self._scale(found, new, wanted)
-            return
         surge, unavailable = _limits(found["spec"])
         if current > wanted:
             await self._scale(found, new, wanted)

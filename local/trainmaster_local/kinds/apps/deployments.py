@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, FieldError
 from trainmaster_local.apiserver.resources import Column, ResourceType, ScalePaths
 from trainmaster_local.apiserver.schema.official import definition, description
 from trainmaster_local.kinds.apps.templates import (
@@ -55,9 +55,7 @@ def _deployment_errors(obj: Json) -> list[FieldError]:
     errors = workload_errors(obj, "deployment")
     strategy = spec["strategy"]
     if strategy["type"] == "Recreate":
-        if "rollingUpdate" in strategy:
-            detail = "may not be specified when strategy `type` is 'Recreate'"
-            errors.append(FieldError.forbidden("spec.strategy.rollingUpdate", detail))
+        errors.append(FieldError.forbidden("spec.strategy.type", NOT_HERE))
     elif strategy["type"] == "RollingUpdate":
         rolling = strategy["rollingUpdate"]
         if not any(_number_or_percent(rolling[name], 100) for name in ("maxUnavailable", "maxSurge")):

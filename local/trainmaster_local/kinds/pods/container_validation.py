@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from trainmaster_local.apiserver.apimachinery.errors import FieldError
+from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, FieldError
 from trainmaster_local.apiserver.apimachinery.names import dns_label_problems, qualified_name_problems
 from trainmaster_local.kinds.meta_validation import (
     NOT_NEGATIVE,
@@ -20,7 +20,9 @@ from trainmaster_local.quantities import Quantity, parse
 
 Json = dict[str, Any]
 
-_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
+# Those that the kubelet has.
+_PROBES, _HOOKS = ("exec", "httpGet"), ("exec", "sleep")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("FallbackToLogsOnError", "File")
@@ -69,9 +71,9 @@ def container_list_errors(
                 detail = "may not be set for init containers without restartPolicy=Always"
                 errors.append(FieldError.forbidden(f"{here}.lifecycle", detail))
             continue
-        for handler, action in sorted((container.get("lifecycle") or {}).items()):
+        for hook, action in sorted((container.get("lifecycle") or {}).items()):
             if isinstance(action, dict):
-                errors += _handler_errors(action, f"{here}.lifecycle.{handler}")
+                errors += _handler_errors(action, f"{here}.lifecycle.{hook}", _HOOKS)
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if probe in container:
                 errors += _probe_errors(container[probe], f"{here}.{probe}", once=probe != "readinessProbe")
@@ -315,7 +317,7 @@ def _quantity_errors(name: str, quantity: Quantity, field: str) -> list[FieldErr
 
 
 def _probe_errors(probe: Json, field: str, *, once: bool) -> list[FieldError]:
-    errors = _handler_errors(probe, field)
+    errors = _handler_errors(probe, field, _PROBES)
     for name in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"):
         errors += not_negative(probe, name, field)
     grace = probe.get("terminationGracePeriodSeconds")
@@ -327,25 +329,25 @@ def _probe_errors(probe: Json, field: str, *, once: bool) -> list[FieldError]:
     return errors
 
 
-def _handler_errors(handler: Json, field: str) -> list[FieldError]:
-    given = [name for name in (*_HANDLERS, "sleep") if name in handler]
+def _handler_errors(handler: Json, field: str, known: Iterable[str]) -> list[FieldError]:
+    given = [name for name in _HANDLERS if name in handler]
     errors = [FieldError.forbidden(f"{field}.{name}", "may not specify more than 1 handler type") for name in given[1:]]
     if not given:
         return [FieldError.required(field, "must specify a handler type")]
     name = given[0]
     action, here = handler[name], f"{field}.{name}"
-    if name == "exec" and not action.get("command"):
+    if name not in known:
+        errors.append(FieldError.forbidden(here, NOT_HERE))
+    elif name == "exec" and not action.get("command"):
         errors.append(FieldError.required(f"{here}.command"))
-    elif name in ("httpGet", "tcpSocket"):
-        if name == "httpGet" and not action.get("path"):
+    elif name == "httpGet":
+        if not action.get("path"):
             errors.append(FieldError.required(f"{here}.path"))
         port = action.get("port", 0)
         problems = port_problems(port) if isinstance(port, int) else port_name_problems(port)
         errors += invalid_all(f"{here}.port", port, problems)
-        if name == "httpGet" and action.get("scheme") not in ("HTTP", "HTTPS"):
+        if action.get("scheme") not in ("HTTP", "HTTPS"):
             errors.append(FieldError.not_supported(f"{here}.scheme", action.get("scheme", ""), ("HTTP", "HTTPS")))
-    elif name == "grpc":
-        errors += invalid_all(f"{here}.port", action.get("port", 0), port_problems(action.get("port", 0)))
     return errors
 
 

@@ -121,9 +121,6 @@ def _default_container(container: Json, host_network: bool, kind: str, version: 
     for name in _PROBES:
         if probe := container.get(name):
             _default_probe(probe)
-    for handler in (container.get("lifecycle") or {}).values():
-        if isinstance(handler, dict) and handler.get("httpGet") is not None:
-            _default_http_get(handler["httpGet"])
 
 
 def _default_divisor(selector: Json, kind: str, version: str) -> None:
@@ -139,19 +136,13 @@ def _pull_policy(image: str) -> str:
     return "Always" if tag in ("", "latest") else "IfNotPresent"
 
 
-def _default_http_get(action: Json) -> None:
-    action["path"] = action.get("path") or "/"
-    action.setdefault("scheme", "HTTP")
-
-
 def _default_probe(probe: Json) -> None:
     for name, value in (("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)):
         probe[name] = probe.get(name) or value
     _drop_zero(probe, {"initialDelaySeconds": 0})
-    if probe.get("httpGet") is not None:
-        _default_http_get(probe["httpGet"])
-    if probe.get("grpc") is not None:
-        probe["grpc"].setdefault("service", "")
+    if (action := probe.get("httpGet")) is not None:
+        action["path"] = action.get("path") or "/"
+        action.setdefault("scheme", "HTTP")
 
 
 def _default_volume(volume: Json, kind: str, version: str) -> None:

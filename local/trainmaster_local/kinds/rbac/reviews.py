@@ -62,23 +62,6 @@ async def _answer_self(call: SubresourceCall) -> Object:
     return _decided(call, call.user)
 
 
-async def _answer_subject(call: SubresourceCall) -> Object:
-    assert call.body is not None
-    spec = call.body["spec"]
-    return _decided(call, User(spec.get("user", ""), tuple(spec.get("groups") or ()), spec.get("uid", "")))
-
-
-async def _answer_rules(call: SubresourceCall) -> Object:
-    assert call.body is not None
-    rules = Authorizer(call.api).rules(call.user, (call.body.get("spec") or {}).get("namespace", ""))
-    status = {
-        "resourceRules": [rule for rule in rules if not rule.get("nonResourceURLs")],
-        "nonResourceRules": [rule for rule in rules if rule.get("nonResourceURLs")],
-        "incomplete": False,
-    }
-    return {**call.body, "status": status}
-
-
 def _user_info(user: User) -> Json:
     info: Json = {"username": user.name}
     if user.uid:
@@ -119,15 +102,13 @@ def _review(
 
 REVIEW_TYPES = (
     _review("authorization.k8s.io", _AUTHORIZATION, "SelfSubjectAccessReview", _answer_self),
-    _review("authorization.k8s.io", _AUTHORIZATION, "SubjectAccessReview", _answer_subject),
-    _review("authorization.k8s.io", _AUTHORIZATION, "SelfSubjectRulesReview", _answer_rules, validated=False),
     _review("authentication.k8s.io", _AUTHENTICATION, "SelfSubjectReview", _answer_whoami, validated=False),
 )
 
 
 def serve_tokens(registry: Registry, tokens: Tokens) -> None:
     """Serves what needs the cluster's secret: `serviceaccounts/token`, by which the kubelet gets the tokens of pods and
-    `kubectl create token` works, and TokenReview."""
+    `kubectl create token` works."""
 
     async def request(call: SubresourceCall) -> Object:
         account = call.api.peek("serviceaccounts", call.name, call.namespace)
@@ -152,19 +133,8 @@ def serve_tokens(registry: Registry, tokens: Tokens) -> None:
         version = "authentication.k8s.io/v1"
         return {"kind": "TokenRequest", "apiVersion": version, "metadata": metadata, "spec": spec, "status": status}
 
-    async def review(call: SubresourceCall) -> Object:
-        assert call.body is not None
-        spec = call.body.get("spec") or {}
-        audiences = tuple(spec.get("audiences") or ())
-        user = tokens.authenticate(spec.get("token", ""), call.api, audiences)
-        if user is None:
-            return {**call.body, "status": {"error": "invalid bearer token", "user": {}}}
-        status = {"authenticated": True, "user": _user_info(user), "audiences": list(audiences) or [ISSUER]}
-        return {**call.body, "status": status}
-
     token = Subresource("token", "TokenRequest", "authentication.k8s.io", "v1", handle=request)
     registry.attach("serviceaccounts", token)
-    registry.add(_review("authentication.k8s.io", _AUTHENTICATION, "TokenReview", review, validated=False))
 
 
 def _bound_pod(call: SubresourceCall, reference: Json | None) -> Json | None:

@@ -281,8 +281,6 @@ class ContainerRun:
         if "sleep" in hook:
             await asyncio.sleep(min(float(hook["sleep"]["seconds"]), seconds))
             return True
-        if "exec" not in hook:
-            return True
         code, output = await self.execute(hook["exec"]["command"], seconds)
         if code == 0:
             return True

@@ -50,11 +50,7 @@ async def check(probe: Object, target: Target) -> ProbeResult:
             words = " ".join(command)
             return ProbeResult(False, f'command timed out: "{words}" timed out after {go_duration(timeout)}')
         return ProbeResult(code == 0, output)
-    if "httpGet" in probe:
-        return await _http(probe["httpGet"], target, timeout)
-    if "tcpSocket" in probe:
-        return await _tcp(probe["tcpSocket"], target, timeout)
-    return ProbeResult(False, "unsupported probe: give exec, httpGet or tcpSocket")
+    return await _http(probe["httpGet"], target, timeout)
 
 
 async def _http(action: Object, target: Target, timeout: float) -> ProbeResult:
@@ -81,21 +77,6 @@ async def _http(action: Object, target: Target, timeout: float) -> ProbeResult:
         return ProbeResult(False, f'Get "{url}": dial tcp {address}: connect: {reason.lower()}')
     except aiohttp.ClientError as error:
         return ProbeResult(False, f'Get "{url}": {error}')
-
-
-async def _tcp(action: Object, target: Target, timeout: float) -> ProbeResult:
-    host, port = action.get("host") or target.address, target.port(action["port"])
-    try:
-        async with asyncio.timeout(timeout):
-            _, writer = await asyncio.open_connection(host, port)
-    except TimeoutError:
-        return ProbeResult(False, f"dial tcp {host}:{port}: i/o timeout")
-    except OSError as error:
-        return ProbeResult(
-            False, f"dial tcp {host}:{port}: connect: {(error.strerror or 'connection refused').lower()}"
-        )
-    writer.close()
-    return ProbeResult(True)
 
 
 @dataclass(frozen=True)

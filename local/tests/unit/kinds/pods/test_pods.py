@@ -111,6 +111,14 @@ async def test_priority_comes_from_the_class() -> None:
             "spec.containers[0].livenessProbe: Required value: must specify a handler type",
         ),
         (
+            {"containers": [container(livenessProbe={"tcpSocket": {"port": 1}})]},
+            "spec.containers[0].livenessProbe.tcpSocket: Forbidden: the local cluster doesn't have it",
+        ),
+        (
+            {"containers": [container(lifecycle={"preStop": {"httpGet": {"port": 1}}})]},
+            "spec.containers[0].lifecycle.preStop.httpGet: Forbidden: the local cluster doesn't have it",
+        ),
+        (
             {"containers": [container(resources={"requests": {"cpu": "2"}, "limits": {"cpu": "1"}})]},
             'requests: Invalid value: "2": must be less than or equal to cpu limit of 1',
         ),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from local.tests.unit.kinds.api import NOW, pod, started
-from trainmaster_local.apiserver.api import Api, ApiError
+from trainmaster_local.apiserver.api import Api, ApiError, Options
 from trainmaster_local.apiserver.http.auth import Attributes
 from trainmaster_local.apiserver.resources import User
 from trainmaster_local.auth import MASTERS, Authorizer, Tokens, service_account_user
@@ -71,8 +71,9 @@ async def test_review_says_which_binding_allowed() -> None:
     api = await started()
     rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
     await bind(api, [rule], {"kind": "User", "name": "bob"})
-    spec = {"user": "bob", "resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}
-    answer = await api.create("subjectaccessreviews.authorization.k8s.io", {"spec": spec})
+    spec = {"resourceAttributes": {"verb": "get", "resource": "pods", "namespace": "default"}}
+    options = Options(user=User("bob"))
+    answer = await api.create("selfsubjectaccessreviews.authorization.k8s.io", {"spec": spec}, options=options)
     assert answer["status"] == {
         "allowed": True,
         "reason": 'RBAC: allowed by RoleBinding "b/default" of Role "r" to User "bob"',
@@ -93,7 +94,8 @@ async def test_token_lives_as_long_as_its_time_its_account_and_its_pod() -> None
     assert user.name == "system:serviceaccount:default:robot"
     assert user.groups[:2] == ("system:serviceaccounts", "system:serviceaccounts:default")
     assert user.extra["authentication.kubernetes.io/pod-name"] == ("p",)
-    assert tokens.authenticate(token, api, ["somebody-else"]) is None
+    foreign, _ = tokens.issue(api.peek("serviceaccounts", "robot", "default"), audiences=["somebody-else"])
+    assert tokens.authenticate(foreign, api) is None
     now[0] += 600
     assert tokens.authenticate(token, api) is None
     now[0] -= 1
