@@ -72,7 +72,7 @@ class Api:
         if isinstance(resource, ResourceType):
             return self.plans.of(resource)
         try:
-            return self.plans.of(self.registry.stored(resource))
+            return self.plans.of(self.registry.by_name(resource))
         except KeyError:
             raise no_such_resource() from None
 
@@ -86,15 +86,9 @@ class Api:
         return [revision.object for revision in self.storage.items(resource, namespace)]
 
     def revision(self, plan: Plan, name: str, namespace: str = "") -> Revision:
-        """Returns what is stored, in the plan's version. Raises 404."""
+        """Returns what is stored. Raises 404."""
         space = namespace if plan.type.namespaced else ""
-        return self._in_version(plan, require(plan, self.storage.get(plan.resource, space, name), name))
-
-    def _in_version(self, plan: Plan, revision: Revision) -> Revision:
-        """Returns the revision as the requested version shows it: versions differ in their name only."""
-        if revision.object["apiVersion"] == plan.type.api_version:
-            return revision
-        return Revision({**revision.object, "apiVersion": plan.type.api_version}, revision.version)
+        return require(plan, self.storage.get(plan.resource, space, name), name)
 
     async def get(self, resource: Resource, name: str, namespace: str = "", *, subresource: str = "") -> Object:
         plan = self.plan(resource)
@@ -120,13 +114,9 @@ class Api:
         """Returns a page of objects; all of them without a `limit`. Selectors are in their string forms."""
         plan = self.plan(resource)
         matches = listing.matcher(plan, labels, fields)
-        page = listing.list_page(
+        return listing.list_page(
             self.storage, plan, namespace, matches, limit=limit, token=token, version=version, match=match
         )
-        if not plan.type.custom:
-            return page
-        revisions = [self._in_version(plan, revision) for revision in page.revisions]
-        return ListResult(revisions, page.version, page.continue_token, page.remaining)
 
     async def watch(
         self,
@@ -190,7 +180,7 @@ class Api:
         obj = self._writer.decode(plan, copied(body), options)
         if plan.type.answer is not None:
             return await self._answer(plan, obj, namespace, options)
-        return self._in_version(plan, self._writer.create(plan, obj, namespace, options)).object
+        return self._writer.create(plan, obj, namespace, options).object
 
     async def _answer(self, plan: Plan, obj: Object, namespace: str, options: Options) -> Object:
         """Answers a type that isn't stored; its managedFields are those of a create."""
@@ -231,11 +221,11 @@ class Api:
         obj = self._writer.decode(plan, copied(body), options)
         _check_name(obj, name)
         if old is None and plan.type.create_on_update and not subresource:
-            return self._in_version(plan, self._writer.create(plan, obj, namespace, options)).object
+            return self._writer.create(plan, obj, namespace, options).object
         old = require(plan, old, name)
         unconditional = plan.type.unconditional_update and not plan.type.custom
         revision = self._writer.update(plan, old, obj, subresource, options, unconditional=unconditional)
-        return self._in_version(plan, revision).object
+        return revision.object
 
     async def modify(
         self,
@@ -280,7 +270,7 @@ class Api:
         if subresource in plan.type.subresources:
             return await self._call(plan, subresource, "patch", name, namespace, obj, options)
         _check_name(obj, name)
-        return self._in_version(plan, self._writer.update(plan, old, obj, subresource, options)).object
+        return self._writer.update(plan, old, obj, subresource, options).object
 
     async def apply(
         self,
@@ -311,7 +301,7 @@ class Api:
         if subresource:
             require(plan, old, name)
         revision = self._writer.apply(plan, old, obj, namespace, subresource, options, force)
-        return self._in_version(plan, revision).object
+        return revision.object
 
     def _write_scale(self, plan: Plan, old: Revision, scale: Object, options: Options) -> Object:
         new = copied(with_scale(plan.type, old.object, scale))

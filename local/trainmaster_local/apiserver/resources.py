@@ -213,7 +213,7 @@ class ResourceType:
     begin_deletion: Callable[[Object], None] | None = None
     """Changes the object when its deletion begins and it stays (a namespace's phase)."""
     answer: Callable[[SubresourceCall], Awaitable[Object]] | None = None
-    """A type that is answered, never stored (SelfSubjectAccessReview, TokenReview): what create returns."""
+    """A type that is answered, never stored (SelfSubjectAccessReview): what create returns."""
 
     @property
     def api_version(self) -> str:
@@ -230,46 +230,42 @@ class ResourceType:
 
 
 class Registry:
-    """Holds the types that are served, by group, version and plural. The first version added is the one stored."""
+    """Holds the types that are served, each in one version, by `pods`, `statefulsets.apps`, ..."""
 
     def __init__(self) -> None:
-        self._types: dict[tuple[str, str, str], ResourceType] = {}
-        self._stored: dict[str, ResourceType] = {}
+        self._types: dict[str, ResourceType] = {}
         self._listeners: list[Callable[[], None]] = []
         self._extra: dict[str, dict[str, Subresource]] = {}
 
-    def add(self, type_: ResourceType, *, stored: bool | None = None) -> None:
-        """Serves a type, or replaces it. `stored` says whether it is the storage version (default: if none is yet)."""
+    def add(self, type_: ResourceType) -> None:
+        """Serves a type, or replaces it."""
         extra = self._extra.get(type_.qualified)
         if extra:
             type_ = replace(type_, subresources={**type_.subresources, **extra})
-        self._types[type_.group, type_.version, type_.plural] = type_
-        current = self._stored.get(type_.qualified)
-        if stored or current is None or current.version == type_.version:
-            self._stored[type_.qualified] = type_
+        self._types[type_.qualified] = type_
         self._changed()
 
-    def remove(self, group: str, version: str, plural: str) -> None:
-        type_ = self._types.pop((group, version, plural), None)
-        if type_ and self._stored.get(type_.qualified) is type_:
-            del self._stored[type_.qualified]
+    def remove(self, resource: str) -> None:
+        """Serves a type no longer, where it was."""
+        self._types.pop(resource, None)
         self._changed()
 
     def attach(self, resource: str, subresource: Subresource) -> None:
         """Adds a subresource to a type that is or will be served: the kubelet attaches `log` to `pods`."""
         self._extra.setdefault(resource, {})[subresource.name] = subresource
-        for type_ in [t for t in self._types.values() if t.qualified == resource]:
-            self.add(type_)
+        if resource in self._types:
+            self.add(self._types[resource])
 
     def find(self, group: str, version: str, plural: str) -> ResourceType | None:
-        return self._types.get((group, version, plural))
+        type_ = self._types.get(qualified(group, plural))
+        return type_ if type_ is not None and type_.version == version else None
 
-    def stored(self, resource: str) -> ResourceType:
-        """Returns the storage version of `pods`, `statefulsets.apps`, ... KeyError when it isn't served."""
-        return self._stored[resource]
+    def by_name(self, resource: str) -> ResourceType:
+        """Returns the type of `pods`, `statefulsets.apps`, ... KeyError when it isn't served."""
+        return self._types[resource]
 
     def by_kind(self, group: str, kind: str) -> ResourceType | None:
-        return next((t for t in self._stored.values() if t.group == group and t.kind == kind), None)
+        return next((t for t in self._types.values() if t.group == group and t.kind == kind), None)
 
     def __iter__(self) -> Iterator[ResourceType]:
         return iter(list(self._types.values()))

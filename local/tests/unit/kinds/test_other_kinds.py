@@ -58,6 +58,11 @@ def test_every_type_has_its_official_schema(type_: ResourceType) -> None:
             "maxUnavailable: Invalid value: 0: may not be 0 when `maxSurge` is 0",
         ),
         ("deployments.apps", workload(labels={"app": "x"}), "`selector` does not match template `labels`"),
+        (
+            "deployments.apps",
+            workload(strategy={"type": "Recreate"}),
+            "spec.strategy.type: Forbidden: the local cluster",
+        ),
         ("services", service(ports=[]), "spec.ports: Required value"),
         ("services", service(ports=[{"port": 0}]), "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535"),
         ("services", service(ports=[{"port": 1}, {"port": 2}]), "spec.ports[0].name: Required value"),
@@ -209,7 +214,7 @@ async def test_rows_have_a_cell_for_every_column() -> None:
         for obj in api.peek_all(type_.qualified):
             assert len(type_.row(obj, NOW)) == len(type_.columns), type_.qualified
             assert json.dumps(type_.row(obj, NOW))
-    stateful = api.registry.stored("statefulsets.apps")
+    stateful = api.registry.by_name("statefulsets.apps")
     assert stateful.row is not None
     assert stateful.row(api.peek_all("statefulsets.apps")[0], NOW) == ["w", "0/2", "0s", "c", "i:1"]
 

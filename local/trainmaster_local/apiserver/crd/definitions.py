@@ -12,7 +12,7 @@ from typing import Any
 
 from trainmaster_local.apiserver.api import Api, Options
 from trainmaster_local.apiserver.apimachinery import objectmeta
-from trainmaster_local.apiserver.apimachinery.errors import ApiError, FieldError
+from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, ApiError, FieldError
 from trainmaster_local.apiserver.apimachinery.names import dns_1035_problems, dns_subdomain_problems
 from trainmaster_local.apiserver.cel.rules import RuleError, Rules
 from trainmaster_local.apiserver.crd.schema import SCHEMA
@@ -101,38 +101,22 @@ def _version_errors(spec: Mapping[str, Any]) -> list[FieldError]:
     versions = spec.get("versions") or []
     if not versions:
         return [FieldError.required("spec.versions", "must have exactly one version marked as storage version")]
-    errors = []
-    seen = set()
-    for index, version in enumerate(versions):
-        name = version.get("name", "")
-        problems = dns_1035_problems(name)
-        errors += [FieldError.invalid(f"spec.versions[{index}].name", name, problem) for problem in problems]
-        if name in seen:
-            errors.append(
-                FieldError.invalid("spec.versions", versions_text(versions), "must contain unique version names")
-            )
-        seen.add(name)
-    if sum(bool(version.get("storage")) for version in versions) != 1:
+    if len(versions) > 1:
+        return [FieldError.forbidden("spec.versions[1]", NOT_HERE)]
+    (version,) = versions
+    name = version.get("name", "")
+    errors = [FieldError.invalid("spec.versions[0].name", name, problem) for problem in dns_1035_problems(name)]
+    if not version.get("storage"):
         problem = "must have exactly one version marked as storage version"
-        errors.append(FieldError.invalid("spec.versions", versions_text(versions), problem))
-    schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
-    # The internal form of a definition whose versions agree has their schema at the top, and errors say so.
-    common = all(schema == schemas[0] for schema in schemas)
-    for index, version in enumerate(versions[:1] if common else versions):
-        place = "spec.validation.openAPIV3Schema" if common else f"spec.versions[{index}].schema.openAPIV3Schema"
-        if not schemas[index]:
-            errors.append(FieldError.required(f"spec.versions[{index}].schema.openAPIV3Schema", "schemas are required"))
-            continue
-        found = structural_errors(schemas[index], place)
-        errors += found
-        if not found:
-            errors += _rule_errors(schemas[index], place)
-        errors += _column_errors(version, f"spec.versions[{index}]")
-    return errors
-
-
-def versions_text(versions: list[Any]) -> list[str]:
-    return [version.get("name", "") for version in versions]
+        errors.append(FieldError.invalid("spec.versions", [name], problem))
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    if not schema:
+        required = FieldError.required("spec.versions[0].schema.openAPIV3Schema", "schemas are required")
+        return [*errors, required]
+    # The internal form of a definition has the schema of its one version at the top, and errors say so.
+    place = "spec.validation.openAPIV3Schema"
+    found = structural_errors(schema, place) or _rule_errors(schema, place)
+    return [*errors, *found, *_column_errors(version, "spec.versions[0]")]
 
 
 def _rule_errors(schema: Mapping[str, Any], place: str) -> list[FieldError]:
@@ -153,8 +137,8 @@ def _column_errors(version: Mapping[str, Any], place: str) -> list[FieldError]:
                 FieldError.invalid(f"{field}.type", column.get("type", ""), "must be one of " + ",".join(_COLUMN_TYPES))
             )
         errors += _path_errors(column.get("jsonPath", ""), f"{field}.jsonPath")
-    for index, selectable in enumerate(version.get("selectableFields") or ()):
-        errors += _path_errors(selectable.get("jsonPath", ""), f"{place}.selectableFields[{index}].jsonPath")
+    if version.get("selectableFields"):
+        errors.append(FieldError.forbidden(f"{place}.selectableFields", NOT_HERE))
     scale = (version.get("subresources") or {}).get("scale")
     if scale is not None:
         for name, start in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
@@ -186,7 +170,7 @@ def _validate_update(new: Object, old: Object) -> list[FieldError]:
         if new["spec"]["names"].get(part) != old["spec"]["names"].get(part):
             value = new["spec"]["names"].get(part)
             errors.append(FieldError.invalid(f"spec.names.{part}", value, "field is immutable"))
-    names = versions_text(new["spec"].get("versions") or [])
+    names = [version.get("name", "") for version in new["spec"].get("versions") or []]
     for stored in (new.get("status") or {}).get("storedVersions") or ():
         if stored not in names:
             problem = "must appear in spec.versions"
@@ -243,42 +227,36 @@ TYPE = ResourceType(
 )
 
 
-def types_of(definition: Object) -> list[tuple[ResourceType, bool]]:
-    """Returns the types that a definition serves, each with whether it is the stored one."""
+def type_of(definition: Object) -> ResourceType | None:
+    """Returns the type that a definition serves; None where its version isn't served."""
     spec = definition["spec"]
-    names = spec["names"]
-    found = []
-    for version in spec["versions"]:
-        if not version.get("served"):
-            continue
-        subresources = version.get("subresources") or {}
-        scale = subresources.get("scale")
-        columns, row = custom_columns(version.get("additionalPrinterColumns") or [])
-        selectable = tuple(field["jsonPath"].lstrip(".") for field in version.get("selectableFields") or ())
-        type_ = ResourceType(
-            spec["group"],
-            version["name"],
-            names["kind"],
-            names["plural"],
-            names["singular"],
-            namespaced=spec["scope"] == "Namespaced",
-            short_names=tuple(names.get("shortNames") or ()),
-            categories=tuple(names.get("categories") or ()),
-            list_kind=names["listKind"],
-            schema=version["schema"]["openAPIV3Schema"],
-            custom=True,
-            has_status="status" in subresources,
-            scale=None
-            if scale is None
-            else ScalePaths(scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath", "")),
-            columns=columns,
-            row=row,
-            selectable=selectable,
-            tracks_generation=True,
-            unconditional_update=False,
-        )
-        found.append((type_, bool(version.get("storage"))))
-    return found
+    names, (version,) = spec["names"], spec["versions"]
+    if not version.get("served"):
+        return None
+    subresources = version.get("subresources") or {}
+    scale = subresources.get("scale")
+    columns, row = custom_columns(version.get("additionalPrinterColumns") or [])
+    return ResourceType(
+        spec["group"],
+        version["name"],
+        names["kind"],
+        names["plural"],
+        names["singular"],
+        namespaced=spec["scope"] == "Namespaced",
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        list_kind=names["listKind"],
+        schema=version["schema"]["openAPIV3Schema"],
+        custom=True,
+        has_status="status" in subresources,
+        scale=None
+        if scale is None
+        else ScalePaths(scale["specReplicasPath"], scale["statusReplicasPath"], scale.get("labelSelectorPath", "")),
+        columns=columns,
+        row=row,
+        tracks_generation=True,
+        unconditional_update=False,
+    )
 
 
 class Definitions:
@@ -290,7 +268,7 @@ class Definitions:
         api.registry.add(TYPE)
         api.storage.subscribe(RESOURCE, self._on_change)
         for definition in api.peek_all(RESOURCE):
-            self._serve(definition, None)
+            self._serve(definition)
 
     def _on_change(self, change: Change) -> None:
         if change.new is None:
@@ -303,7 +281,7 @@ class Definitions:
                 self._start(self._clean_up(definition["metadata"]["name"]))
             return
         if before is None or before["spec"] != definition["spec"]:
-            self._serve(definition, before)
+            self._serve(definition)
             self._start(self._establish(definition["metadata"]["name"]))
 
     def _start(self, work: Any) -> None:
@@ -311,21 +289,17 @@ class Definitions:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _serve(self, definition: Object, before: Object | None) -> None:
-        spec = definition["spec"]
+    def _serve(self, definition: Object) -> None:
         resource = definition["metadata"]["name"]
         self._api.storage.open(resource)
-        served = {version["name"] for version in spec["versions"] if version.get("served")}
-        for version in before["spec"]["versions"] if before else ():
-            if version["name"] not in served:
-                self._api.registry.remove(spec["group"], version["name"], spec["names"]["plural"])
-        for type_, stored in types_of(definition):
-            self._api.registry.add(type_, stored=stored)
+        type_ = type_of(definition)
+        if type_ is None:
+            self._api.registry.remove(resource)
+        else:
+            self._api.registry.add(type_)
 
     def _withdraw(self, definition: Object) -> None:
-        spec = definition["spec"]
-        for version in spec["versions"]:
-            self._api.registry.remove(spec["group"], version["name"], spec["names"]["plural"])
+        self._api.registry.remove(definition["metadata"]["name"])
         self._api.storage.drop(definition["metadata"]["name"])
 
     async def _establish(self, name: str) -> None:

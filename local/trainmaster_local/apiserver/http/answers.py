@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from trainmaster_local.apiserver.apimachinery import deep
 from trainmaster_local.apiserver.apimachinery.errors import ApiError
-from trainmaster_local.apiserver.http.codec import Form, to_yaml
+from trainmaster_local.apiserver.http.codec import Form
 from trainmaster_local.apiserver.printing.tables import partial, table
 from trainmaster_local.apiserver.resources import Object, ResourceType
 from trainmaster_local.apiserver.storage.listing import ListResult
@@ -68,10 +67,7 @@ def list_body(type_: ResourceType, form: Form, page: ListResult, now: float, inc
         return deep.dumps({**kind, "metadata": metadata, "items": items})
     head = deep.dumps({"kind": type_.kind_of_list, "apiVersion": type_.api_version, "metadata": metadata})
     encoded = [item_json(type_, revision) for revision in page.revisions]
-    body = b"".join((head[:-1], b',"items":[', b",".join(encoded), b"]}"))
-    if form.yaml:
-        return to_yaml(orjson.loads(body))
-    return body
+    return b"".join((head[:-1], b',"items":[', b",".join(encoded), b"]}"))
 
 
 def item_json(type_: ResourceType, revision: Revision) -> bytes:
@@ -96,8 +92,6 @@ def event_json(type_: ResourceType, form: Form, event: WatchEvent, now: float, i
             body = deep.dumps(table(type_, [event.object], version, now, include, header=header))
     elif form.as_.startswith("PartialObjectMetadata"):
         body = deep.dumps(partial(event.object))
-    elif event.object["apiVersion"] != type_.api_version:
-        body = deep.dumps({**event.object, "apiVersion": type_.api_version})
     else:
         body = event.revision.json
     return b"".join((b'{"type":"', event.type.encode(), b'","object":', body, b"}\n"))

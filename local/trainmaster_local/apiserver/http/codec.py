@@ -1,4 +1,4 @@
-"""Bodies are decoded (JSON, YAML, protobuf, with Go's errors for bad JSON), and the form of the answer is
+"""Bodies are decoded (JSON, protobuf, with Go's errors for bad JSON), and the form of the answer is
 negotiated."""
 
 from __future__ import annotations
@@ -9,26 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-import yaml
 
 from trainmaster_local.apiserver.apimachinery import deep
 from trainmaster_local.apiserver.apimachinery.errors import bad_request, not_acceptable, unsupported_media_type
 from trainmaster_local.apiserver.http import protobuf
 
-_YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "application/x-yaml")
-_ACCEPTED_BODIES = ("application/json", "application/yaml")
-_ACCEPTED_ANSWERS = ("application/json", "application/yaml")
+_ACCEPTED = ("application/json",)
 _DISCOVERY = "APIGroupDiscoveryList"
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as sigs.k8s.io/yaml reads it: times stay strings."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 @dataclass(frozen=True)
@@ -39,52 +26,29 @@ class Body:
     duplicates: tuple[str, ...] = ()
 
 
-def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] = _ACCEPTED_BODIES) -> Body:
+def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] = _ACCEPTED) -> Body:
     """Decodes a body; `kind` is what it should be, for the error. Raises 400, or 415 for another content type."""
     media = content_type.partition(";")[0].strip().lower()
-    if media == protobuf.MEDIA_TYPE and accepted == _ACCEPTED_BODIES:
+    if media == protobuf.MEDIA_TYPE and accepted == _ACCEPTED:
         try:
             return Body(protobuf.decode(raw))
         except protobuf.ProtobufError as error:
             problem = f"the object provided is unrecognized (must be of type {kind}): {error}"
             raise bad_request(problem) from error
-    if media and media not in accepted and not (media in _YAML_TYPES and "application/yaml" in accepted):
+    if media and media not in accepted:
         raise unsupported_media_type(accepted)
-    if media in _YAML_TYPES and not raw.lstrip().startswith(b"{"):
-        return Body(_yaml(raw))
     try:
         value, shallow = deep.loads(raw)
     except deep.TooDeep as error:
         problem = f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
         raise bad_request(f"{problem}json parse error: {error}") from error
     except orjson.JSONDecodeError as error:
-        if media in _YAML_TYPES:
-            return Body(_yaml(raw))
         text = raw.decode("utf-8", "replace")
         raise bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
             f"json parse error: {go_json_error(text)} ({text[:1024]})"
         ) from error
     return Body(value, _duplicates(shallow, value))
-
-
-def _yaml(raw: bytes) -> Any:
-    try:
-        return _with_string_keys(yaml.load(raw, _Loader))
-    except yaml.YAMLError as error:
-        raise bad_request(f"error converting YAML to JSON: yaml: {error}") from error
-
-
-def _with_string_keys(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_key_text(key): _with_string_keys(child) for key, child in value.items()}
-    if isinstance(value, list):
-        return [_with_string_keys(item) for item in value]
-    return value
-
-
-def _key_text(key: Any) -> str:
-    return str(key).lower() if isinstance(key, bool) else str(key)
 
 
 def _duplicates(raw: bytes, value: Any) -> tuple[str, ...]:
@@ -173,7 +137,6 @@ class Form:
     APIGroupDiscoveryList."""
 
     as_: str = ""
-    yaml: bool = False
 
 
 def negotiate(
@@ -185,8 +148,6 @@ def negotiate(
     for clause in accept.split(","):
         media, *parameters = (part.strip() for part in clause.split(";"))
         values = dict(part.split("=", 1) for part in parameters if "=" in part)
-        if media == "application/yaml":
-            return Form(yaml=True)
         if media not in ("application/json", "*/*", "application/*"):
             continue
         as_ = values.get("as", "")
@@ -195,9 +156,4 @@ def negotiate(
         current = "v2" if as_ == _DISCOVERY else "v1"
         if as_ in allowed and values.get("v", current) == current:
             return Form(as_)
-    raise not_acceptable(_ACCEPTED_ANSWERS)
-
-
-def to_yaml(value: Any) -> bytes:
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-    return text.encode()
+    raise not_acceptable(_ACCEPTED)

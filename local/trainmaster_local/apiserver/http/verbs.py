@@ -120,11 +120,11 @@ class Verbs:
             match=call.query.get("resourceVersionMatch", ""),
         )
         body = list_body(call.type, call.form, page, self._api.clock(), call.include)
-        return json_response(body, content_type="application/yaml" if call.form.yaml else "application/json")
+        return json_response(body)
 
     async def _get(self, call: Call) -> web.Response:
         type_, route, form = call.type, call.route, call.form
-        if not route.subresource and not form.as_ and not form.yaml:
+        if not route.subresource and not form.as_:
             return json_response(self._api.revision(self._api.plan(type_), route.name, route.namespace).json)
         return self._object(
             call, await self._api.get(type_, route.name, route.namespace, subresource=route.subresource)
@@ -133,8 +133,6 @@ class Verbs:
     def _object(self, call: Call, obj: Any, status: int = 200) -> web.Response:
         same = obj.get("kind") == call.type.kind
         body = object_body(call.type, call.form, obj, self._api.clock(), call.include) if same else obj
-        if call.form.yaml:
-            return json_response(codec.to_yaml(body), status, content_type="application/yaml")
         return json_response(body, status)
 
     async def _write(self, call: Call) -> web.Response:
@@ -174,7 +172,7 @@ class Verbs:
         accepted = [patch for patch in _PATCHES if not (type_.custom and patch == patches.STRATEGIC)]
         if kind not in accepted:
             raise errors.unsupported_media_type(accepted)
-        decoded = codec.decode(raw, content, type_.kind, (*_PATCHES, "application/yaml"))
+        decoded = codec.decode(raw, content, type_.kind, _PATCHES)
         options = dataclasses.replace(options, duplicates=decoded.duplicates)
         if kind == patches.APPLY:
             if not isinstance(decoded.value, dict):

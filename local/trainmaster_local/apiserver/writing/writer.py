@@ -190,14 +190,10 @@ class Writer:
         return namespace if plan.type.namespaced else ""
 
     def _put(self, plan: Plan, namespace: str, name: str, obj: Object, options: Options) -> Revision:
-        ordered = {"kind": obj["kind"], "apiVersion": self.stored_version(plan), "metadata": obj["metadata"], **obj}
-        ordered["apiVersion"] = self.stored_version(plan)
+        ordered = {"kind": obj["kind"], "apiVersion": obj["apiVersion"], "metadata": obj["metadata"], **obj}
         if options.dry_run:
             return Revision(ordered, self._storage.version)
         return self._storage.put(plan.resource, self._space(plan, namespace), name, ordered)
-
-    def stored_version(self, plan: Plan) -> str:
-        return self._api.registry.stored(plan.resource).api_version
 
     def update(
         self,

@@ -50,31 +50,16 @@ async def test_what_the_local_cluster_cannot_do_is_refused_clearly() -> None:
     body["spec"]["conversion"] = {"strategy": "Webhook"}
     message = await refused(body)
     assert 'spec.conversion.strategy: Unsupported value: "Webhook": supported values: "None"' in message
+    body = definition(selectableFields=[{"jsonPath": ".spec.mode"}])
+    assert "spec.versions[0].selectableFields: Forbidden: the local cluster doesn't have it" in await refused(body)
 
 
-async def test_exactly_one_version_is_stored() -> None:
+async def test_a_definition_has_one_version_and_it_is_stored() -> None:
     body = definition()
-    body["spec"]["versions"].append({**body["spec"]["versions"][0], "name": "v2"})
+    body["spec"]["versions"][0]["storage"] = False
     assert "must have exactly one version marked as storage version" in await refused(body)
-
-
-async def test_every_served_version_shows_every_object() -> None:
-    api = await new_api()
-    await api.create(WIDGETS, widget("a", size=1), "default")
-
-    def add_version(body: dict[str, Any]) -> None:
-        body["spec"]["versions"].append({**body["spec"]["versions"][0], "name": "v2", "storage": False})
-
-    await api.modify(definitions.RESOURCE, WIDGETS, "", add_version)
-    second = api.registry.find("example.dev", "v2", "widgets")
-    assert second is not None
-    assert (await api.get(second, "a", "default"))["apiVersion"] == "example.dev/v2"
-    assert (await api.list(second)).items[0]["apiVersion"] == "example.dev/v2"
-    body = {**widget("b", size=1), "apiVersion": "example.dev/v2"}
-    await api.create(second, body, "default")
-    stored = api.peek(WIDGETS, "b", "default")
-    assert stored is not None
-    assert stored["apiVersion"] == "example.dev/v1"
+    body["spec"]["versions"].append({**body["spec"]["versions"][0], "name": "v2"})
+    assert "spec.versions[1]: Forbidden: the local cluster doesn't have it" in await refused(body)
 
 
 async def test_deleting_a_definition_deletes_its_objects_and_waits_for_finalizers() -> None:
@@ -102,18 +87,16 @@ async def test_watches_end_with_their_type() -> None:
     assert seen[-1] == "DELETED"
 
 
-async def test_columns_and_selectable_fields_come_from_the_definition() -> None:
+async def test_columns_come_from_the_definition() -> None:
     columns = [
         {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
         {"name": "Ready", "type": "string", "jsonPath": '.spec.parts[?(@.name=="ready")].count'},
         {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp", "priority": 1},
     ]
-    selectable = [{"jsonPath": ".spec.mode"}]
-    api = await new_api(additionalPrinterColumns=columns, selectableFields=selectable)
+    api = await new_api(additionalPrinterColumns=columns)
     await api.create(WIDGETS, widget("a", size=3, mode="slow", parts=[{"name": "ready", "count": 2}]), "default")
-    await api.create(WIDGETS, widget("b", size=1), "default")
-    type_ = api.registry.stored(WIDGETS)
-    page = await api.list(WIDGETS, fields="spec.mode=slow")
+    type_ = api.registry.by_name(WIDGETS)
+    page = await api.list(WIDGETS)
     shown = table(type_, page.items, {}, api.clock())
     assert [column["name"] for column in shown["columnDefinitions"]] == ["Name", "Size", "Ready", "Age"]
     assert [row["cells"] for row in shown["rows"]] == [["a", 3, "2", "0s"]]
