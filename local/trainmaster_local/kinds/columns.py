@@ -15,7 +15,6 @@ _META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 
 NAME = Column("Name", format="name", description=description(_META, "name"))
 AGE = Column("Age", description=description(_META, "creationTimestamp"))
-CREATED_AT = Column("Created At", description=description(_META, "creationTimestamp"))
 
 
 def created(obj: Json, now: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, FieldError
 from trainmaster_local.apiserver.resources import Column, ResourceType, ScalePaths
-from trainmaster_local.apiserver.schema.official import definition, description
+from trainmaster_local.apiserver.schema.official import definition
 from trainmaster_local.kinds.apps.templates import (
     TEMPLATE_ZERO,
     drop_zero_seconds,
@@ -141,15 +141,6 @@ def _revision_update_errors(new: Json, old: Json) -> list[FieldError]:
     return not_negative(new, "revision", "")
 
 
-def _revision_row(obj: Json, now: float) -> list[Any]:
-    owner = next((o for o in obj["metadata"].get("ownerReferences") or [] if o.get("controller")), None)
-    controller = "<none>"
-    if owner:
-        group = owner["apiVersion"].partition("/")[0] if "/" in owner["apiVersion"] else ""
-        controller = f"{owner['kind'].lower()}{'.' + group if group else ''}/{owner['name']}"
-    return [obj["metadata"]["name"], controller, obj.get("revision", 0), created(obj, now)]
-
-
 CONTROLLER_REVISION = ResourceType(
     group="apps",
     version="v1",
@@ -160,14 +151,4 @@ CONTROLLER_REVISION = ResourceType(
     schema=definition("io.k8s.api.apps.v1.ControllerRevision"),
     zero={"metadata": {}, "revision": 0},
     validate_update=_revision_update_errors,
-    columns=(
-        NAME,
-        Column("Controller", description="Controller of the object"),
-        Column(
-            "Revision",
-            description=description("io.k8s.api.apps.v1.ControllerRevision", "revision"),
-        ),
-        AGE,
-    ),
-    row=_revision_row,
 )

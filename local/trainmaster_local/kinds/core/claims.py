@@ -172,27 +172,6 @@ def _volume_update_errors(new: Json, old: Json) -> list[FieldError]:
     return _volume_errors(new)
 
 
-def _volume_row(volume: Json, now: float) -> list[Any]:
-    spec, status = volume["spec"], volume.get("status") or {}
-    claim = spec.get("claimRef") or {}
-    phase = "Terminating" if volume["metadata"].get("deletionTimestamp") else status.get("phase", "")
-    return [
-        volume["metadata"]["name"],
-        (spec.get("capacity") or {}).get("storage", "0"),
-        _modes(spec),
-        spec.get("persistentVolumeReclaimPolicy", ""),
-        phase,
-        f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
-        spec.get("storageClassName", ""),
-        spec.get("volumeAttributesClassName") or "<unset>",
-        status.get("reason", ""),
-        created(volume, now),
-        spec.get("volumeMode", "<unset>"),
-    ]
-
-
-_VOLUME_SPEC, _VOLUME_STATUS = "io.k8s.api.core.v1.PersistentVolumeSpec", "io.k8s.api.core.v1.PersistentVolumeStatus"
-
 PERSISTENT_VOLUME = ResourceType(
     group="",
     version="v1",
@@ -207,20 +186,6 @@ PERSISTENT_VOLUME = ResourceType(
     default=_default_volume,
     validate_create=_volume_errors,
     validate_update=_volume_update_errors,
-    columns=(
-        NAME,
-        Column("Capacity", description=description(_VOLUME_SPEC, "capacity")),
-        Column("Access Modes", description=description(_VOLUME_SPEC, "accessModes")),
-        Column("Reclaim Policy", description=description(_VOLUME_SPEC, "persistentVolumeReclaimPolicy")),
-        Column("Status", description=description(_VOLUME_STATUS, "phase")),
-        Column("Claim", description=description(_VOLUME_SPEC, "claimRef")),
-        Column("StorageClass", description=description(_VOLUME_SPEC, "storageClassName")),
-        Column("VolumeAttributesClass", description=description(_VOLUME_SPEC, "volumeAttributesClassName")),
-        Column("Reason", description=description(_VOLUME_STATUS, "reason")),
-        AGE,
-        Column("VolumeMode", description=description(_VOLUME_SPEC, "volumeMode"), priority=1),
-    ),
-    row=_volume_row,
     answers_deleted_object=True,
 )
 
@@ -247,18 +212,6 @@ def _class_update_errors(new: Json, old: Json) -> list[FieldError]:
     return errors
 
 
-def _class_row(obj: Json, now: float) -> list[Any]:
-    default = (obj["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
-    return [
-        obj["metadata"]["name"] + (" (default)" if default else ""),
-        obj["provisioner"],
-        obj.get("reclaimPolicy", "Delete"),
-        obj.get("volumeBindingMode", "<unset>"),
-        str(bool(obj.get("allowVolumeExpansion"))).lower(),
-        created(obj, now),
-    ]
-
-
 _CLASS = "io.k8s.api.storage.v1.StorageClass"
 
 STORAGE_CLASS = ResourceType(
@@ -274,15 +227,6 @@ STORAGE_CLASS = ResourceType(
     default=_default_class,
     validate_create=_class_errors,
     validate_update=_class_update_errors,
-    columns=(
-        NAME,
-        Column("Provisioner", description=description(_CLASS, "provisioner")),
-        Column("ReclaimPolicy", description=description(_CLASS, "reclaimPolicy")),
-        Column("VolumeBindingMode", description=description(_CLASS, "volumeBindingMode")),
-        Column("AllowVolumeExpansion", description=description(_CLASS, "allowVolumeExpansion")),
-        AGE,
-    ),
-    row=_class_row,
 )
 
 STORAGE_TYPES = (PERSISTENT_VOLUME_CLAIM, PERSISTENT_VOLUME, STORAGE_CLASS)

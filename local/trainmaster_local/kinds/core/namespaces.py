@@ -106,22 +106,6 @@ def _quota_errors(obj: Json) -> list[FieldError]:
     ]
 
 
-def _quota_row(obj: Json, now: float) -> list[Any]:
-    status = obj.get("status") or {}
-    hard, used = status.get("hard") or {}, status.get("used") or {}
-    requests: list[str] = []
-    limits: list[str] = []
-    for name in sorted(hard):
-        text = f"{name}: {used.get(name, '0')}/{hard[name]}"
-        (limits if name.startswith("limits") else requests).append(text)
-    return [obj["metadata"]["name"], ", ".join(requests), ", ".join(limits), created(obj, now)]
-
-
-_REQUEST = "Request represents a minimum amount of cpu/memory that a container may consume."
-_LIMIT = (
-    "Limits control the maximum amount of cpu/memory that a container may use independent of contention on the node."
-)
-
 RESOURCE_QUOTA = ResourceType(
     group="",
     version="v1",
@@ -137,13 +121,6 @@ RESOURCE_QUOTA = ResourceType(
     prepare_create=_prepare_quota,
     validate_create=_quota_errors,
     validate_update=lambda new, old: _quota_errors(new),
-    columns=(
-        NAME,
-        Column("Request", description=_REQUEST),
-        Column("Limit", description=_LIMIT),
-        AGE,
-    ),
-    row=_quota_row,
     answers_deleted_object=True,
 )
 

@@ -182,20 +182,6 @@ PRIORITY_CLASS = ResourceType(
     default=_default_priority,
     validate_create=_priority_errors,
     validate_update=_priority_update_errors,
-    columns=(
-        NAME,
-        Column("Value", "integer", description=description(_PRIORITY, "value")),
-        Column("Global-Default", "boolean", description=description(_PRIORITY, "globalDefault")),
-        AGE,
-        Column("PreemptionPolicy", description=description(_PRIORITY, "preemptionPolicy")),
-    ),
-    row=lambda obj, now: [
-        obj["metadata"]["name"],
-        obj["value"],
-        bool(obj.get("globalDefault")),
-        created(obj, now),
-        obj["preemptionPolicy"],
-    ],
     tracks_generation=True,
 )
 
@@ -228,16 +214,6 @@ LEASE = ResourceType(
     default=_default_lease,
     validate_create=_lease_errors,
     validate_update=lambda new, old: _lease_errors(new),
-    columns=(
-        NAME,
-        Column("Holder", description=description("io.k8s.api.coordination.v1.LeaseSpec", "holderIdentity")),
-        AGE,
-    ),
-    row=lambda obj, now: [
-        obj["metadata"]["name"],
-        (obj.get("spec") or {}).get("holderIdentity", ""),
-        created(obj, now),
-    ],
     create_on_update=True,
 )
 

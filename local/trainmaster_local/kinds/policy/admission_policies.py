@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainmaster_local.apiserver.resources import Column, ResourceType
-from trainmaster_local.apiserver.schema.official import definition, description
+from trainmaster_local.apiserver.resources import ResourceType
+from trainmaster_local.apiserver.schema.official import definition
 from trainmaster_local.apiserver.writing.admission_policies import GROUP, binding_problems, problems
-from trainmaster_local.kinds.columns import AGE, NAME, rows
 
 Json = dict[str, Any]
 
 _PACKAGE = "io.k8s.api.admissionregistration.v1"
-_POLICY = f"{_PACKAGE}.ValidatingAdmissionPolicySpec"
-_BINDING = f"{_PACKAGE}.ValidatingAdmissionPolicyBindingSpec"
 
 
 def _default_policy(obj: Json) -> None:
@@ -48,13 +45,6 @@ VALIDATING_ADMISSION_POLICY = ResourceType(
     prepare_create=lambda obj: obj.update(status={}),
     validate_create=problems,
     validate_update=lambda new, old: problems(new),
-    columns=(
-        NAME,
-        Column("Validations", "integer", description=description(_POLICY, "validations")),
-        Column("ParamKind", description=description(_POLICY, "paramKind")),
-        AGE,
-    ),
-    row=rows(lambda obj: len(obj["spec"].get("validations") or ()), lambda obj: "<unset>"),
     tracks_generation=True,
 )
 
@@ -71,13 +61,6 @@ VALIDATING_ADMISSION_POLICY_BINDING = ResourceType(
     default=lambda obj: obj.setdefault("spec", {}),
     validate_create=binding_problems,
     validate_update=lambda new, old: binding_problems(new),
-    columns=(
-        NAME,
-        Column("PolicyName", description=description(_BINDING, "policyName")),
-        Column("ParamRef", description=description(_BINDING, "paramRef")),
-        AGE,
-    ),
-    row=rows(lambda obj: obj["spec"].get("policyName", ""), lambda obj: "<unset>"),
 )
 
 ADMISSION_TYPES = (VALIDATING_ADMISSION_POLICY, VALIDATING_ADMISSION_POLICY_BINDING)

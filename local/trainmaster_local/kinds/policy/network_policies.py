@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainmaster_local.apiserver.apimachinery.errors import FieldError
-from trainmaster_local.apiserver.resources import Column, ResourceType
-from trainmaster_local.apiserver.schema.official import definition, description
-from trainmaster_local.kinds.columns import AGE, NAME, created
+from trainmaster_local.apiserver.resources import ResourceType
+from trainmaster_local.apiserver.schema.official import definition
 from trainmaster_local.kinds.meta_validation import (
     invalid_all,
     label_selector_errors,
     port_name_problems,
     port_problems,
-    selector_string,
 )
 
 Json = dict[str, Any]
@@ -130,15 +128,5 @@ NETWORK_POLICY = ResourceType(
     default=_default_network_policy,
     validate_create=_errors,
     validate_update=lambda new, old: _errors(new),
-    columns=(
-        NAME,
-        Column("Pod-Selector", description=description("io.k8s.api.networking.v1.NetworkPolicySpec", "podSelector")),
-        AGE,
-    ),
-    row=lambda obj, now: [
-        obj["metadata"]["name"],
-        selector_string(obj["spec"]["podSelector"]) or "<none>",
-        created(obj, now),
-    ],
     tracks_generation=True,
 )

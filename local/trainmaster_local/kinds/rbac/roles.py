@@ -10,9 +10,8 @@ from typing import Any
 
 from trainmaster_local.apiserver.apimachinery.errors import FieldError
 from trainmaster_local.apiserver.apimachinery.names import path_segment_problems
-from trainmaster_local.apiserver.resources import Column, ResourceType
+from trainmaster_local.apiserver.resources import ResourceType
 from trainmaster_local.apiserver.schema.official import definition
-from trainmaster_local.kinds.columns import AGE, CREATED_AT, NAME, created
 
 Json = dict[str, Any]
 
@@ -100,28 +99,7 @@ def _role(kind: str, *, namespaced: bool) -> ResourceType:
         validate_create=lambda obj: _rule_errors(obj.get("rules") or [], namespaced=namespaced),
         validate_update=lambda new, old: _rule_errors(new.get("rules") or [], namespaced=namespaced),
         name_rule=path_segment_problems,
-        columns=(NAME, CREATED_AT),
-        row=lambda obj, now: [obj["metadata"]["name"], obj["metadata"].get("creationTimestamp", "")],
     )
-
-
-def _subjects(obj: Json, kind: str) -> str:
-    found = [subject for subject in obj.get("subjects") or [] if subject.get("kind") == kind]
-    if kind == "ServiceAccount":
-        return ", ".join(f"{subject.get('namespace', '')}/{subject['name']}" for subject in found)
-    return ", ".join(subject["name"] for subject in found)
-
-
-def _binding_row(obj: Json, now: float) -> list[Any]:
-    reference = obj["roleRef"]
-    return [
-        obj["metadata"]["name"],
-        f"{reference['kind']}/{reference['name']}",
-        created(obj, now),
-        _subjects(obj, "User"),
-        _subjects(obj, "Group"),
-        _subjects(obj, "ServiceAccount"),
-    ]
 
 
 def _binding(kind: str, *, namespaced: bool) -> ResourceType:
@@ -139,15 +117,6 @@ def _binding(kind: str, *, namespaced: bool) -> ResourceType:
         validate_create=lambda obj: _binding_errors(obj, kinds),
         validate_update=lambda new, old: _binding_update_errors(new, old, kinds),
         name_rule=path_segment_problems,
-        columns=(
-            NAME,
-            Column("Role", description="The role this binding references"),
-            AGE,
-            Column("Users", description="Users in the roleBinding", priority=1),
-            Column("Groups", description="Groups in the roleBinding", priority=1),
-            Column("ServiceAccounts", description="ServiceAccounts in the roleBinding", priority=1),
-        ),
-        row=_binding_row,
     )
 
 
