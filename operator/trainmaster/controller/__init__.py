@@ -1,4 +1,4 @@
-"""The operator's shell: events in, decisions of `reconciling` carried out, status out. Here is all of its I/O.
+"""The operator's I/O is all here: events come in, decisions of `reconciling` are carried out, status goes out.
 
 Read `app` (an operator's life) and `wiring` (its parts), then follow an event: `watching` hands it to the `cache`,
 which puts the job's key on the `workqueue`; the `reconciler` takes it, asks `reconciling.decide`, and `writing` does
@@ -9,7 +9,7 @@ what was decided.
 | `app`, `wiring`, `settings` | start and end of an operator; its parts; its options |
 | `lease` | leader election |
 | `workqueue`, `reconciler` | jobs' keys that wait for a pass; a pass over a job |
-| `apiserver` | the one door to the API server: `Cluster`, its client, its errors |
+| `apiserver` | the interface to the API server: `Cluster`, its client, its errors |
 | `watching` | kopf, sweeps, types that are watched only where they are used |
 | `cache` | what is known of each job, as small frozen views |
 | `lookups` | what else a decision needs: nodes, events, Kueue's flavors |

@@ -1,4 +1,4 @@
-"""The one door to the API server, and to pods' ports.
+"""All requests to the API server, and to pods' ports, are sent from here.
 
 Read `cluster` first: the `Resource` types and the `Cluster` protocol, which is all that the rest of the controller
 knows; tests put a scripted one in its place. `errors` is the tree of what can go wrong. `client` is the real `Cluster`,

@@ -1,4 +1,4 @@
-"""The one narrow door to the API server: `Cluster`, and the types that go through it.
+"""`Cluster` is the one narrow interface to the API server; the types that go through it are here too.
 
 Everything that the operator reads or writes goes through `Cluster`, so tests put a scripted one in its place and no
 other module knows a client library. Objects are raw dicts, as on the wire; every method raises `errors.ClusterError`.

@@ -1,4 +1,4 @@
-"""Where the API server is and who we are: in-cluster when there is a service-account token, else a kubeconfig.
+"""The API server and our credentials are found in-cluster when there is a service-account token, else a kubeconfig.
 
 The same configuration serves our own client and kopf's watching.
 """

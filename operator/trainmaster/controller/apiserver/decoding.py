@@ -1,4 +1,4 @@
-"""kopf's answers from the API server, decoded so that one object that can't be decoded costs only itself.
+"""kopf's answers from the API server are decoded so that one object that can't be decoded costs only itself.
 
 A real API server takes objects 10,000 levels deep, at which Python's decoder gives up a whole page or watch. Reading
 such a page one by one wouldn't be enough: a list of metadata holds managed fields, as deep as what they manage. So

@@ -1,4 +1,4 @@
-"""What can go wrong between the operator and the API server: one tree, translated once, at the client's boundary.
+"""The errors between the operator and the API server are one tree, translated once, at the client's boundary.
 
     ClusterError            any answer but success, or none at all
     |-- Unreachable         no connection, or no answer in time; shows nothing of the cluster's state

@@ -1,4 +1,4 @@
-"""What the operator knows of each job: as client-go's caches are, but by job.
+"""The cache is what the operator knows of each job: as client-go's caches are, but by job.
 
 Read `store` first (`upsert`, `delete`, `record_*`, `snapshot`), then `records`, one job's part of it with the rules of
 whose a pod is. `views` and `workload_view` turn the API server's objects into frozen values. `large_jobs` reads and

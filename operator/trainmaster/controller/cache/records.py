@@ -1,4 +1,4 @@
-"""One job's part of the store: all that is known of it, and what follows from an observation alone.
+"""A record is all that the store knows of one job, and what follows from an observation alone.
 
 Views are small and frozen; a record is changed by the store only, which knows when something is news.
 """

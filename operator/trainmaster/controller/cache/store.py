@@ -1,4 +1,4 @@
-"""What the operator knows, indexed by job: built from watches, lists, its own writes and the agents' streams.
+"""The store has what the operator knows by job, built from watches, lists, its own writes and the agents' streams.
 
 One `Record` a job, under its namespace and name, holds the job, its pods and its other children as small frozen views.
 Everything happens in the event loop's thread, so there are no locks.

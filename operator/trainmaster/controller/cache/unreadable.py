@@ -1,4 +1,4 @@
-"""Objects that can't be read, though every reader of what they hold is total: the last line of defence.
+"""Objects that can't be read, though every reader of what they hold is total, are logged and counted.
 
 Whatever the API server shows goes into the store one object at a time, and one that the store can't take costs nobody
 else anything: it is logged and counted, once for each of its versions, and a job's own status reports it.

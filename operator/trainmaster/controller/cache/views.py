@@ -1,4 +1,4 @@
-"""From the API server's objects to the frozen values of `reconciling.snapshot`: pure, and total.
+"""The API server's objects become the frozen values of `reconciling.observed.snapshot`; pure, and total.
 
 Whoever may write an object decides what stands in it, so nothing here takes a type for granted: what isn't what it
 should be counts as missing (`wire.values`). Only what `decide` needs is kept: a pod of 8 kB becomes about 1 kB, and

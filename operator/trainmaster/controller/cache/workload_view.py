@@ -1,4 +1,4 @@
-"""From Kueue's Workload to its frozen view: pure, and total (`wire.values`)."""
+"""Kueue's Workload becomes its frozen view; pure, and total (`wire.values`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a job's pods in ConfigMaps: the end of the workers' output (`logs`), failures (`evidence`).
+"""ConfigMaps keep of a job's pods the end of the workers' output (`logs`), failures (`evidence`).
 
 `owned_config_map` makes both, owned by the job and left out of the operator's watch.
 """

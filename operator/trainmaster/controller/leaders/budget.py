@@ -1,4 +1,4 @@
-"""How much a job's leader may send: bytes, lines and changes, by the job's size. One that sends more is read slowly.
+"""A job's leader has a budget of bytes, lines and changes, by the job's size. One that sends more is read slowly.
 
 Reading slowly is all that it takes: what isn't read stays with the pod, which then can't send any more. A change is
 what the store changes by: each asks for a pass over the job, which costs a hundred times what its line does. A healthy

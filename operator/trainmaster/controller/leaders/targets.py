@@ -1,4 +1,4 @@
-"""Which agents of a job the operator watches, and which workers and ranks they may report on: from the snapshot.
+"""The snapshot says which agents of a job are watched, and which workers and ranks they may report on.
 
 All that is kept of what a leader sends is bounded by a target: the spec's workers and their ranks, and pods.
 """

@@ -1,4 +1,4 @@
-"""What a decision needs to know beyond the job's own objects, read by name when a job needs it.
+"""A lookup reads by name what a decision needs beyond the job's own objects, when a job needs it.
 
 Read `lookup` first: the one class, and what runs it. Each other module declares a `Lookup`:
 

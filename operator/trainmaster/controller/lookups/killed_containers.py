@@ -1,4 +1,4 @@
-"""Why the kubelet killed a worker's container: a container's status only has the signal's exit code.
+"""The kubelet's Event says why it killed a worker's container: a container's status only has the signal's exit code.
 
 The kubelet reports in an Event of the pod (reason Killing, pkg/kubelet/kuberuntime) that a probe failed. It is read
 before the pass that decides on such ends, so that the failure's record names the probe, and several count once: one

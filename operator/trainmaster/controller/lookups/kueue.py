@@ -1,4 +1,4 @@
-"""What a Workload and its admission name, and what that means: the priority of its class, the nodes of its flavors.
+"""Kueue's objects that a Workload names are read: the priority of its class, the nodes of its flavors.
 
 Both types have no namespace, so an operator that serves a list of namespaces needs a ClusterRole for them; without it
 the job's status names the flavor that can't be read.

@@ -1,4 +1,4 @@
-"""What a decision needs to know beyond the job's own objects: each is read when a job needs it, and not before.
+"""A lookup is something that a decision needs beyond the job's own objects: it is read when a job needs it.
 
 A `Lookup` declares which questions a job has, how they are answered, where the answers are recorded and for how long
 they are fresh. `Lookups` runs all of them in each pass over a job.

@@ -1,4 +1,4 @@
-"""Why pods that a StatefulSet should have don't exist: quotas, webhooks, missing service accounts.
+"""A StatefulSet's Events say why its pods don't exist: quotas, webhooks, missing service accounts.
 
 A StatefulSet's status doesn't show it; only an Event of its controller does (reason FailedCreate,
 pkg/controller/statefulset/stateful_pod_control.go). So when pods stay missing, the set's events are read, and the

@@ -1,4 +1,4 @@
-"""Which domain of its topology key each node of a job is in: one read of each node, for the jobs that ask.
+"""Each node of a job is in a domain of its topology key: one read of each node, for the jobs that ask.
 
 Nodes have no namespace, so an operator that serves a list of namespaces may not be allowed to read them; then, and for
 a node that is gone, there is no domain, and ranks keep the order of their indexes.

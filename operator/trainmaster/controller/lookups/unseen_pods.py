@@ -1,4 +1,4 @@
-"""Whether pods that a job's status names, and that no watch has shown, are there.
+"""A list says whether pods are there that a job's status names and no watch has shown.
 
 Each type has a watch of its own, and another operator may have written the status: one that was paused and doesn't know
 that it has lost the lease, or one that runs without any. Then the watch of jobs can be ahead of those of pods and

@@ -1,1 +1,1 @@
-"""What people and Prometheus see of the operator: `metrics`, the probes (`health`), and `log_formats`."""
+"""People and Prometheus observe the operator by `metrics`, the probes (`health`), and `log_formats`."""

@@ -1,4 +1,4 @@
-"""Mark and sweep: compares the store with a list of metadata, because watches lose deletions.
+"""A sweep compares the store with a list of metadata, because watches lose deletions.
 
 Wherever a name is missing in the list, or another uid or version is there, the object is dropped or read again. The
 lists are of metadata only (`PartialObjectMetadata`): 4,000 pods are about 4 MB instead of 40.

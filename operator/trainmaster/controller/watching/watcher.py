@@ -1,4 +1,4 @@
-"""Events from the API server into the store, by kopf.
+"""Events go from the API server into the store, by kopf.
 
 kopf lists, watches, reconnects and re-authenticates (`kopf_thread`); this module supervises it:
 

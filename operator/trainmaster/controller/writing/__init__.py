@@ -1,4 +1,4 @@
-"""What carries decisions out.
+"""Decisions are carried out here.
 
 Read `executor` first: status, then actions, then events. `status_patch` makes the smallest patch of a status;
 `children` creates and applies StatefulSets, Services and the like, with preconditions; `lost_nodes` reads a node

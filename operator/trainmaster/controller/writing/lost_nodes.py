@@ -1,4 +1,4 @@
-"""Whether a node is lost: the live read before a pod is deleted by force.
+"""A live read says whether a node is lost, before a pod is deleted by force.
 
 Deleting a pod by force while its node still runs it breaks what a StatefulSet promises, so "not ready" isn't enough:
 the node object must be gone, tainted out-of-service by an administrator, or unreachable for longer than the job's limit

@@ -1,4 +1,4 @@
-"""The smallest JSON merge patch (RFC 7386) from the status that stands on the server to the one that is meant."""
+"""The status is written by the smallest JSON merge patch (RFC 7386) from the server's to the one that is meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the job's side writes into the status of its Workload, as Kueue's own integrations do.
+"""The job's side writes into the status of its Workload, as Kueue's own integrations do.
 
 A merge patch of the whole list of conditions, on the version that was read a moment ago: Kueue writes there too, and
 a Conflict means that its status is read first.
