@@ -1,4 +1,4 @@
-"""The agent: what runs as PID 1 in every worker (docs/architecture.md, "The agent"; docs/protocol.md).
+"""The agent runs as PID 1 in every worker (docs/architecture.md, "The agent"; docs/protocol.md).
 
 It brings its ranks to the state that the highest assignment it has seen asks for, reports how they ended, and never
 trains an attempt twice. Standard library only, Python 3.9 and later, because it runs in users' images. In this order:

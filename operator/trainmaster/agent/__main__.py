@@ -1,4 +1,4 @@
-"""`python -m trainmaster.agent`."""
+"""`python -m trainmaster.agent` runs the agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assignment's file: one of the three ways by which an assignment comes to an agent (`wire.assignment`)."""
+"""The assignment's file is one of the three ways by which an assignment comes to an agent (`wire.assignment`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainmaster.wire.limits import MAX_ASSIGNMENT_BYTES
 
 
 class AssignmentFile:
-    """The downward API's file, read again whenever it changes.
+    """AssignmentFile is the downward API's file, read again whenever it changes.
 
     The kubelet replaces such files by swapping the symbolic link `..data`, so the file's own inode changes; `stat`
     follows the link. Level-triggered: `poll` costs one `stat`, and a file that can't be read is read again.
@@ -21,7 +21,7 @@ class AssignmentFile:
         self._seen: tuple[int, ...] | None = None
 
     def poll(self) -> Any:
-        """What the file holds, when it has changed since the last call; else None. Raises ProtocolError."""
+        """Returns what the file holds, when it has changed since the last call; else None. Raises ProtocolError."""
         try:
             status = os.stat(self.path)
             seen = (status.st_ino, status.st_mtime_ns, status.st_size)

@@ -39,7 +39,7 @@ class Authority:
         self._highest = 0
 
     def read(self, data: Any) -> Assignment:
-        """The assignment that a JSON object is; raises ProtocolError with the field and its value."""
+        """Returns the assignment that a JSON object is; raises ProtocolError with the field and its value."""
         assignment = Assignment.parse(data)._replace(signed=data)
         if assignment.job != self._job:
             raise ProtocolError(f"assignment.job: {assignment.job!r} is not this job's uid ({self._job!r})")

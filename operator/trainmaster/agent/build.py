@@ -22,7 +22,7 @@ _UNCHECKED_HASH = b"\x01\x00\x00\x00"
 
 
 def zipapp_bytes() -> bytes:
-    """The zipapp's content."""
+    """Returns the zipapp's content."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     sources = {"__main__.py": _MAIN, "trainmaster/__init__.py": ""}
     for part in ("agent", "wire"):

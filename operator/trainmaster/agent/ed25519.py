@@ -1,4 +1,4 @@
-"""Verification of Ed25519 signatures (RFC 8032, section 5.1), in pure Python: users' images bring no library for it.
+"""Ed25519 signatures (RFC 8032, section 5.1) are verified in pure Python: users' images bring no library for it.
 
 Only verification is here. It handles nothing secret, so it needs no constant time. The check is the one without the
 cofactor, as OpenSSL does it: R is computed from S, the key and the message, and compared as bytes, so that there is one

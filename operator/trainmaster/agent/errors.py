@@ -1,10 +1,10 @@
-"""The errors that end the agent or a request; what comes over a wire raises `wire.errors.ProtocolError`."""
+"""These errors end the agent or a request; what comes over a wire raises `wire.errors.ProtocolError`."""
 
 from __future__ import annotations
 
 
 class AgentError(Exception):
-    """Base of what the agent raises itself; the text is one sentence for a person."""
+    """AgentError is the base of what the agent raises itself; the text is one sentence for a person."""
 
 
 class UsageError(AgentError):

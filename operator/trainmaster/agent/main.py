@@ -1,4 +1,4 @@
-"""The agent's command line."""
+"""This is the agent's command line."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
 
 
 def _install(path: str) -> int:
-    """Copy the zipapp that runs; the init container's part in getting the agent into any image."""
+    """Copy the zipapp that runs: so the init container gets the agent into any image."""
     source = sys.argv[0]
     try:
         if not os.path.isfile(source) or not source.endswith(".pyz"):

@@ -1,4 +1,4 @@
-"""Hangs: ranks that live but make no progress, what they wait for, and which of them all the others wait for.
+"""Ranks hang that live but make no progress; found are what they wait for, and for which of them the others wait.
 
 Pure, in this order:
 

@@ -26,7 +26,7 @@ MAX_KEPT_EVIDENCE_BYTES = 4_194_304
 
 
 class Silent(Value):
-    """Workers that give no answer and are named for it."""
+    """Silent has the workers that give no answer and are named for it."""
 
     attempt: int
     workers: tuple[int, ...]
@@ -37,7 +37,7 @@ Conclusion = Union[Hung, Patience, Silent]
 
 
 class Diagnosis:
-    """One question at a time, about one attempt."""
+    """Diagnosis asks one question at a time, about one attempt."""
 
     def __init__(self) -> None:
         self.question: Optional[Collect] = None

@@ -1,4 +1,4 @@
-"""The evidence of one worker's ranks in a stall: how each stands, with the stacks of all its threads.
+"""The evidence of a worker's ranks in a stall is how each stands, with the stacks of all its threads.
 
 Ranks are asked all at once and given STACKS_SECONDS; who has answered isn't waited for any longer. Where a rank can't
 print its stacks there is what `py-spy` says, if the image has it and the kernel allows that, and always what the
@@ -31,7 +31,7 @@ GONE_OR_STOPPED = ("T", "t", "X", "Z")
 
 
 class Evidence:
-    """What is collected of the ranks; `poll` it every POLL_SECONDS until it is complete."""
+    """Evidence is what is collected of the ranks; `poll` it every POLL_SECONDS until it is complete."""
 
     def __init__(self, folder: str, ranks: Sequence[RankProcess], now: float) -> None:
         self._folder = folder
@@ -73,11 +73,11 @@ class Evidence:
         }
 
     def stacks(self, rank: int) -> str:
-        """What a rank has printed since it was asked."""
+        """Returns what a rank has printed since it was asked."""
         return self._stacks.get(rank, "")
 
     def kernel_view(self, rank: int) -> str:
-        """What the kernel showed of a rank when it was asked."""
+        """Returns what the kernel showed of a rank when it was asked."""
         return self._views.get(rank, "")
 
     def read_stacks(self, rank: int) -> str:
@@ -90,7 +90,7 @@ class Evidence:
         return self.stacks(rank)
 
     def _text(self, rank: int) -> str:
-        """Everything that is known of a rank, for a person."""
+        """Returns everything that is known of a rank, for a person."""
         recorded = self._recorded.get(rank)
         waits_in = f"flight recorder: {recorded.message}" if recorded else ""
         process, *threads = self.kernel_view(rank).split("\n")

@@ -1,4 +1,4 @@
-"""The progress files of one worker's ranks (docs/protocol.md, "Progress"). What stands there is a user's."""
+"""The progress files of a worker's ranks (docs/protocol.md, "Progress") are read; what is in them is a user's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainmaster.wire.values import loads
 
 
 class Heartbeats:
-    """The newest progress of each rank, as `poll` finds it in the files of one attempt."""
+    """Heartbeats has the newest progress of each rank, as `poll` finds it in the files of one attempt."""
 
     def __init__(self, path: str, ranks: range) -> None:
         # The plain file is the first rank's, where that doesn't write one of its own.

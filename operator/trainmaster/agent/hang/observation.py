@@ -1,4 +1,4 @@
-"""One attempt's ranks as they are seen from outside: whether they are up, how far they are, whether they are silent."""
+"""An attempt's ranks are observed from outside: whether they are up, how far they are, whether they are silent."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Observation:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """The newest progress of each rank."""
+        """Returns the newest progress of each rank."""
         return self._heartbeats.ranks
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:

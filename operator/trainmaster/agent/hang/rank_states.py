@@ -38,12 +38,12 @@ def observe_rank(settings: Settings, progress: RankProgress | None, silent_secon
 
 
 def is_over(state: RankState) -> bool:
-    """Whether a rank has been silent for longer than it may."""
+    """Returns whether a rank has been silent for longer than it may."""
     return state.silent_seconds is not None and 0 < state.limit_seconds < state.silent_seconds
 
 
 def is_stopped(state: RankState) -> bool:
-    """Whether somebody has stopped the rank's process."""
+    """Returns whether somebody has stopped the rank's process."""
     return state.state in ("T", "t")
 
 
@@ -88,7 +88,7 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
 
 
 def waits_in_collective(stacks: str) -> bool:
-    """Whether the main thread stands in a collective, by its newest frames."""
+    """Returns whether the main thread is in a collective, by its newest frames."""
     threads = threads_of(stacks)
     return bool(threads and re.search(_WAITS, "\n".join(threads[0].splitlines()[1 : NEWEST_FRAMES + 1])))
 

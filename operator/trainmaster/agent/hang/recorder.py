@@ -1,4 +1,4 @@
-"""torch's flight recorder: the last collectives of a rank, asked for from outside.
+"""torch's flight recorder has the last collectives of a rank, and is asked for them from outside.
 
 A process group of NCCL reads a named pipe, `$TORCH_NCCL_DEBUG_INFO_PIPE_FILE<rank>.pipe`. When something is written
 into it, it writes what it has recorded to `$TORCH_FR_DUMP_TEMP_FILE<rank>` (torch 2.13: ProcessGroupNCCL); the
@@ -28,13 +28,13 @@ class Recorded(NamedTuple):
 
 
 def recorder_environment(folder: str) -> dict[str, str]:
-    """What makes torch answer in an attempt's folder; a user's own settings go before it."""
+    """Returns what makes torch answer in an attempt's folder; a user's own settings go before it."""
     stem = os.path.join(folder, "recorder-")
     return {PIPE_VARIABLE: stem, DUMP_VARIABLE: stem}
 
 
 class Recorder:
-    """One rank's recorder; `environ` is the rank's."""
+    """Recorder is one rank's recorder; `environ` is the rank's."""
 
     def __init__(self, environ: Mapping[str, str], rank: int) -> None:
         self._pipe = f"{environ.get(PIPE_VARIABLE, '')}{rank}.pipe"
@@ -58,7 +58,7 @@ class Recorder:
         return True
 
     def answer(self) -> Recorded | None:
-        """What was dumped since it was asked; None where nothing (whole) is there yet."""
+        """Returns what was dumped since it was asked; None where nothing (whole) is there yet."""
         for path in self._dumps:
             if _version(path) in (self._before.get(path), (0, 0)):
                 continue
@@ -83,7 +83,7 @@ def _load_plain(dump: bytes) -> Any:
 
 
 def summarize(dump: bytes) -> Recorded | None:
-    """The essence of a dump; None where it isn't one (it may be half written)."""
+    """Returns the essence of a dump; None where it isn't one (it may be half written)."""
     if len(dump) > MAX_DUMP_BYTES:
         return None
     try:
@@ -105,7 +105,7 @@ def summarize(dump: bytes) -> Recorded | None:
 
 
 def _enqueued(data: Mapping[str, Any]) -> list[int]:
-    """The last collective that the default group has entered, by `pg_status`; empty where that is unknown."""
+    """Returns the last collective that the default group has entered, by `pg_status`; empty where that is unknown."""
     groups = data.get("pg_status")
     group = groups.get("0") if isinstance(groups, dict) else None
     number = group.get("last_enqueued_collective") if isinstance(group, dict) else None

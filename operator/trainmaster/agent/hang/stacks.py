@@ -1,4 +1,4 @@
-"""Stacks of ranks: how they are asked for without harm, found again in what was printed, and shortened.
+"""Stacks of ranks are asked for without harm, found again in what was printed, and shortened.
 
 A Python rank prints the stacks of all its threads at SIGUSR2 if it has registered `faulthandler` for it (the bundled
 loop does); the signal's default action would kill it, so the kernel is asked first whether it is caught. Into which
@@ -37,7 +37,7 @@ def ask_for_stacks(pid: int) -> bool:
 
 
 def shorten_stacks(text: str) -> str:
-    """What was printed before the stacks of a fatal error, which is why, and the stack of the thread at fault.
+    """Returns what was printed before the stacks of a fatal error, and the stack of the thread at fault.
 
     Empty where there is no fatal error: stacks that a rank was asked for say nothing of how it ended later.
     """
@@ -52,12 +52,12 @@ def shorten_stacks(text: str) -> str:
 
 
 def has_stacks(text: str) -> bool:
-    """Whether a text holds what faulthandler or py-spy print."""
+    """Returns whether a text holds what faulthandler or py-spy print."""
     return re.search(_THREAD, text) is not None
 
 
 def threads_of(text: str) -> list[str]:
-    """The threads in what faulthandler or py-spy printed, the main thread first.
+    """Returns the threads in what faulthandler or py-spy printed, the main thread first.
 
     faulthandler goes from the newest thread to the oldest, which is the main one; py-spy names it.
     """
@@ -77,12 +77,12 @@ def _thread(text: str) -> str:
 
 
 def main_thread_first(text: str) -> str:
-    """The same stacks with the main thread in front, so that it is the last to be cut off."""
+    """Returns the same stacks with the main thread in front, so that it is the last to be cut off."""
     return "\n".join(threads_of(text)) or text.strip("\n")
 
 
 def shortened(text: str, limit: int) -> str:
-    """The beginning of a text, of at most `limit` bytes when it is written as JSON."""
+    """Returns the beginning of a text, of at most `limit` bytes when it is written as JSON."""
     size = len(json.dumps(text))
     while size > limit and text:
         text = text[: min(len(text) - 1, len(text) * limit // size)]
@@ -91,7 +91,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def tail_of(path: str, limit: int, start: int = 0) -> str:
-    """The end of a file from `start` on, at most `limit` bytes; empty where it can't be read."""
+    """Returns the end of a file from `start` on, at most `limit` bytes; empty where it can't be read."""
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)

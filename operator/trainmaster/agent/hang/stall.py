@@ -1,4 +1,4 @@
-"""A worker's part in a stall: what its agent does when one of its ranks is over its limit. Pure.
+"""In a stall a worker's agent does this when one of its ranks is over its limit. Pure.
 
 The conclusion is the leader's, over all workers (`diagnosis`). A leader that doesn't answer is left, and the next one
 is asked. Without a conclusion in ALONE_SECONDS this worker judges by what it sees itself: better a hang that names the
@@ -45,7 +45,7 @@ StallAction = Union[SendToLeader, CollectEvidence, LeaveLeader, FailHung]
 
 
 class Stall:
-    """One attempt's stalls on one worker with these global ranks. `leader`: who leads, None while that isn't known."""
+    """Stall is about an attempt's stalls on a worker. `leader`: who leads, None while that isn't known."""
 
     def __init__(self, attempt: int, worker: int, ranks: range) -> None:
         self._attempt = attempt

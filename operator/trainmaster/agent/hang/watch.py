@@ -50,12 +50,12 @@ class RankWatch:
 
     @property
     def ranks(self) -> dict[int, RankProgress]:
-        """The newest progress of each rank."""
+        """Returns the newest progress of each rank."""
         return self._observation.ranks
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due, on the monotonic clock."""
+        """Returns when `tick` is due, on the monotonic clock."""
         observed = math.inf if self._run.ended else self._observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
         return min(observed, stalled, self._evidence_at)

@@ -1,4 +1,4 @@
-"""The agent's connections: its port, the leader's table of all workers, and a follower's way to its leader.
+"""The agent's connections are its port, those to the leader's followers, and a follower's to its leader.
 
 Pure, each a state machine that takes what has happened and the time, and returns `actions`; in this order:
 

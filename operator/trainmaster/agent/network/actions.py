@@ -1,4 +1,4 @@
-"""What the pure parts of this package ask the connections to do. A `peer` is the number of a connection.
+"""The pure modules of this package ask the connections to do this. A `peer` is the number of a connection.
 
 The agent's own worker is a follower like the others, whose connection is none: OWN.
 """

@@ -1,4 +1,4 @@
-"""A non-blocking TCP connection with bounded buffers. What happens to it is an event in the executor's queue."""
+"""A TCP connection is non-blocking and has bounded buffers. What happens to it is an event in the executor's queue."""
 
 from __future__ import annotations
 

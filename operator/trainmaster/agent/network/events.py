@@ -1,4 +1,4 @@
-"""What happens to the connections: these values go into the executor's queue, and from there to `Network.handle`.
+"""These are what happens to the connections: they go into the executor's queue, and from there to `Network.handle`.
 
 A `Request` is what the executor has to answer itself.
 """

@@ -1,4 +1,4 @@
-"""The follower's way to its leader, the first of the assignment's hosts that answers, and back to an earlier one.
+"""A follower joins its leader, the first of the assignment's hosts that answers, and goes back to an earlier one.
 
 Everybody tries the same hosts in the same order, so without any election all meet at the first that is alive. Where all
 before this worker are lost, it is the leader itself. While the leader isn't the first choice, the earlier hosts are
@@ -60,12 +60,12 @@ class Follower:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due, on the monotonic clock."""
+        """Returns when `tick` is due, on the monotonic clock."""
         return min(self._retry_at, self._ping_at)
 
     @property
     def master(self) -> MasterContact:
-        """How far this worker has come on the way to the first host."""
+        """Returns how far this worker has come on the way to the first host."""
         if self._assignment is None or not self._may_join or self._own_place() == 0 or self._leader_place() == 0:
             return MasterContact(True, True)
         return self._first
@@ -178,7 +178,7 @@ class Follower:
         return self._assignment.workers.index(self.leader)
 
     def _own_place(self) -> int:
-        """This worker's place in the order of succession; after all of them where it doesn't take part."""
+        """Returns this worker's place in the order of succession; after all of them where it isn't assigned."""
         workers = () if self._assignment is None else self._assignment.workers
         return workers.index(self._worker) if self._worker in workers else len(workers)
 
@@ -230,7 +230,7 @@ class Follower:
         self._begin_round(now)
 
     def _is_old_pod(self) -> bool:
-        """Whether the leader that was joined isn't the pod that the assignment names."""
+        """Returns whether the leader that was joined isn't the pod that the assignment names."""
         uids = None if self._assignment is None else self._assignment.uids
         place = self._leader_place()
         return bool(self._leader_uid and uids and place < len(uids) and uids[place] != self._leader_uid)

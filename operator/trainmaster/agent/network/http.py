@@ -1,4 +1,4 @@
-"""As much of HTTP/1.1 (RFC 9112) as the agents' port needs: bounded requests with a Content-Length, plain responses."""
+"""The agents' port needs this much of HTTP/1.1 (RFC 9112): bounded requests with a Content-Length, plain responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REASONS = {
 
 
 class BadRequest(Exception):
-    """A request that is answered with `status` and a message, and whose connection is then closed."""
+    """BadRequest is answered with `status` and a message, and whose connection is then closed."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class BadRequest(Exception):
 
 
 class Head(Value):
-    """What stands before a request's body; header names are in lower case."""
+    """Head is what comes before a request's body; header names are in lower case."""
 
     method: str
     path: str
@@ -48,7 +48,7 @@ class Head(Value):
 
 
 class Requests:
-    """The requests in the bytes of one connection, one after the other. A head is parsed once, and before its body is
+    """Requests are in the bytes of one connection, one after the other. A head is parsed once, and before its body is
     there: who sends it decides whether the body is waited for."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Requests:
 
     @property
     def begun(self) -> bool:
-        """Whether a request has begun that isn't complete."""
+        """Returns whether a request has begun that isn't complete."""
         return bool(self._buffer) or self._head is not None
 
     @property
@@ -77,7 +77,7 @@ class Requests:
         self._pieces += 1
 
     def head(self) -> Optional[Head]:
-        """The head of the first request, None while it isn't complete. Raises BadRequest."""
+        """Returns the head of the first request, None while it isn't complete. Raises BadRequest."""
         if self._head is None:
             # Only what is new is searched, and three bytes before it that may begin the end.
             end = self._buffer.find(HEAD_END, max(0, self._searched - len(HEAD_END) + 1))
@@ -93,7 +93,7 @@ class Requests:
         return self._head
 
     def body(self) -> Optional[bytes]:
-        """The body of the request whose head is there, None while it isn't complete. The next request is then first."""
+        """Returns the body of the first request, None while it isn't complete. The next request is then first."""
         length = 0 if self._head is None else self._head.length
         if len(self._buffer) < length:
             return None
@@ -134,7 +134,7 @@ def parse_head(data: bytes) -> Head:
 def response(
     status: int, body: str = "", content_type: str = "text/plain; charset=utf-8", *, last: bool = False
 ) -> bytes:
-    """A whole response; `last` says that the connection ends with it."""
+    """Returns a whole response; `last` says that the connection ends with it."""
     data = body.encode()
     lines = [f"HTTP/1.1 {status} {REASONS[status]}"]
     if status != 204:
@@ -145,7 +145,7 @@ def response(
 
 
 def chunk(data: bytes) -> bytes:
-    """A piece of a chunked body; data must not be empty."""
+    """Returns a piece of a chunked body; data must not be empty."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 

@@ -60,7 +60,7 @@ class Joining:
 
     @property
     def peer(self) -> Optional[int]:
-        """The connection on which the upgrade is asked for, once there is one."""
+        """Returns the connection on which the upgrade is asked for, once there is one."""
         return None if self._connection is None else self._connection.peer
 
     def cancel(self) -> None:

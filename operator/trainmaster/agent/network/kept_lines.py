@@ -39,7 +39,7 @@ class KeptLines:
                 self._drop(worker)
 
     def all(self) -> list[bytes]:
-        """What is kept."""
+        """Returns what is kept."""
         return [line for lines in self._lines.values() for line in lines.values()]
 
     def _drop(self, worker: int) -> None:

@@ -92,12 +92,12 @@ class Leader:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due, on the monotonic clock."""
+        """Returns when `tick` is due, on the monotonic clock."""
         unwatched_at = self._watched_until if self._announced and not self._streams else math.inf
         return min(self._ping_at, self._diagnosis.deadline, unwatched_at)
 
     def is_watched(self, now: float) -> bool:
-        """Whether an operator has a stream open here, or had one a moment ago."""
+        """Returns whether an operator has a stream open here, or had one a moment ago."""
         return bool(self._streams) or now < self._watched_until
 
     def workers(self) -> list[WorkerLine]:
@@ -430,6 +430,6 @@ def _part(ranks: Iterable[int]) -> int:
 
 
 def _stop(report: Report) -> Stop:
-    """The order to stop an attempt in which this worker has failed."""
+    """Returns the order to stop an attempt in which this worker has failed."""
     # After a mere broken connection the rank at fault may still be on its way out: SIGTERM would hide its exit code.
     return Stop(report.attempt, FAILURE_GRACE, 0.0 if report.culprit else FAILURE_GRACE, report)

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics, in its text format (version 0.0.4)."""
+"""Prometheus reads this at /metrics, in its text format (version 0.0.4)."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Network:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due, on the monotonic clock."""
+        """Returns when `tick` is due, on the monotonic clock."""
         return min(self._leader.deadline, self._follower.deadline)
 
     def contact(self, now: Now) -> LeaderContact:

@@ -149,7 +149,7 @@ class Server:
         return None
 
     def is_authorized(self, head: Head) -> bool:
-        """Whether a request has the job's token."""
+        """Returns whether a request has the job's token."""
         if self._token is None:
             self._token = job_token(self._settings.agents_secret, self._settings.job_uid)
         given = head.headers.get(TOKEN_HEADER.lower(), "")
@@ -223,7 +223,7 @@ class Server:
 
 
 class Exchange:
-    """The requests of one connection: one where the token isn't shown, else one after the other."""
+    """Exchange is the requests of one connection: one where the token isn't shown, else one after the other."""
 
     def __init__(self, server: Server, connection: Connection, address: str) -> None:
         self._server = server
@@ -311,7 +311,7 @@ class Exchange:
             self.finish(response(error.status, f"{error}\n", last=True))
 
     def _upgraded(self, head: Head) -> bool:
-        """Whether the connection belongs to the leader from now on."""
+        """Returns whether the connection belongs to the leader from now on."""
         if head.method != "GET" or head.path not in ("/v1/stream", "/v1/join"):
             return False
         if head.path == "/v1/join":

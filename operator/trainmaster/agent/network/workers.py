@@ -18,7 +18,7 @@ HELLO_SECONDS = 10.0
 
 
 class Worker:
-    """One worker as the leader knows it."""
+    """Worker is one worker as the leader knows it."""
 
     def __init__(self, worker: int, uid: str, peer: Optional[int], now: float) -> None:
         self.worker = worker
@@ -33,7 +33,7 @@ class Worker:
 
 
 class Workers:
-    """The table, by worker index and by connection; `own` is the leader's own worker."""
+    """Workers is the table, by worker index and by connection; `own` is the leader's own worker."""
 
     def __init__(self, own: Worker) -> None:
         self.own = own
@@ -70,7 +70,7 @@ class Workers:
         return closed
 
     def is_arriving(self, peer: int) -> bool:
-        """Whether a connection hasn't said who it is yet."""
+        """Returns whether a connection hasn't said who it is yet."""
         return peer in self._arriving
 
     def late(self, now: float) -> list[int]:

@@ -103,7 +103,7 @@ def broken_connection(error: str) -> bool:
 
 
 def conclusion(text: str) -> str:
-    """The end of a text, at most MAX_ERROR_CHARACTERS, without the frames that torch's C++ parts add to an error."""
+    """Returns the end of a text (MAX_ERROR_CHARACTERS) without the frames that torch's C++ parts add to an error."""
     return re.sub(_NATIVE_FRAMES, "", text).rstrip()[-MAX_ERROR_CHARACTERS:]
 
 

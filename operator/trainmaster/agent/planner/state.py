@@ -18,7 +18,7 @@ NEVER = float("inf")
 
 
 class Now(NamedTuple):
-    """The moment."""
+    """Now is the moment."""
 
     steady: float
     """Seconds of the monotonic clock, for deadlines."""
@@ -34,7 +34,7 @@ class Ending(NamedTuple):
 
 
 class MasterContact(NamedTuple):
-    """The way to worker 0's agent, as far as this worker has come."""
+    """MasterContact is the way to worker 0's agent, as far as this worker has come."""
 
     reached: bool
     resolved: bool
@@ -43,7 +43,7 @@ class MasterContact(NamedTuple):
 
 
 class LeaderContact(NamedTuple):
-    """The leader, as this worker knows it."""
+    """LeaderContact is the leader as this worker knows it."""
 
     leader: Optional[int] = None
     """Which worker leads; None while that isn't known."""
@@ -61,7 +61,7 @@ class SavedReport(NamedTuple):
 
 
 class Preparation(NamedTuple):
-    """An attempt that waits for the setup line's environment, and for worker 0 to be within reach."""
+    """Preparation is an attempt that waits for the setup line's environment, and for worker 0 to be within reach."""
 
     assignment: Assignment
     node_rank: int
@@ -71,7 +71,7 @@ class Preparation(NamedTuple):
 
 
 class Examination(NamedTuple):
-    """An end whose cause has to be found; `local_rank` None: the launcher's."""
+    """Examination is of an end whose cause has to be found; `local_rank` None: the launcher's."""
 
     local_rank: Optional[int]
     ending: Ending
@@ -79,7 +79,7 @@ class Examination(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The processes of an attempt. Moments are of the monotonic clock."""
+    """Run has the processes of an attempt. Moments are of the monotonic clock."""
 
     launcher: int
     wraps_ranks: bool

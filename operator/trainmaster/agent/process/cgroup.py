@@ -29,7 +29,7 @@ def oom_kill_count(cgroup_root: str) -> int:
 
 
 def _own_cgroups() -> dict[str, str]:
-    """This process's cgroup by controller ("" for the unified one), from /proc/self/cgroup (cgroups(7))."""
+    """Returns this process's cgroup by controller ("" for the unified one), from /proc/self/cgroup (cgroups(7))."""
     own: dict[str, str] = {}
     try:
         with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:

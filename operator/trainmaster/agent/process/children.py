@@ -52,7 +52,7 @@ def adopt_orphans() -> None:
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """The path that executes `name` in this environment, as execvp(3) finds it; raises LaunchError."""
+    """Returns the path that executes `name` in this environment, as execvp(3) finds it; raises LaunchError."""
     if "/" in name:
         candidates = [name]
     else:
@@ -148,7 +148,7 @@ def process_table() -> dict[int, Process]:
 
 
 def descendants(root: int) -> list[int]:
-    """The pids of all living processes below `root`, parents before children."""
+    """Returns the pids of all living processes below `root`, parents before children."""
     table = process_table()
     below: dict[int, list[int]] = {}
     for process in table.values():
@@ -164,7 +164,7 @@ def descendants(root: int) -> list[int]:
 
 
 def rank_processes(root: int) -> dict[int, int]:
-    """The ranks that a launcher of the user's own has started, `root` or a process below it: pids by local rank.
+    """Returns the ranks that a user's own launcher has started, `root` or a process below it: pids by local rank.
 
     A rank's environment says which one it is, and differs in that from the launcher's, which may have inherited a rank
     from the manifest. Of a rank and its own children (loaders) the rank comes first. Empty where there are none.
@@ -201,7 +201,7 @@ def signal_target(pid: int, number: int = signal.SIGTERM) -> int:
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """The lines of /proc/<pid>/status by name; empty where the process is gone."""
+    """Returns the lines of /proc/<pid>/status by name; empty where the process is gone."""
     pairs = (line.partition(":") for line in read_text(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in pairs}
 

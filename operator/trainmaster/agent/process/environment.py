@@ -21,7 +21,7 @@ _WARN_ONLY = frozenset({"machine", "numpy"})
 
 
 def describe(command: Sequence[str], environ: Mapping[str, str], config_file: str) -> dict[str, str]:
-    """This worker's environment: names and versions, by what the command will use."""
+    """Returns this worker's environment: names and versions, by what the command will use."""
     found = {"machine": os.uname().machine}
     interpreter = _interpreter(command, environ)
     folders = _site_packages(interpreter, environ)
@@ -46,7 +46,7 @@ def describe(command: Sequence[str], environ: Mapping[str, str], config_file: st
 
 
 def mismatches(environments: Mapping[int, Mapping[str, str]]) -> list[str]:
-    """A line for each thing that must be equal and isn't: what it is, and its value by worker."""
+    """Returns a line for each thing that must be equal and isn't: what it is, and its value by worker."""
     lines = []
     for name in sorted({name for environment in environments.values() for name in environment} - _WARN_ONLY):
         by_value: dict[str, list[int]] = {}

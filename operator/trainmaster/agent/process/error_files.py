@@ -1,4 +1,4 @@
-"""The exceptions that ranks leave behind."""
+"""Ranks leave exceptions behind, which are read here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_ERROR_FILE_BYTES = 262_144
 
 
 def read_error_file(path: str) -> str:
-    """The exception in torch's error file (`torch.distributed.elastic.multiprocessing.errors.record`), or ""."""
+    """Returns what torch's error file has (`torch.distributed.elastic.multiprocessing.errors.record`), or ""."""
     try:
         with open(path, "rb") as file:
             message = json.loads(file.read(MAX_ERROR_FILE_BYTES))["message"]

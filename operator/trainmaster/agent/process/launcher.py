@@ -30,7 +30,7 @@ RANK_WRAPPER = (
 
 
 class CommandLine(NamedTuple):
-    """A launcher's; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
+    """CommandLine is a launcher's; `wraps_ranks`: whether ranks announce themselves through the attempt's pipes."""
 
     arguments: tuple[str, ...]
     wraps_ranks: bool
@@ -42,7 +42,7 @@ def attempt_dir(settings: Settings, attempt: int) -> str:
 
 
 def command_line(settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str]) -> CommandLine:
-    """The command line of one worker's launcher; raises LaunchError for an empty command."""
+    """Returns the command line of one worker's launcher; raises LaunchError for an empty command."""
     if not command or not command[0]:
         raise LaunchError("command not found: the command is empty; set spec.command")
     if settings.launcher == "exec" or starts_torchrun(command):
@@ -87,7 +87,7 @@ def starts_torchrun(command: Sequence[str]) -> bool:
 def rank_environment(
     settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of an attempt's children: `base` with all that the attempt changes set anew."""
+    """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
     nodes, processes = len(assignment.workers), settings.processes
     folder = attempt_dir(settings, assignment.attempt)
     environ = dict(base)

@@ -91,7 +91,7 @@ class Printer:
 
 
 class KeptLog:
-    """A log file of bounded size: `path` and one older part, `path.1`."""
+    """KeptLog is a log file of bounded size: `path` and one older part, `path.1`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -133,7 +133,7 @@ class Pump:
         loop.watch(fd, READ, self._readable)
 
     def last_lines(self, characters: int) -> str:
-        """The newest lines, at most so many characters, cut at the front."""
+        """Returns the newest lines, at most so many characters, cut at the front."""
         lines = [*self.tail, self._partial] if self._partial else list(self.tail)
         return b"\n".join(lines).decode("utf-8", "replace")[-characters:].strip("\n")
 

@@ -1,4 +1,4 @@
-"""The processes of one attempt on this worker: its launcher, its ranks, what they print and what they leave behind.
+"""An attempt's processes on this worker are its launcher and its ranks, with what they print and leave behind.
 
 This is the executor's part: it starts, watches, signals and reads, and puts what it sees into the queue. What an end
 means, and when ranks are signalled, is decided in `planner/ranks.py`.
@@ -38,7 +38,7 @@ SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class RankProcess(NamedTuple):
-    """A rank's process and the files that it may print stacks into."""
+    """RankProcess is a rank's process and the files that it may print stacks into."""
 
     rank: int
     pid: int
@@ -47,7 +47,7 @@ class RankProcess(NamedTuple):
 
 
 class RunProcesses:
-    """The processes of one attempt. Everything is called in the loop's thread."""
+    """RunProcesses has the processes of one attempt. Everything is called in the loop's thread."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class RunProcesses:
         return len(self.pids) == (self._settings.processes if self._wraps_ranks else 1)
 
     def first_rank(self) -> int:
-        """The global rank of local rank 0."""
+        """Returns the global rank of local rank 0."""
         return self._assignment.first_rank(self.node_rank, self._settings.processes)
 
     def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> Launched:
@@ -171,7 +171,7 @@ class RunProcesses:
         return LauncherExamined(action.ending, self._last_lines("launcher.err", "launcher.out"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
-        """The ranks that live, and where they may print their stacks."""
+        """Returns the ranks that live, and where they may print their stacks."""
         found = []
         for local_rank, pid in sorted(self._rank_pids().items()):
             if local_rank not in self._ended:
@@ -183,7 +183,7 @@ class RunProcesses:
         return found
 
     def pid_of(self, local_rank: int) -> int:
-        """A rank's process; 0 where it isn't known."""
+        """Returns a rank's process; 0 where it isn't known."""
         return self._rank_pids().get(local_rank, 0)
 
     def provoke(self, local_rank: int) -> bool:
@@ -200,7 +200,7 @@ class RunProcesses:
         return True
 
     def evidence(self, local_rank: int) -> str:
-        """The last lines of a rank: its exception where torch's error file has it, else what it printed last."""
+        """Returns a rank's last lines: its exception where torch's error file has it, else what it printed last."""
         for path in self._error_files(local_rank):
             text = read_error_file(path)
             if text:

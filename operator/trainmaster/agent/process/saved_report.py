@@ -1,4 +1,4 @@
-"""The saved report: what was started here last, kept in the pod's emptyDir so that it outlives the agent's process.
+"""The saved report says what was started here last; in the pod's emptyDir it outlives the agent's process.
 
 It is written before the children start and again when they have ended. An agent that starts and finds it never runs
 that attempt again: a StatefulSet's pods have `restartPolicy: Always`, so every exit is followed by a new start.
@@ -21,7 +21,7 @@ def report_path(state_dir: str) -> str:
 
 
 def read_report(state_dir: str) -> SavedReport | None:
-    """The saved report; None where nothing was ever started here, or the file is damaged, as a rename leaves none."""
+    """Returns the saved report; None where nothing was ever started here, or the file is damaged."""
     try:
         with open(report_path(state_dir), "rb") as file:
             data = json.loads(file.read(MAX_BYTES))

@@ -1,4 +1,4 @@
-"""The setup line: a line of shell that runs before the first attempt's ranks, and the environment that it leaves."""
+"""The setup line is a line of shell that runs before the first attempt's ranks, and the environment that it leaves."""
 
 from __future__ import annotations
 
