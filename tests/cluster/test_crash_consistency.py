@@ -34,7 +34,7 @@ SCRIPTS = {
 # Without streams both failures are exits of a container, so the second one's pod is replaced (see `backing_off`).
 REPLACED = "pod replaced"
 BACKING_OFF = {REPLACED: Script(seconds=0.1, faults=[Fail(attempt=n, worker=1, after=0.03) for n in (1, 2)])}
-# Restarts and disruptions. The stream is faster than the watch: when a rank tells of its broken connection before the
+# Restarts and disruptions. The stream is faster than the watch: when a rank reports its broken connection before the
 # watch shows that a pod is gone, the next attempt is opened with that pod. Its loss is the same disruption where the
 # pod is known to be the same one, a second one otherwise.
 ENDS = {"healthy": {(0, 0)}, "rank failed": {(1, 0)}, "pod deleted": {(0, 1), (0, 2)}, REPLACED: {(2, 0)}}
@@ -146,7 +146,7 @@ def finish(disturber: Disturber, case: Case) -> None:
     status = cluster.status(case.namespace)
     attempt, counts = status["attempt"], (status.get("restarts", 0), status.get("disruptions", 0))
     assert status["phase"] == "Succeeded", f"{case}: {status}"
-    # A lost pod may end several attempts before the watch tells of it, all of them the one disruption.
+    # A lost pod may end several attempts before the watch shows it, all of them the one disruption.
     assert attempt == 1 + sum(counts) or (counts[1] and attempt > 1 + sum(counts)), f"{case}: {status}"
     assert counts in ENDS[case.scenario], f"{case}: {status}"
     check_record(cluster, case, attempt)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from tests.cluster.scenarios import Scenario, train
 
 # A second for SIGTERM, and then it says so.
-TELL = """
+PRINT = """
 def leave(*_):
-    print("told to leave", flush=True)
+    print("has to leave", flush=True)
     sys.exit(143)
 signal.signal(signal.SIGTERM, leave)
 """
 
 
 def test_the_deadline_ends_a_job_with_a_sigterm_and_frees_its_pods(scenario: Scenario) -> None:
-    scenario.apply(train(first=TELL), runPolicy={"activeDeadlineSeconds": 2})
+    scenario.apply(train(first=PRINT), runPolicy={"activeDeadlineSeconds": 2})
     scenario.until_phase("Failed")
     why = scenario.why("Failed")
     assert why["reason"] == "DeadlineExceeded"

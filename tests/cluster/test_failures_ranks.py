@@ -162,7 +162,7 @@ def memory_cgroup() -> Iterator[Path]:
 def test_a_rank_that_the_kernel_kills_for_memory_is_named_and_its_container_lives(
     scenario: Scenario, memory_cgroup: Path
 ) -> None:
-    """What a container runtime does: agent and ranks of worker 1 in a memory cgroup, whose counters tell the kill from
+    """What a container runtime does: agent and ranks of worker 1 in a memory cgroup, whose counters show the kill from
     any other SIGKILL."""
     if scenario.cluster.shared.embedded is None:
         pytest.skip("the runtime makes the cgroups there, and kills the whole container (memory.oom.group)")

@@ -81,7 +81,7 @@ def test_the_world_counts_each_groups_own_ranks() -> None:
     assert [one["NPROC_PER_NODE"] for one in environments] == ["8", "4"]
     assert {one["WORLD_SIZE"] for one in environments} == {"28"}
     assignment = first_assignment(JOB, spec(**TWO_GROUPS))
-    assert assignment.processes == (8, 8, 4, 4, 4), "or an agent couldn't tell its global ranks"
+    assert assignment.processes == (8, 8, 4, 4, 4), "or an agent couldn't know its global ranks"
     assert Assignment.parse(assignment.to_wire()) == assignment
     assert "processes" not in first_assignment(JOB, spec(workers=3)).to_wire()
     assert {one["NNODES"] for one in environments} == {"5"}

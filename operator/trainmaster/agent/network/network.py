@@ -269,7 +269,7 @@ class Network:
         self._perform(actions, self._leaders)
 
     def _perform(self, actions: Sequence[Union[LeaderAction, FollowerAction]], peers: Mapping[int, Peer]) -> None:
-        """Do what was decided; `peers`: to whom its lines go."""
+        """Do what was decided; `peers` are those that its lines go to."""
         for action in actions:
             if isinstance(action, Deliver):
                 self._deliveries.append(action.message)

@@ -189,7 +189,7 @@ class RunProcesses:
     def provoke(self, local_rank: int) -> bool:
         """End a rank in the way that makes Python print its stacks; False where it wouldn't print.
 
-        For a rank that is about to be ended anyway and had no other way of telling. A core file is kept from being
+        The rank is about to be ended anyway, and had no other way to show its stacks. A core file is kept from being
         written: it could be as large as the rank.
         """
         pid = children.signal_target(self.pid_of(local_rank), signal.SIGABRT)

@@ -58,7 +58,7 @@ class TestChildren:
         less = replace(around, children=tuple(item for item in around.children if item.kind != "Service"))
         assert kinds(decided(of, less)) == ["Apply Service"]
 
-    def test_a_suspended_jobs_stranger_is_left_alone(self) -> None:
+    def test_an_object_of_somebody_else_is_left_alone_under_a_suspended_job(self) -> None:
         of = job(running(phase="Suspended"), runPolicy={"suspend": True})
         around = with_child(settled(job(running()), observed(given=[])), "StatefulSet", owner_uid="somebody-else")
         assert kinds(decided(of, around)) == []
