@@ -171,6 +171,11 @@ class ResponseStream:
         return self._received.total
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        # A head is read in small pieces, and the last of them has a little of the body. What came with that is read
+        # after the loop has turned, so that a leader's hello isn't handed on without the reports behind it: between two
+        # chunks many passes may decide. One turn finds that there is more, the next one follows its reading.
+        for _ in range(2):
+            await asyncio.sleep(0)
         try:
             async for chunk in self._response.content.iter_chunked(PIECE):
                 self._received.in_vain = 0

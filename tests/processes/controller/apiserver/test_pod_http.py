@@ -57,6 +57,15 @@ WAYS = pytest.mark.parametrize("way", ["direct", "proxy"])
 
 
 @WAYS
+async def test_what_came_with_the_head_is_handed_on_together(way: str) -> None:
+    """A leader's hello and the reports behind it: a decision between them would miss the reports."""
+    body = b"x" * 2_000
+    whole = answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n" + body)
+    async with hostile(whole) as server, reaching(way, server) as reach:
+        assert await ask(reach, server) == body
+
+
+@WAYS
 @pytest.mark.parametrize("status", [b"302 Found", b"307 Temporary Redirect"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_a_redirect_is_never_followed(way: str, status: bytes, method: str) -> None:
