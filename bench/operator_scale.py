@@ -17,7 +17,7 @@ from trainmaster.controller.apiserver.cluster import PODS
 
 WORKERS = 4
 IDLE_SECONDS = 30.0
-# DESIGN.md, section 10, for 1,000 jobs.
+# The limits for 1,000 jobs: seconds, MB, per cent of a core.
 RESYNC_LIMIT, MEMORY_LIMIT, CPU_LIMIT = 10.0, 300.0, 3.0
 
 

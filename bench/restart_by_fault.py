@@ -26,7 +26,7 @@ ROW = 10
 HANG_SECONDS = 3
 LOST_AFTER_SECONDS = 2
 GRACE_SECONDS = 3
-# PEERS.md: the goals, medians on a real kubelet, the program's own start apart; JobSet needs 1.34 for a killed rank.
+# The goals, medians on a real kubelet, the program's own start apart; JobSet needs 1.34 for a killed rank.
 KILLED_GOAL, POD_GOAL, AGENT_GOAL, HANG_GOAL, SURE_GOAL = 0.25, 1.0, 1.0, 1.0, 1.5
 # Rows of the second table.
 SURE_ROWS = ("fresh", "row", "pod")

@@ -64,7 +64,7 @@ def ready(cluster: Cluster, name: str) -> bool:
 
 
 def test_downward_api_files_follow_a_patch(cluster: Cluster) -> None:
-    """`pkg/volume/downwardapi`; DESIGN.md measured 0.1 to 0.25 s on a real kubelet."""
+    """`pkg/volume/downwardapi`; a real kubelet takes 0.1 to 0.25 s."""
     program = (
         "seen = None\nfor _ in range(3000):\n"
         "    now = open('/podinfo/note').read()\n"

@@ -27,7 +27,7 @@ from trainmaster.controller.observability.health import HealthServer
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Decide
 from trainmaster.controller.settings import OperatorSettings
-from trainmaster.controller.wiring import Parts, wire
+from trainmaster.controller.wiring import Parts, construct_parts
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Operator:
             self._standby = False
         self.metrics.leader.set(1)
         keys = await _unless(stop, _while_held(holding, self._read_keys(cluster, connection)))
-        parts = self._parts = wire(settings, self._decide, connection, cluster, keys, self.metrics)
+        parts = self._parts = construct_parts(settings, self._decide, connection, cluster, keys, self.metrics)
         stack.push_async_callback(parts.close)
         await _unless(stop, _while_held(holding, self._insist(parts.resync.fill, connection)))
         await parts.gangs.fill(job.spec for job in parts.store.jobs())

@@ -69,7 +69,7 @@ class Parts:
             await part.close()
 
 
-def wire(
+def construct_parts(
     settings: OperatorSettings,
     decide: Decide,
     connection: Connection,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from trainmaster.api.signing import SigningKeys
-from trainmaster.controller.cache.workload_view import conditions_by_type, workload_view
+from trainmaster.controller.cache.workload_view import MAX_MESSAGE, conditions_by_type, workload_view
 from trainmaster.reconciling.observed.kueue_admission import WORKLOAD_KIND
 from trainmaster.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
@@ -29,8 +29,6 @@ from trainmaster.wire.names import (
 from trainmaster.wire.report import Report
 from trainmaster.wire.values import decimal, loads, mapping, mappings, text, whole
 
-# Of a scheduler's or kubelet's message: enough for a person, bounded in memory and status.
-MAX_MESSAGE = 1_000
 # What Kubernetes itself bounds: names, uids and labels have at most 253 characters, the kubelet keeps 4,096 bytes of a
 # termination message, and counts are int32.
 MAX_NAME, MAX_TERMINATION_MESSAGE, MAX_INT32 = 253, 4_096, 2**31

@@ -9,6 +9,7 @@ from trainmaster.reconciling.observed.snapshot import PodSetAdmission, WorkloadV
 from trainmaster.wire.values import mapping, mappings, text, whole
 
 Raw = Mapping[str, Any]
+# Of the message of a scheduler, a kubelet or Kueue: enough for a person, bounded in memory and status.
 MAX_MESSAGE = 1_000
 MAX_COUNT = 2**31
 

@@ -49,7 +49,8 @@ HELD_BYTES = 512 * 1024
 # An operator that comes back writes the evidence of a failure that is younger than this.
 OLD_SECONDS = 60.0
 LOG_BYTES = 12 * 1024
-MAX_WORKERS = 64
+# Of how many workers an attempt's evidence is kept: all of it is one ConfigMap.
+KEPT_WORKERS = 64
 WRITES = 3
 
 
@@ -210,7 +211,8 @@ class EvidenceKeeper:
         pods = {pod.worker: pod for pod in snapshot.observed.pods}
         # The culprit first, then who failed too: there may be thousands.
         reports.sort(key=lambda report: (report.worker != failure.worker, report.state != "Failed", report.worker))
-        workers = {report.worker: _worker_evidence(report, pods.get(report.worker)) for report in reports[:MAX_WORKERS]}
+        kept_reports = reports[:KEPT_WORKERS]
+        workers = {report.worker: _worker_evidence(report, pods.get(report.worker)) for report in kept_reports}
         kept = self._jobs.get(snapshot.job.uid)
         ranks = kept.stalls.get(failure.attempt, {}) if kept is not None else {}
         record = failure.model_dump(by_alias=True, exclude_none=True, mode="json")

@@ -20,6 +20,7 @@ from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import event_time
 from trainmaster.controller.lookups.lookup import Lookup, list_events
+from trainmaster.reconciling.observed.situation import CLOCK_SLACK
 from trainmaster.reconciling.observed.snapshot import ContainerEnd, PodView
 from trainmaster.wire.reasons import EXIT_KILLED, EXIT_TERMINATED
 from trainmaster.wire.values import mapping, text
@@ -28,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 # Seconds that the decision waits for the reason at most: without it the job recovers too.
 PATIENCE = 5.0
-# Seconds by which the kubelet's two clocks may differ: an event's time and a container's, both in whole seconds.
-CLOCK_SLACK = 2.0
 
 
 class Kill(NamedTuple):

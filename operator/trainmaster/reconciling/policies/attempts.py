@@ -24,6 +24,7 @@ from trainmaster.reconciling.policies.failure_rules import PAUSE_AFTER_SHORT_LIF
 from trainmaster.reconciling.policies.quarantine import with_failure, without_failure
 from trainmaster.reconciling.policies.topology import in_rank_order, is_unordered
 from trainmaster.reconciling.reasons import Strength, known_reason
+from trainmaster.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.transition import NO_CHANGE, NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
@@ -35,7 +36,6 @@ NODE_MONITOR_SECONDS = 60.0
 # No wait that other policies ask for is longer.
 LONGEST_OTHER_WAIT = 600.0
 MAX_FAILURES = 10
-MAX_MESSAGE_CHARACTERS = 2_000
 
 
 def create(situation: Situation) -> Transition | None:
