@@ -104,16 +104,16 @@ class Executor:
         return 1 if self._state.exit_code is None else self._state.exit_code
 
     def _settle(self) -> None:
-        """Take the events in, one after the other, and do what each of them asks for."""
+        """Handle the events one after the other, and do what each of them asks for."""
         now = _now()
         self._network.tick(now)
         if self._watch is not None and now.steady >= self._watch.deadline:
             self._events.extend(self._send_found(self._watch.tick(self._state.contact.leader, now), now))
         self._receive(now)
         while self._events:
-            self._take_in(self._events.popleft(), _now())
+            self._handle(self._events.popleft(), _now())
 
-    def _take_in(self, event: QueuedEvent, now: Now) -> None:
+    def _handle(self, event: QueuedEvent, now: Now) -> None:
         if isinstance(event, ConnectionEvent):
             self._network.handle(event, now)
             self._receive(now)

@@ -70,7 +70,7 @@ def threads_of(text: str) -> list[str]:
 
 
 def _thread(text: str) -> str:
-    """A thread's head and its frames, without what was printed after them (a launcher's words on a rank's end, say)."""
+    """A thread's head and its frames, without what was printed after them (a launcher's lines on a rank's end, say)."""
     head, *lines = text.splitlines()
     end = next((at for at, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
     return "\n".join((head, *lines[:end])).strip("\n")

@@ -72,7 +72,7 @@ class Requests:
         return 0 if self._head is None else max(0, self._head.length - len(self._buffer))
 
     def feed(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Add what has arrived."""
         self._buffer += data
         self._pieces += 1
 

@@ -76,8 +76,8 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
     report = report._replace(state="Failed", rank=rank, exit_code=ending.exit_code, signal=ending.signal)
     if ending.signal == signal.SIGKILL and oom_kills > 0:
         kills = "kill" if oom_kills == 1 else "kills"
-        note = f"killed by the kernel for memory: {oom_kills} such {kills} in this container during the attempt"
-        text = f"{error}\n{note}" if error else note
+        memory = f"killed by the kernel for memory: {oom_kills} such {kills} in this container during the attempt"
+        text = f"{error}\n{memory}" if error else memory
         return report._replace(reason="OOMKilled", error=text[-MAX_ERROR_CHARACTERS:])
     if ending.signal is not None:
         # An abort is often the NCCL watchdog's answer to a lost peer.

@@ -1,8 +1,8 @@
 """A report that nobody has acknowledged is made the sure way, by exiting.
 
-Then the kubelet brings the code and the termination
-message to the API server. Exits cost a restart of the container and, repeated, a back-off, so they are put off as long
-as somebody may still be about to record the report (docs/protocol.md, "The sure way").
+Then the kubelet brings the code and the termination message to the API server. Exits cost a restart of the container
+and, repeated, a back-off, so they are put off as long as somebody may still be about to record the report
+(docs/protocol.md, "The sure way").
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from trainmaster.agent.planner.state import LeaderContact, State
 
 NEW_LEADER_SECONDS = 2.0
-"""An operator is taken to be on its way to a leader that is new: without that, the loss of the leader makes each worker
-with a report exit before anybody could have watched, into the kubelet's back-off (measured: 10, 20, 40 s)."""
+"""An operator is assumed to be on its way to a leader that is new: without that, the loss of the leader makes each
+worker with a report exit before anybody could have watched, into the kubelet's back-off (measured: 10, 20, 40 s)."""
 PATIENCE_SECONDS = 3.0
 """How long a report waits for its acknowledgement or a newer assignment before it is made by exiting."""
 FORGOTTEN_SECONDS = 30.0
@@ -40,7 +40,7 @@ def exit_at(state: State) -> float | None:
         return None
     held = assignment.state == "Hold"
     if state.acknowledged >= report.attempt:
-        # An operator that says Hold has taken it in.
+        # An operator that says Hold has recorded it.
         if held or state.unwatched_at is None:
             return None
         return max(state.unwatched_at, state.ended_at) + FORGOTTEN_SECONDS

@@ -157,12 +157,12 @@ class State(NamedTuple):
     ended_at: float = 0.0
     """When this worker's attempt ended, on the monotonic clock."""
     acknowledged: int = 0
-    """The newest attempt whose report an operator has taken in."""
+    """The newest attempt whose report an operator has recorded."""
     unwatched_at: Optional[float] = None
     """Since when no operator watches."""
     known_leader: Optional[int] = None
     new_leader_until: float = 0.0
-    """Until when an operator is taken to be on its way to a leader that is new."""
+    """Until when an operator is assumed to be on its way to a leader that is new."""
 
     leftovers: bool = False
     """Whether processes of an agent before this one may live."""
