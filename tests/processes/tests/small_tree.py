@@ -37,13 +37,16 @@ def run(folder: Path, cases: list[tuple[str, int]], script: str, *arguments: str
     python.chmod(0o755)
     (folder / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
     (folder / "local" / "tests" / "cluster").mkdir(parents=True)
-    for name in ("conftest.py", "tests/__init__.py", "tests/fast_set.py", f"tests/{script}"):
+    (folder / "conftest.py").write_text("pytest_plugins = ['tests.failed_tests']\n")
+    for name in ("tests/__init__.py", "tests/failed_tests.py", f"tests/{script}"):
         shutil.copy(ROOT / name, folder / name)
     (folder / "tests" / "cluster" / "test_flaky.py").write_text(FAILS.format(cases=cases))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TRAINMASTER"))}
+    # Many processes are started, and each would import all the plug-ins that are installed.
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
     return subprocess.run(
         ["bash", str(folder / "tests" / script), *arguments],
-        env={**environment, "VENV": str(folder)},
+        env={**environment, **plugins, "VENV": str(folder)},
         capture_output=True,
         text=True,
         timeout=150,

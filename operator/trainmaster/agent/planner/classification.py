@@ -11,7 +11,7 @@ import signal
 
 from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
-from trainmaster.wire.reasons import EXIT_BY_REASON
+from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED
 from trainmaster.wire.report import Report
 
 # These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
@@ -32,8 +32,8 @@ _MASTER_UNREACHABLE = (
 # EX_SOFTWARE of sysexits.h).
 _NAMED_BY_EXCEPTION = {
     2: ("ConfigError", "Usage"),
-    67: ("PreflightMismatch", "PreflightMismatch"),
-    70: ("Diverged", "Diverged"),
+    EXIT_BY_REASON["PreflightMismatch"]: ("PreflightMismatch", "PreflightMismatch"),
+    EXIT_DIVERGED: ("Diverged", "Diverged"),
 }
 # What torch's C++ parts add after an error: c10::Error its own frames, pybind11 those of the Python function that C++
 # had called (a communication hook of DDP, say). They would push the error itself out of what is kept.
