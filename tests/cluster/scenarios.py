@@ -49,6 +49,7 @@ while rank > 0 and not peers:
         peers[0].settimeout(None)
     except OSError:
         time.sleep(0.05)
+{together}
 
 def all_reduce():
     if rank > 0:
@@ -70,10 +71,11 @@ print(f"rank {{rank}} is done.", flush=True)
 _STARTED = re.compile(r"rank (\d+) of (\d+), attempt (\d+), pid (\d+), parent (\d+)\.")
 
 
-def train(faults: int = 1, first: str = "") -> str:
+def train(faults: int = 1, first: str = "", together: str = "") -> str:
     """A rank's program: attempts 1 to `faults` wait for a fault, the next one ends well. `first`: lines of Python that
-    each rank runs before its first step; they know `rank`, `attempt` and `last`."""
-    return _TRAIN.format(faults=faults, first=textwrap.dedent(first))
+    each rank runs before its first step; they know `rank`, `attempt` and `last`. `together`: the same once all ranks
+    run, for a fault after which each of them has said so."""
+    return _TRAIN.format(faults=faults, first=textwrap.dedent(first), together=textwrap.dedent(together))
 
 
 class Start(NamedTuple):

@@ -18,7 +18,7 @@ BACKOFF = {"maxRestarts": 2, "backoff": {"initialSeconds": 1, "factor": 2, "maxS
 
 def end(code: str) -> str:
     """Rank 1 ends with a code that may depend on the attempt."""
-    return train(faults=9, first=f"if rank == 1: time.sleep(0.5); sys.exit({code})")
+    return train(faults=9, together=f"if rank == 1: time.sleep(0.5); sys.exit({code})")
 
 
 @pytest.fixture(scope="module")

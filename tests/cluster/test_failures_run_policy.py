@@ -30,7 +30,7 @@ def jobs(stage: Stage) -> Iterator[dict[str, Scenario]]:
         "deadline": {"script": train(faults=9)},
         "all kept": {"script": train(faults=0), "runPolicy": {"keepPods": "All"}},
         "failed kept": {
-            "script": train(faults=9, first="if rank == 1: sys.exit(7)"),
+            "script": train(faults=9, together="if rank == 1: sys.exit(7)"),
             "failurePolicy": {"maxRestarts": 0},
             "runPolicy": {"keepPods": "Failed"},
         },
