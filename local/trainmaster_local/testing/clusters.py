@@ -26,14 +26,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
-from trainmaster_local.embedded import ThreadedCluster
-from trainmaster_local.testing.apiserver_binaries import ApiServerBinaries
+
+if TYPE_CHECKING:
+    from trainmaster_local.embedded import ThreadedCluster
 
 KUBECTL = Path(sys.executable).with_name("kubectl")
 
@@ -210,13 +211,18 @@ def open_cluster(config: ClusterConfig, kubeconfig: str | None = None) -> Iterat
     - By default it is an embedded one by `config`, on a thread of this process; `Cluster.embedded` reaches its faults
       and nodes.
     """
+    # Every process of pytest imports this plug-in, and most of them open no cluster.
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if kubeconfig:
         yield given_cluster(Path(kubeconfig), config.state_dir)
     elif assets:
+        from trainmaster_local.testing.apiserver_binaries import ApiServerBinaries
+
         with ApiServerBinaries(Path(assets), config.state_dir) as started:
             yield SharedCluster(started.kubeconfig, started.server, started.token, started.authority, runs_pods=False)
     else:
+        from trainmaster_local.embedded import ThreadedCluster
+
         with ThreadedCluster(config) as threaded:
             local = threaded.cluster
             authority = base64.b64decode(local.authority)
