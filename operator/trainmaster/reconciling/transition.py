@@ -53,7 +53,9 @@ class StatusChange:
         """Returns both changes as one; where both set a field, the later one counts."""
         values, more = self._values(), later._values()
         # Most passes change little: no object is made for nothing.
-        return StatusChange(**(values | more)) if values and more else later if more else self
+        if not more:
+            return self
+        return StatusChange(**(values | more)) if values else later
 
     def __bool__(self) -> bool:
         return bool(self._values())

@@ -23,11 +23,10 @@ class LookupResults:
 
     def merge(self, more: LookupResults) -> bool:
         """Add what was found now; returns whether anything is new."""
-        before = (dict(self.domains), dict(self.flavors), dict(self.priorities), dict(self.kills))
+        before = [each.copy() for each in vars(self).values()]
         self.domains.update(more.domains)
         self.flavors.update(more.flavors)
         self.priorities.update(more.priorities)
         self.kills.update(more.kills)
-        known = self.listed_pods.issuperset(more.listed_pods)
         self.listed_pods.update(more.listed_pods)
-        return not known or before != (self.domains, self.flavors, self.priorities, self.kills)
+        return before != [*vars(self).values()]
