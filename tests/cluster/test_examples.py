@@ -30,6 +30,7 @@ RUN_HERE = {"shakespeare", "bert-mrpc", "deepseek-tiny", "deepspeed-zero", "asce
 SECONDS = 150
 # A container's folder is one of this machine's: files for the examples are mounted from here, results read there.
 HOST = "hostPath"
+SMALL = NodeConfig(name="small", cpu="2", memory="4Gi", labels={"for": "a-first-try"})
 NPU = "huawei.com/Ascend910"
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
@@ -135,6 +136,41 @@ def test_an_example_needs_nothing_that_its_file_does_not_make() -> None:
             needed = {("PersistentVolumeClaim", source["claimName"]) for source in sources if "claimName" in source}
             needed |= {("ConfigMap", v["configMap"]["name"]) for v in volumes if "configMap" in v}
             assert needed <= made, path.name
+
+
+@pytest.fixture
+def small_node(room: Room) -> Iterator[None]:
+    """A node of two cores and 4 GiB with the operator's two replicas on it, as far as the scheduler counts them."""
+    embedded = room.cluster.embedded
+    embedded.call(embedded.cluster.add_node(SMALL))
+    for number in range(2):
+        requests = {"cpu": "100m", "memory": "128Mi"}
+        container = {"name": "operator", "image": "busybox", "resources": {"requests": requests}}
+        room.cluster.apply(faked_pod(f"operator-{number}", {"nodeSelector": SMALL.labels, "containers": [container]}))
+    yield
+    embedded.call(embedded.cluster.remove_node(SMALL.name))
+
+
+def faked_pod(name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """A pod that runs at once and has no processes."""
+    annotations = {"trainmaster-local/fake": "{}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
+
+
+@pytest.mark.parametrize("name", sorted((RUN_HERE | RUN_BY_THE_DEMO) - {"ascend", "bert-mrpc"}))
+def test_every_worker_of_an_example_without_accelerators_finds_room_on_a_small_node(
+    room: Room, small_node: None, name: str, tmp_path: Path
+) -> None:
+    faked = {"metadata": {"annotations": {"trainmaster-local/fake": "{}"}}, "spec": {"nodeSelector": SMALL.labels}}
+    there = Room(room.cluster, tmp_path)
+    there.apply(name, {"podTemplate": faked})
+    pods = [f"{name}-0", f"{name}-1"]
+    for pod in pods:
+        room.cluster.eventually(
+            lambda pod=pod: room.cluster.get("pod", pod)["spec"].get("nodeName") == SMALL.name, 30, f"{pod} has a node"
+        )
+    room.cluster.kubectl("delete", "dtj", name)
+    room.cluster.eventually(lambda: not room.cluster.items("pods", "-l", f"trainmaster.dev/job-name={name}"), 60)
 
 
 def test_plain_script(room: Room) -> None:
