@@ -49,7 +49,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str) -
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     # The setup line may hold what isn't meant for the readers of a status.
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
-    expected = _EXPECTED.get(kind)
+    expected = EXPECTED.get(kind)
     if expected is not None:
         return f"{shown} is not {expected}"
     match kind:
@@ -75,7 +75,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str) -
     return detail["msg"]
 
 
-_EXPECTED = {
+EXPECTED = {
     "int_type": "a whole number; write it without quotes and without a fraction",
     "int_from_float": "a whole number; write it without a fraction",
     "float_type": "a number; write it without quotes",

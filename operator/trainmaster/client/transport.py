@@ -17,6 +17,7 @@ from kubernetes import client as kubernetes_client
 from kubernetes import config as kubernetes_config
 
 from trainmaster.api.decoding import decode
+from trainmaster.api.encoding import encode
 from trainmaster.api.v1alpha1 import GROUP, INSTALL_CRD
 from trainmaster.client.errors import ClientError, InvalidRequest, JobExists, JobNotFound, NoCluster, NotAllowed
 
@@ -93,7 +94,8 @@ class KubernetesTransport:
             path,
             query_params=list(query.items()),
             header_params=headers,
-            body=body,
+            # The client's own encoding is right for JSON; as YAML, pairs of surrogates aren't.
+            body=encode(body) if body is not None and content_type.endswith("+yaml") else body,
             auth_settings=["BearerToken"],
         )
         try:

@@ -1,7 +1,8 @@
 """All requests to the API server, and to pods' ports, are sent from here.
 
 Read `cluster` first: the `Resource` types and the `Cluster` protocol, which is all that the rest of the controller
-knows; tests put a scripted one in its place. `errors` is the tree of what can go wrong. `client` is the real `Cluster`,
+knows; tests put a scripted one in its place. `errors` is the tree of what can go wrong, with `refusals` for the
+sentences on what doesn't fit a type. `client` is the real `Cluster`,
 over `kubernetes.aio`; `connection` finds the API server and the credentials, for kopf too, whose answers `decoding`
 decodes so that one object costs only itself. `pod_http` is HTTP with pods, which aren't trusted.
 """

@@ -19,6 +19,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient
 
 from trainmaster.api.decoding import decode_shallow
+from trainmaster.api.encoding import encode
 from trainmaster.controller.apiserver.cluster import LATER_VERSIONS, PODS, PodStream, RawObject, Resource
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.apiserver.errors import Deposed, NotFound, Refused, Unreachable, Unusable, is_unserved
@@ -106,6 +107,8 @@ class KubernetesCluster:
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
         query = {"fieldManager": FIELD_MANAGER}
+        if resource.strict:
+            query["fieldValidation"] = "Strict"
         answer = await self._json("POST", resource.path(namespace), query=query, body=body)
         self._on_write("create", resource.kind)
         return answer
@@ -310,7 +313,7 @@ class KubernetesCluster:
                 method,
                 self._host + quote_path(url),
                 headers=all_headers,
-                data=None if json_body is None else json.dumps(json_body, allow_nan=False),
+                data=None if json_body is None else encode(json_body),
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
                 allow_redirects=False,
                 auto_decompress=False,

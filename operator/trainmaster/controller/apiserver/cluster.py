@@ -28,6 +28,9 @@ class Resource:
     # Objects in a page of a list, all of which are in memory together. A pod of 10 kB is ten times that as Python's
     # objects: client-go's 500 would cost 50 MB.
     page: int = 50
+    # A create drops a field that the API server doesn't know, and says so in a warning. Where users write fields, it is
+    # refused instead: they would get an object without it, until the first apply is refused for it.
+    strict: bool = False
 
     @property
     def api_version(self) -> str:
@@ -53,7 +56,7 @@ JOBS = Resource(GROUP, VERSION, PLURAL, KIND, page=4)
 PODS = Resource("", "v1", "pods", "Pod")
 SERVICES = Resource("", "v1", "services", "Service")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
-STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet")
+STATEFUL_SETS = Resource("apps", "v1", "statefulsets", "StatefulSet", strict=True)
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENTS = Resource("", "v1", "events", "Event")
 SECRETS = Resource("", "v1", "secrets", "Secret")

@@ -11,7 +11,8 @@
     |   `-- AlreadyExists   409 on create
     |-- Gone                410: the resourceVersion is too old to watch or list from
     |-- Refused             the API server understood and says no; the same request will be refused again
-    |   |-- Invalid         400, 413, 415, 422: schema, CEL, or an admission webhook that says so
+    |   |-- Invalid         400, 413, 415, 422: schema, CEL, or an admission webhook that says so; and the 500 with
+    |   |                   which a server-side apply answers what doesn't fit the type (`refusals`)
     |   `-- Forbidden       403: RBAC, a quota, a terminating namespace, or an admission webhook
     |-- TooManyRequests     429: wait `retry_after` seconds
     `-- Unavailable         5xx: wait `retry_after` seconds when given
@@ -24,10 +25,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster.controller.apiserver.refusals import refusal, without_expressions
 from trainmaster.wire.values import loads, text
 
 # Characters of the other side's message in a Status.
 MAX_MESSAGE, MAX_REASON = 2_000, 64
+# metav1.StatusReasonInvalid: nothing but another object helps. A refusal by the object's type has it too.
+INVALID = "Invalid"
 
 
 class ClusterError(Exception):
@@ -124,6 +128,9 @@ def from_response(request: str, status: int, headers: Mapping[str, str], body: b
         whole = body if isinstance(body, str) else body.decode(errors="replace")
         message = whole.strip()[:300] or f"HTTP {status}"
     reason = text(document.get("reason"), MAX_REASON)
+    if status in (400, 500) and (sentence := refusal(message)) is not None:
+        return Invalid(request, sentence, status=status, reason=INVALID)
+    message = without_expressions(message)
     kind = _class_of(status, reason)
     return kind(request, message, status=status, reason=reason, retry_after=_retry_after(headers, document))
 
