@@ -8,7 +8,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(PI
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-flaky test-slow test-torch bench lint format types generate generated lock images kind-up kind-test kind-down clean
+.PHONY: help demo test test-fast test-flaky test-slow test-torch mistakes bench lint format types generate generated lock images kind-up kind-test kind-down clean
 
 help: ## Say what there is to make
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -39,7 +39,7 @@ test: $(VENV)/.dev ## Everything: lint, types, layers, generated files, all test
 	bash tests/run.sh
 
 test-fast: $(VENV)/.dev ## What takes seconds: the tests below `unit`, no process and no socket
-	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 --hypothesis-profile=fast tests/unit local/tests/unit
+	$(BIN)/python -m pytest -q -p no:cacheprovider -n 2 --hypothesis-profile=fast tests/unit tests/mistakes/unit local/tests/unit
 
 test-flaky: $(VENV)/.dev ## The cluster tests beside two busy processes, again and again: make test-flaky ROUNDS=5
 	bash tests/flaky.sh $(ROUNDS)
@@ -55,6 +55,9 @@ test-torch: ## The training loop's tests with another torch: make test-torch TOR
 	"$$scratch/bin/python" -m pip install --quiet --no-cache-dir --disable-pip-version-check 'datasets>=3'; \
 	"$$scratch/bin/python" -c 'import torch; print("torch", torch.__version__)'; \
 	"$$scratch/bin/python" -m pytest -q -p no:cacheprovider -n 2 -m "not slow" tests/trainer
+
+mistakes: $(VENV)/.dev ## What people get wrong in a manifest, and the sentence for it: make mistakes ARGS=--offline
+	@$(BIN)/python -m tests.mistakes $(ARGS)
 
 bench: $(VENV)/.dev ## Measure, and print tables
 	$(BIN)/python -m bench

@@ -62,11 +62,13 @@ run_again() {
 }
 
 stage "lint, types, import layers, generated files" make --no-print-directory lint types generated
-stage "fast: no process, no socket (make test-fast)" "${pytest[@]}" -n 2 tests/unit local/tests/unit
+stage "fast: no process, no socket (make test-fast)" "${pytest[@]}" -n 2 tests/unit tests/mistakes/unit local/tests/unit
 stage "processes and sockets" "${pytest[@]}" -n 2 tests/processes local/tests/processes
 stage "training loop (real torch processes)" "${pytest[@]}" -n 2 -m "not slow" tests/trainer
 # One recording, in its order.
 stage "Kubernetes' recorded answers" "${pytest[@]}" "$recorded"
+# One cluster answers to all manifests at once.
+stage "mistakes and their sentences, offline and online" "${pytest[@]}" tests/mistakes/cluster
 # Mostly waiting: each of three processes has a cluster of its own.
 cluster_stage "cluster (real operator, agents, kubectl, Helm)" -n 3 --dist worksteal -m "not slow" --ignore "$recorded" \
   tests/cluster local/tests/cluster

@@ -1,0 +1,19 @@
+"""kubectl, the API server and the operator answer each manifest of tests/mistakes as its entry says.
+
+All manifests are asked at once, by the first test.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mistakes.agreement import online_differences
+from tests.mistakes.entries import Entry, all_entries
+from tests.mistakes.online import Answer
+
+ENTRIES = all_entries()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=[entry.identifier for entry in ENTRIES])
+def test_a_cluster_answers_as_expected(entry: Entry, answered: dict[str, Answer]) -> None:
+    assert list(online_differences(entry, answered[entry.name])) == []

@@ -1,0 +1,116 @@
+"""What a cluster answers to manifests: kubectl, the API server behind it, and then the operator.
+
+The cluster has no nodes: a job is accepted when its StatefulSets are made, and their pods are of no interest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from tests.cluster.operator_under_test import install_crd, running_operator
+from tests.mistakes.entries import Entry
+from tests.mistakes.offline import write
+from trainmaster_local.config import ClusterConfig
+from trainmaster_local.testing.clusters import KUBECTL, Cluster, new_namespace, open_cluster
+
+# kubectl waits more than it computes.
+_AT_ONCE = 6
+# Seconds until the operator has answered to all jobs.
+_OPERATOR_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer is who refused a manifest and in which words; `by` is None where all accepted it."""
+
+    by: str | None
+    text: str = ""
+
+
+@contextmanager
+def opened_cluster(folder: Path) -> Iterator[Cluster]:
+    """Opens a cluster that has the custom resource: an embedded one, or what KUBEBUILDER_ASSETS and
+    TRAINMASTER_TEST_KUBECONFIG say."""
+    config = ClusterConfig(state_dir=folder, nodes=())
+    with (
+        open_cluster(config, os.environ.get("TRAINMASTER_TEST_KUBECONFIG")) as shared,
+        new_namespace(shared) as cluster,
+    ):
+        install_crd(cluster)
+        yield cluster
+
+
+def answers(cluster: Cluster, entries: Sequence[Entry], folder: Path) -> dict[str, Answer]:
+    """Returns what the cluster answers to each entry, by the entry's name."""
+    files = {entry.name: write(entry, folder) for entry in entries}
+    kubeconfig = _kubeconfig(cluster, folder)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        found = dict(zip(files, pool.map(lambda path: _dry_run(kubeconfig, path), files.values()), strict=True))
+    # What reaches the operator of a manifest that kubectl cut is another manifest.
+    left = {entry.name: files[entry.name] for entry in entries if found[entry.name].by is None and not entry.why}
+    found.update(_operators_answers(cluster, left, folder))
+    return found
+
+
+def _kubeconfig(cluster: Cluster, folder: Path) -> Path:
+    """Returns a kubeconfig whose context has the namespace, as users have it.
+
+    With --namespace on the command line kubectl would refuse every manifest that has another one.
+    """
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    for one in config["contexts"]:
+        one["context"]["namespace"] = cluster.namespace
+    made = folder / "kubeconfig"
+    made.touch(mode=0o600)
+    made.write_text(yaml.safe_dump(config))
+    return made
+
+
+def _dry_run(kubeconfig: Path, path: Path) -> Answer:
+    command = [str(KUBECTL), "--kubeconfig", str(kubeconfig), "apply", "--dry-run=server", "-f", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode == 0:
+        return Answer(None)
+    text = " ".join(done.stderr.replace(str(path), path.name).split())
+    # kubectl writes what others answered as "Error from server (…): …" or "The … is invalid: …".
+    return Answer("kubectl" if text.startswith("error: ") else "server", text)
+
+
+def _operators_answers(cluster: Cluster, files: Mapping[str, Path], folder: Path) -> dict[str, Answer]:
+    jobs = {}
+    for name, path in files.items():
+        applied = cluster.kubectl("apply", "-o", "name", "-f", str(path)).stdout.split()
+        jobs[name] = [one.split("/")[1] for one in applied if one.startswith("distributedtrainingjob")]
+    found: dict[str, Answer] = {}
+    with running_operator(cluster, folder):
+        deadline = time.monotonic() + _OPERATOR_SECONDS
+        while len(found) < len(jobs) and time.monotonic() < deadline:
+            time.sleep(0.2)
+            found.update(_decided(cluster, {name: jobs[name] for name in jobs if name not in found}))
+        states = {job["metadata"]["name"]: str(job.get("status")) for job in cluster.items("dtj")}
+    for name in set(jobs) - set(found):
+        found[name] = Answer("silence", "; ".join(states.get(job, "no job") for job in jobs[name]))
+    return found
+
+
+def _decided(cluster: Cluster, jobs: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Answer]]:
+    conditions = {
+        job["metadata"]["name"]: {one["type"]: one for one in job.get("status", {}).get("conditions", [])}
+        for job in cluster.items("dtj")
+    }
+    owners = {owner["name"] for one in cluster.items("sts") for owner in one["metadata"].get("ownerReferences", [])}
+    for name, names in jobs.items():
+        failed = [conditions[job]["Failed"] for job in names if "Failed" in conditions[job]]
+        if failed:
+            yield name, Answer("operator", "; ".join(f"{one['reason']}: {one['message']}" for one in failed))
+        elif owners.issuperset(names):
+            yield name, Answer(None)
