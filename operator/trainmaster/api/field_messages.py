@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from typing import Any, get_args
+from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from trainmaster.api.misplaced import belongs, model_in
+from trainmaster.api.nearest import SIMILAR, VERY_SIMILAR, nearest, only_longer
 from trainmaster.api.problems import Problem
-from trainmaster.api.v1alpha1 import JobSpec, SpecModel
-from trainmaster.api.values import HINTS, show
+from trainmaster.api.v1alpha1 import SpecModel
+from trainmaster.api.values import HINTS, number, show
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
+# Values that a sentence can list.
+_FEW = 8
 
 
-def unknown_field(field: str, known: tuple[str, ...]) -> str:
-    """Returns the message for a field that isn't known, with the nearest known one where there is one."""
-    near = difflib.get_close_matches(field, known, n=1, cutoff=0.6)
-    remedy = f"did you mean {near[0]}?" if near else f"use one of {', '.join(known)}" if known else "remove it"
+def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
+    """Returns the message for a field that isn't known at `path`: the nearest known one, or where it belongs."""
+    near = nearest(field, known, VERY_SIMILAR)
+    if near is None:
+        place = belongs(field, path, model)
+        if place is not None:
+            return f"unknown field; {place}"
+        near = nearest(field, known)
+    remedy = f"did you mean {near}?" if near else f"use one of {', '.join(known)}" if known else "remove it"
     return f"unknown field; {remedy}"
 
 
@@ -28,41 +36,42 @@ def unfit(value: Any, pattern: str) -> str:
     return f"{show(value)} can't be used; {HINTS.get(pattern, f'it must fit {pattern}')}"
 
 
-def problem_of(detail: ErrorDetails) -> Problem:
-    """Returns the problem for one of pydantic's errors."""
+def problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Problem:
+    """Returns the problem for one of pydantic's errors in a `root`, which stands at `path`."""
     location = detail["loc"]
-    path = ["spec", *location]
-    model = _model_at(location[:-1])
     shown = location
-    if location and location[-1] in _TAGS and _model_at(location) is None:
+    if location and location[-1] in _TAGS and _model_at(root, location) is None:
         shown = location[:-1]
-    path = ["spec", *(part for position, part in enumerate(shown) if not _is_tag(shown, position))]
+    parts = [path, *(part for position, part in enumerate(shown) if not _is_tag(shown, position))]
     value = ... if detail["type"] == "missing" else detail["input"]
-    return Problem(_join(path), value, _sentence(detail, model, str(location[-1]) if location else "spec"))
+    field = str(location[-1]) if location else path
+    return Problem(_join(parts), value, _sentence(detail, _model_at(root, location[:-1]), field, _join(parts[:-1])))
 
 
 def _is_tag(location: tuple[int | str, ...], position: int) -> bool:
     return location[position] in _TAGS and position > 0 and location[position - 1] == "cpu"
 
 
-def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str) -> str:
+def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, parent: str) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     # The setup line may hold what isn't meant for the readers of a status.
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
+    if kind in _NUMBERS and field.endswith("Seconds") and isinstance(value, str):
+        return f"{shown} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
     expected = EXPECTED.get(kind)
     if expected is not None:
         return f"{shown} is not {expected}"
     match kind:
         case "extra_forbidden":
-            return unknown_field(field, _field_names(model))
+            return unknown_field(parent, field, _field_names(model), model)
         case "missing":
             return f"is missing; set it{_described(model, field)}"
         case "greater_than_equal":
-            return f"{shown} is too small; use at least {context['ge']:g}"
+            return f"{shown} is too small; use at least {number(context['ge'])}"
         case "greater_than":
-            return f"{shown} is too small; use more than {context['gt']:g}"
+            return f"{shown} is too small; use more than {number(context['gt'])}"
         case "less_than_equal":
-            return f"{shown} is too large; use at most {context['le']:g}"
+            return f"{shown} is too large; use at most {number(context['le'])}"
         case "literal_error":
             return f"{shown} is not known; {_alternatives(value, context['expected'])}"
         case "string_pattern_mismatch":
@@ -71,10 +80,16 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str) -
             return f"{shown} is too short; give at least {context['min_length']}"
         case "string_too_long" | "too_long":
             return f"{shown} is too long; give at most {context['max_length']}"
-    # Messages of our own types, and what pydantic may add.
-    return detail["msg"]
+        case "string_unicode":
+            return "has half of a character, which is no Unicode; write the whole character"
+    if kind in _OURS:
+        return detail["msg"]
+    return f"{shown} can't be used; see the field in docs/reference.md"
 
 
+# Errors of our own types, which bring their sentences.
+_OURS = frozenset({"quantity", "processes", "json"})
+_NUMBERS = frozenset({"int_type", "float_type"})
 EXPECTED = {
     "int_type": "a whole number; write it without quotes and without a fraction",
     "int_from_float": "a whole number; write it without a fraction",
@@ -87,13 +102,24 @@ EXPECTED = {
     "model_type": "a mapping; give its fields",
     "model_attributes_type": "a mapping; give its fields",
 }
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
+_DURATION_UNITS = (86_400, 3_600, 60, 1)
+
+
+def _seconds(text: str) -> float | None:
+    """Returns the seconds of what people write for a duration: 300, 5s, 1h30m."""
+    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < 20 else None
+    if parts is None:
+        return None
+    return sum(float(part) * unit for part, unit in zip(parts.groups(), _DURATION_UNITS, strict=True) if part)
 
 
 def _alternatives(value: Any, expected: str) -> str:
-    """Returns the values that a field may have, or the nearest where there are many."""
+    """Returns the values that a field may have, or the one that was meant."""
     known = re.findall(r"'([^']*)'", expected)
-    near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near and len(known) > 8 else f"use {expected.replace(chr(39), '')}"
+    given = str(value) if isinstance(value, str) else ""
+    near = nearest(given, known, VERY_SIMILAR if len(known) <= _FEW else SIMILAR) or only_longer(given, known)
+    return f"did you mean {near}?" if near else f"use {expected.replace(chr(39), '')}"
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
@@ -107,13 +133,13 @@ def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:
     return tuple(info.alias or name for name, info in model.model_fields.items()) if model is not None else ()
 
 
-def _model_at(location: tuple[int | str, ...]) -> type[SpecModel] | None:
-    """Returns the model that pydantic's location points to."""
-    model: type[SpecModel] | None = JobSpec
+def _model_at(root: type[SpecModel], location: tuple[int | str, ...]) -> type[SpecModel] | None:
+    """Returns the model that pydantic's location in a `root` points to."""
+    model: type[SpecModel] | None = root
     for part in location:
         if isinstance(part, int) or part in _TAGS:
             continue
-        model = _model_in(_annotation(model, part))
+        model = model_in(_annotation(model, part))
     return model
 
 
@@ -121,16 +147,6 @@ def _annotation(model: type[SpecModel] | None, alias: str) -> Any:
     for name, info in model.model_fields.items() if model is not None else ():
         if (info.alias or name) == alias:
             return info.annotation
-    return None
-
-
-def _model_in(annotation: Any) -> type[SpecModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
-        return annotation
-    for part in get_args(annotation):
-        found = _model_in(part)
-        if found is not None:
-            return found
     return None
 
 

@@ -71,9 +71,10 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
     if isinstance(raw_spec, Mapping) and (problem := check_size(raw_spec)) is not None:
         raise InvalidJob([problem])
     try:
-        spec = JobSpec.model_validate(raw_spec)
+        # Python's own names of the fields are no other way to write them.
+        spec = JobSpec.model_validate(raw_spec, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidJob([problem_of(detail) for detail in error.errors(include_url=False)]) from error
+        raise InvalidJob([problem_of(each, JobSpec, "spec") for each in error.errors(include_url=False)]) from error
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
         problems.extend(check_pod_template(spec.pod_template, device_names(spec)))
@@ -107,7 +108,7 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("metadata", raw.get("metadata"), "is missing; give metadata with a name")
     for field in raw:
         if field not in _TOP_LEVEL:
-            yield Problem(str(field), raw[field], unknown_field(str(field), _TOP_LEVEL))
+            yield Problem(str(field), raw[field], unknown_field("", str(field), _TOP_LEVEL))
 
 
 def _job_name(metadata: Mapping[str, Any]) -> str | None:

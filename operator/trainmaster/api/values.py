@@ -7,6 +7,7 @@ Every pattern is anchored and has a hint, because a regular expression is no rem
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
@@ -95,9 +96,19 @@ def show(value: Any) -> str:
     elif isinstance(value, int) and abs(value) >= 10**40:
         # Python refuses to write out what has more than 4,300 digits.
         text = "a number of more than 40 digits"
+    elif isinstance(value, float):
+        text = number(value)
     else:
         text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def number(value: float) -> str:
+    """Returns a number as people write it: 31536000 and not 3.1536e+07, 0.0001 and not 1e-04."""
+    if value == 0 or not 1e-6 <= abs(value) < 1e21:
+        return repr(value).replace("e+", "e").replace("e-0", "e-").removesuffix(".0")
+    text = f"{Decimal(repr(value)):f}"
+    return text.rstrip("0").removesuffix(".") if "." in text else text
 
 
 _QUANTITY_SCHEMA = {

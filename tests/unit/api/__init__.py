@@ -7,9 +7,11 @@
 | `crd` | `test_crd` |
 | `decoding` | `unit/controller/cache/test_unreadable` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
-| `field_messages` | `test_sentences`, `test_pod_template` |
+| `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
+| `misplaced` | `test_sentences` |
+| `nearest` | `test_field_messages` |
 | `parsing` | `test_sentences`, `test_limits` |
 | `pod_template` | `test_pod_template` |
 | `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |

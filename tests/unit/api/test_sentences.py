@@ -148,7 +148,47 @@ BAD_INPUT = {
     ),
     "seconds in quotes": (
         {"workers": 1, "failurePolicy": {"hang": {"progressSeconds": "10"}}},
-        "spec.failurePolicy.hang.progressSeconds: '10' is not a number; write it without quotes",
+        "spec.failurePolicy.hang.progressSeconds: '10' is not a number; give seconds as a number, such as 10",
+    ),
+    "seconds with their unit": (
+        {"workers": 1, "runPolicy": {"activeDeadlineSeconds": "1h30m"}},
+        "spec.runPolicy.activeDeadlineSeconds: '1h30m' is not a number; give seconds as a number, such as 5400",
+    ),
+    "seconds in words": (
+        {"workers": 1, "failurePolicy": {"startupSeconds": "a while"}},
+        "spec.failurePolicy.startupSeconds: 'a while' is not a number; give seconds as a number, such as 5",
+    ),
+    "more seconds than a year has": (
+        {"workers": 1, "runPolicy": {"activeDeadlineSeconds": 1_000_000_000}},
+        "spec.runPolicy.activeDeadlineSeconds: 1000000000 is too large; use at most 31536000",
+    ),
+    "more restarts than there can be": (
+        {"workers": 1, "failurePolicy": {"maxRestarts": 2_000_000}},
+        "spec.failurePolicy.maxRestarts: 2000000 is too large; use at most 1000000",
+    ),
+    "a name of Python": (
+        {"workers": 1, "failure_policy": {"max_restarts": 3}},
+        "spec.failure_policy: unknown field; did you mean failurePolicy?",
+    ),
+    "a name of Python further down": (
+        {"workers": 1, "failurePolicy": {"max_restarts": 3}},
+        "spec.failurePolicy.max_restarts: unknown field; did you mean maxRestarts?",
+    ),
+    "a name in another case": (
+        {"workers": 1, "failurePolicy": {"maxrestarts": 3}},
+        "spec.failurePolicy.maxrestarts: unknown field; did you mean maxRestarts?",
+    ),
+    "a reason in lower case": (
+        {"workers": 1, "failurePolicy": {"rules": [{"action": "Fail", "reasons": ["oomkilled"]}]}},
+        "spec.failurePolicy.rules[0].reasons[0]: 'oomkilled' is not known; did you mean OOMKilled?",
+    ),
+    "the beginning of a reason": (
+        {"workers": 1, "failurePolicy": {"rules": [{"action": "Fail", "reasons": ["OOM"]}]}},
+        "spec.failurePolicy.rules[0].reasons[0]: 'OOM' is not known; did you mean OOMKilled?",
+    ),
+    "a vendor in capitals": (
+        {"workers": 1, "accelerator": {"kind": "NVIDIA"}},
+        "spec.accelerator.kind: 'NVIDIA' is not known; did you mean nvidia?",
     ),
     "no time to start": (
         {"workers": 1, "failurePolicy": {"startupSeconds": 0}},
@@ -180,6 +220,82 @@ BAD_INPUT = {
 @pytest.mark.parametrize(("spec", "sentence"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
 def test_bad_input_is_refused_with_a_sentence(spec: Any, sentence: str) -> None:
     assert sentences(spec) == [sentence]
+
+
+def test_half_of_a_character_is_refused() -> None:
+    assert sentences({"workers": 1, "args": ["\ud83d"]}) == [
+        "spec.args[0]: has half of a character, which is no Unicode; write the whole character"
+    ]
+
+
+# Each field where somebody put it who knows another API, or lost an indentation.
+MISPLACED = {
+    "spec.gpus": "it belongs in spec.resources.gpus",
+    "spec.gpu": "set spec.resources.gpus",
+    "spec.memory": "it belongs in spec.resources.memory",
+    "spec.cpu": "it belongs in spec.resources.cpu",
+    "spec.maxRestarts": "it belongs in spec.failurePolicy.maxRestarts",
+    "spec.max_restarts": "it belongs in spec.failurePolicy.maxRestarts",
+    "spec.runPolicy.maxRestarts": "it belongs in spec.failurePolicy.maxRestarts",
+    "spec.backoffLimit": "set spec.failurePolicy.maxRestarts",
+    "spec.suspend": "it belongs in spec.runPolicy.suspend",
+    "spec.ttlSecondsAfterFinished": "it belongs in spec.runPolicy.ttlSecondsAfterFinished",
+    "spec.failurePolicy.activeDeadlineSeconds": "it belongs in spec.runPolicy.activeDeadlineSeconds",
+    "spec.runPolicy.cleanPodPolicy": "set spec.runPolicy.keepPods to None, Failed or All",
+    "spec.env": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
+    "spec.podTemplate.env": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
+    "spec.volumeMounts": "it belongs in spec.podTemplate.spec.containers, as volumeMounts of the one with name: worker",
+    "spec.nodeSelector": "it belongs in spec.podTemplate.spec.nodeSelector",
+    "spec.volumes": "it belongs in spec.podTemplate.spec.volumes",
+    "spec.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
+    "spec.scheduling.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
+    "spec.podTemplate.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
+    "spec.podTemplate.labels": "it belongs in spec.podTemplate.metadata.labels",
+    "spec.serviceAccountName": "it belongs in spec.podTemplate.spec.serviceAccountName",
+    "spec.imagePullSecrets": "it belongs in spec.podTemplate.spec.imagePullSecrets",
+    "spec.priorityClassName": "it belongs in spec.scheduling.priorityClassName",
+    "spec.queue": "it belongs in spec.scheduling.queue",
+    "spec.claimName": "it belongs in spec.checkpoint.volume.claimName",
+    "spec.checkpoint.claimName": "it belongs in spec.checkpoint.volume.claimName",
+    "spec.replicas": "set spec.workers",
+    "spec.numNodes": "set spec.workers",
+    "spec.nprocPerNode": "set spec.processesPerWorker",
+    "spec.resources.limits": "set gpus, cpu and memory in spec.resources",
+    "spec.resources.nvidia.com/gpu": "set spec.resources.gpus",
+    "spec.resources.nvidia.com/mig-1g.5gb": "set spec.resources.gpus, and spec.accelerator.resourceName to "
+    "nvidia.com/mig-1g.5gb",
+    "spec.restartPolicy": "set spec.failurePolicy.maxRestarts",
+    "spec.runLauncher": "the workers of a job find each other by themselves; remove it",
+    "spec.minAvailable": "set spec.scheduling.gang.scheduler; all workers are one gang",
+    "spec.exitCodes": "it belongs in spec.failurePolicy.rules[].exitCodes",
+    "spec.resourceName": "it belongs in spec.accelerator.resourceName",
+    "spec.labels": "it belongs in metadata",
+    "spec.kind": "it belongs at the top of the file, not indented",
+    "spec.runPolicy.image": "it belongs in spec.image",
+    "spec.runPolicy.resources": "it belongs in spec.resources",
+    "spec.pytorchReplicaSpecs": "set spec.workers, spec.image and spec.command; anything else of a pod belongs in "
+    "spec.podTemplate",
+}
+
+
+@pytest.mark.parametrize(("field", "remedy"), MISPLACED.items(), ids=MISPLACED.keys())
+def test_a_field_that_is_elsewhere_is_sent_there(field: str, remedy: str) -> None:
+    parent, name = (field[:14], field[15:]) if "/" in field else field.rsplit(".", 1)
+    *parents, last = [*parent.split(".")[1:], name]
+    spec: dict[str, Any] = {last: {}}
+    for each in reversed(parents):
+        spec = {each: spec}
+    assert f"{field}: unknown field; {remedy}" in sentences({"workers": 1, **spec})
+
+
+def test_a_groups_workers_and_resources_are_its_own() -> None:
+    group = {"name": "a", "workers": 1, "gpus": 1, "replicas": 2, "nvidia.com/gpu": 1, "tolerations": []}
+    assert sentences({"workerGroups": [group]}) == [
+        "spec.workerGroups[0].gpus: unknown field; it belongs in spec.workerGroups[0].resources.gpus",
+        "spec.workerGroups[0].replicas: unknown field; set spec.workerGroups[0].workers",
+        "spec.workerGroups[0].nvidia.com/gpu: unknown field; set spec.workerGroups[0].resources.gpus",
+        "spec.workerGroups[0].tolerations: unknown field; it belongs in spec.podTemplate.spec.tolerations",
+    ]
 
 
 NAMES = {
@@ -257,14 +373,6 @@ def test_all_groups_together_have_no_more_workers_than_an_assignment_names() -> 
 def test_a_queue_is_somebodys() -> None:
     (sentence,) = sentences({"workers": 1, "scheduling": {"queue": "team"}})
     assert sentence.startswith("spec.scheduling.queue: 'team' is nobody's queue; set gang.scheduler to volcano")
-
-
-def nested(path: str, value: Any) -> dict[str, Any]:
-    *parents, last = path.removeprefix("spec.").split(".")
-    spec: dict[str, Any] = {last: value}
-    for parent in reversed(parents):
-        spec = {parent: spec}
-    return spec
 
 
 def job(**changes: Any) -> dict[str, Any]:

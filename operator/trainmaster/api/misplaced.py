@@ -1,0 +1,155 @@
+"""A field that is known elsewhere is said to belong there: the spec's own fields, a pod's, and those of other APIs.
+
+Where the spec's fields are is read from the models. What other APIs call them (Kubeflow's PyTorchJob, MPIJob and
+TrainJob, JobSet, Volcano, Kubernetes' Job, and the command lines of launchers) is a table, and so is what a pod has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, get_args
+
+from trainmaster.api.nearest import VERY_SIMILAR, nearest, plain
+from trainmaster.api.v1alpha1 import JobSpec, SpecModel
+
+# Further places say nothing more.
+_MOST_PLACES = 2
+
+_POD = "spec.podTemplate.spec"
+_POD_FIELDS = (
+    "affinity containers dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC hostPID hostUsers imagePullSecrets "
+    "initContainers nodeName nodeSelector overhead preemptionPolicy priority readinessGates resourceClaims "
+    "runtimeClassName schedulerName schedulingGates serviceAccount serviceAccountName shareProcessNamespace "
+    "terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"
+)
+_CONTAINER_FIELDS = (
+    "env envFrom lifecycle livenessProbe ports readinessProbe startupProbe volumeDevices volumeMounts workingDir"
+)
+
+# What to do instead of fields that other APIs have.
+_OTHERS_FIELDS = {
+    "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount parallelism completions "
+    "worldSize",
+    "set spec.processesPerWorker": "nproc nprocPerNode numProcPerNode procPerNode processesPerNode slotsPerWorker "
+    "ranksPerWorker",
+    "set spec.resources.gpus": "nvidia.com/gpu amd.com/gpu gpu gpuCount numGpus gpusPerNode gpusPerWorker "
+    "resourcesPerNode",
+    "set spec.resources.cpu": "cpus",
+    "set spec.resources.memory": "mem",
+    "set spec.resources.sharedMemory": "shm shmSize sharedMemorySize",
+    "set gpus, cpu and memory in spec.resources": "limits requests",
+    "set spec.command, such as [python, train.py]": "entrypoint script cmd program main exec",
+    "set spec.training": "config trainingConfig hyperparameters",
+    "set spec.failurePolicy.maxRestarts": "backoffLimit restartPolicy maxRetry maxRetries retries restarts "
+    "restartLimit restartCount",
+    "set spec.elastic with minWorkers and maxWorkers": "elasticPolicy",
+    "set spec.elastic.minWorkers": "minReplicas minNodes",
+    "set spec.elastic.maxWorkers": "maxReplicas maxNodes",
+    "set spec.runPolicy.keepPods to None, Failed or All": "cleanPodPolicy",
+    "set spec.runPolicy.suspend": "suspended paused",
+    "set spec.runPolicy.ttlSecondsAfterFinished": "ttl ttlSeconds",
+    "set spec.runPolicy.activeDeadlineSeconds": "timeout activeDeadline",
+    "set spec.scheduling.gang.scheduler; all workers are one gang": "minAvailable schedulingPolicy gangScheduling "
+    "podGroup coscheduling",
+    "set spec.scheduling.queue": "queueName localQueue",
+    "set spec.scheduling.priorityClassName": "priorityClass",
+    "set spec.checkpoint.path": "checkpointDir checkpointPath",
+    f"set spec.checkpoint.volume.claimName, or mount it by {_POD}.volumes": "persistentVolumeClaim pvc",
+    f"it belongs in {_POD}.containers, where the worker's container is called worker": "container sidecars",
+    f"it belongs in {_POD}.imagePullSecrets": "imagePullSecret",
+    "set spec.workers, spec.image and spec.command; anything else of a pod belongs in spec.podTemplate": "template "
+    "replicaSpecs pytorchReplicaSpecs tfReplicaSpecs mpiReplicaSpecs xgbReplicaSpecs jaxReplicaSpecs replicatedJobs "
+    "leaderWorkerTemplate trainer tasks jobTemplate podTemplateOverrides podSpec podSpecOverrides runtimeRef master "
+    "launcherSpec",
+    "the workers of a job find each other by themselves; remove it": "runLauncher runLauncherAsWorker "
+    "runLauncherAsNode launcherCreationPolicy mpiImplementation sshAuthMountPath rdzvBackend rdzvHost rdzvPort rdzvId "
+    "rdzvConf masterAddr masterPort nodeRank",
+    "it belongs in metadata": "name namespace labels annotations generateName",
+    "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
+}
+_BY_PLAIN_NAME = {plain(name): remedy for remedy, names in _OTHERS_FIELDS.items() for name in names.split()}
+# An extended resource, such as nvidia.com/mig-1g.5gb.
+_RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+")
+_GROUP = re.compile(r"spec\.workerGroups\[\d+\]")
+_OF_A_GROUP = re.compile(r"spec(?=\.(workers|resources)\b)")
+_PODS_FIELDS = {plain(name): name for name in _POD_FIELDS.split()}
+_CONTAINERS_FIELDS = {plain(name): name for name in _CONTAINER_FIELDS.split()}
+
+
+def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
+    """Returns where a field belongs that isn't known to the model at `path`, as the remedy of a sentence.
+
+    The same name further down comes first, then what others call it, then similar names.
+    """
+    trees = [("spec", JobSpec)] if model is None or model is JobSpec else [(path, model), ("spec", JobSpec)]
+    remedies = (
+        *(_described(field, at, _places(tree), least=1) for at, tree in trees[:-1]),
+        _of_others(field),
+        _of_pods(field),
+        *(_described(field, at, _places(tree), least=VERY_SIMILAR) for at, tree in trees),
+    )
+    remedy = next((each for each in remedies if each is not None), None)
+    if remedy is None or remedy == f"it belongs in {path}.{field}":
+        return None
+    # A group has workers and resources of its own.
+    group = _GROUP.match(path)
+    return remedy if group is None else _OF_A_GROUP.sub(group[0], remedy)
+
+
+def _of_others(field: str) -> str | None:
+    remedy = _BY_PLAIN_NAME.get(plain(field))
+    if remedy is None and _RESOURCE.fullmatch(field):
+        return f"set spec.resources.gpus, and spec.accelerator.resourceName to {field}"
+    return remedy
+
+
+def _of_pods(field: str) -> str | None:
+    name = plain(field)
+    if name in _PODS_FIELDS:
+        return f"it belongs in {_POD}.{_PODS_FIELDS[name]}"
+    if name in _CONTAINERS_FIELDS:
+        return f"it belongs in {_POD}.containers, as {_CONTAINERS_FIELDS[name]} of the one with name: worker"
+    return None
+
+
+def _described(field: str, path: str, places: Mapping[str, tuple[str, ...]], least: float) -> str | None:
+    name = nearest(field, places, least)
+    if name is None:
+        return None
+    return f"it belongs in {' or '.join(f'{path}.{place}' for place in places[name][:_MOST_PLACES])}"
+
+
+@cache
+def _places(model: type[SpecModel]) -> Mapping[str, tuple[str, ...]]:
+    """Returns where below a model each name of a field is, relative to it: the places that are least deep."""
+    found: dict[str, list[str]] = {}
+    for name, place in _below(model):
+        found.setdefault(name, []).append(place)
+    least = {name: min(place.count(".") for place in places) for name, places in found.items()}
+    return {name: tuple(each for each in places if each.count(".") == least[name]) for name, places in found.items()}
+
+
+def _below(model: type[SpecModel], path: str = "") -> Iterator[tuple[str, str]]:
+    for python_name, info in model.model_fields.items():
+        name = info.alias or python_name
+        yield name, path + name
+        inner = model_in(info.annotation)
+        if inner is not None:
+            yield from _below(inner, f"{path}{name}{'[]' if _is_list(info.annotation) else ''}.")
+
+
+def model_in(annotation: Any) -> type[SpecModel] | None:
+    """Returns the model that a field's annotation has, by itself, optional or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, SpecModel):
+        return annotation
+    for part in get_args(annotation):
+        found = model_in(part)
+        if found is not None:
+            return found
+    return None
+
+
+def _is_list(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is list or any(_is_list(part) for part in get_args(annotation))
