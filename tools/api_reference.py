@@ -28,7 +28,7 @@ _INTRODUCTION = f"""\
 
 `apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `dtj`, namespaced, with status and
 scale subresources. `trainmaster validate FILE` checks a job without a cluster, `kubectl explain dtj.spec` shows these
-fields too.
+fields too. [pods.md](pods.md) has `podTemplate` by example, and how to change a job and run it again.
 """
 _NOTES = f"""\
 **What the pods may do.** Pods of the bundled image keep to the restricted Pod Security Standard. Of another image it

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.docs.snippets import slugs
+
 ROOT = Path(__file__).resolve().parents[3]
 WIDTH = 120
 # Where a path in a page may begin, besides the page's own folder.
@@ -55,3 +57,12 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     folders = [page.parent, *(ROOT / base for base in BASES)]
     missing = {name for name in paths(page) if not any((folder / name).exists() for folder in folders)}
     assert missing == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_where_a_page_links_to_is_there(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text())
+    for name, anchor in targets:
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in slugs(target), f"{name}#{anchor}"

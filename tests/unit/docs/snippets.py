@@ -1,0 +1,81 @@
+"""A page's code blocks are found by language and heading, and a snippet that is a part of a spec becomes a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+OURS = "DistributedTrainingJob"
+# What a snippet that shows a part of a spec is put into.
+_BASE = {"image": "registry.example.com/team/train:1.0", "command": ["python", "train.py"], "workers": 2}
+_HEADING = re.compile(r"^#{1,6} (.+)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Block is one fenced block of a page."""
+
+    page: str
+    heading: str
+    language: str
+    line: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """Returns what a test's name shows."""
+        return f"{self.page}:{self.line}"
+
+    def objects(self) -> list[dict[str, Any]]:
+        """Returns the objects of a YAML block; a part of a spec becomes the job that has it."""
+        return [
+            document if "kind" in document else _job(document) for document in yaml.safe_load_all(self.text) if document
+        ]
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    """Returns the blocks of a page in docs/ that are in a language."""
+    return [block for block in _blocks(page) if block.language == language]
+
+
+def slugs(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as GitHub makes them."""
+    found = set()
+    fenced = False
+    for line in page.read_text().splitlines():
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        match = None if fenced else _HEADING.match(line)
+        if match:
+            found.add(re.sub(r"[^\w\- ]", "", match.group(1).lower()).replace(" ", "-"))
+    return found
+
+
+def _blocks(page: str) -> Iterator[Block]:
+    heading, language, start, lines = "", None, 0, []
+    for number, line in enumerate((ROOT / "docs" / page).read_text().splitlines(), 1):
+        if line.startswith("```"):
+            if language is None:
+                language, start, lines = line[3:], number, []
+            else:
+                yield Block(page, heading, language, start, "\n".join(lines) + "\n")
+                language = None
+        elif language is not None:
+            lines.append(line)
+        elif match := _HEADING.match(line):
+            heading = match.group(1)
+
+
+def _job(part: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "trainmaster.dev/v1alpha1",
+        "kind": OURS,
+        "metadata": {"name": "snippet"},
+        "spec": {**_BASE, **part},
+    }
