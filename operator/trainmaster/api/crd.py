@@ -10,6 +10,8 @@ API server checks a default, rules included, before it fills in the defaults ins
 
 from __future__ import annotations
 
+import copy
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -33,6 +35,7 @@ from trainmaster.api.v1alpha1 import (
     NodePolicy,
     RunPolicy,
 )
+from trainmaster.api.values import HINTS, value_rule
 
 # Objects whose absence means their defaults, and that people look for with `kubectl get -o yaml`.
 _DEFAULTED = {model.__name__: model for model in (Backoff, FailurePolicy, Hang, NodePolicy, RunPolicy)}
@@ -178,7 +181,7 @@ class _Converter:
             converted["required"] = list(schema["required"])
         rules = [] if self._in_status else [_validation(rule) for rule in RULES if rule.model.__name__ == model]
         if rules:
-            converted["x-kubernetes-validations"] = rules
+            converted.setdefault("x-kubernetes-validations", []).extend(rules)
         return converted
 
     def _field(self, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +196,8 @@ class _Converter:
         return converted
 
     def _copy_limits(self, schema: Mapping[str, Any], converted: dict[str, Any]) -> None:
-        for key in ("minimum", "maximum", "minLength", "maxLength", "pattern", "minItems", "maxItems", "maxProperties"):
+        limits = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "minProperties")
+        for key in (*limits, "maxProperties"):
             if key in schema:
                 converted[key] = schema[key]
         if "exclusiveMinimum" in schema:
@@ -203,9 +207,16 @@ class _Converter:
             converted["enum"] = list(schema["enum"])
         for key, value in schema.items():
             if key.startswith("x-kubernetes-"):
-                converted[key] = value
-        if schema.get("x-kubernetes-int-or-string"):
-            converted["anyOf"] = [dict(one) for one in schema["anyOf"]]
+                converted[key] = copy.deepcopy(value)
+        if "pattern" in schema:
+            # As a rule it answers with a sentence, where `pattern` would answer with the regular expression.
+            pattern = schema["pattern"]
+            converted["x-kubernetes-validations"] = [
+                value_rule(f"self.matches({json.dumps(pattern)})", f"can't be used; {HINTS[pattern]}")
+            ]
+        if schema.get("x-kubernetes-preserve-unknown-fields"):
+            # Without a type no rule can be there: what it holds is said by values.
+            converted.update({key: copy.deepcopy(schema[key]) for key in ("allOf", "anyOf") if key in schema})
 
 
 def _dump(model: BaseModel) -> Any:

@@ -7,12 +7,13 @@ from decimal import Decimal
 
 _SUFFIXES = {
     "": Decimal(1),
-    "m": Decimal("0.001"),
+    **{suffix: Decimal(1000) ** -power for power, suffix in enumerate("mun", 1)},
     "k": Decimal(1000),
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate("MGTPE", 2)},
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
 }
-_PARTS = re.compile(r"([0-9.]+)(?:[eE]([0-9]+)|([A-Za-z]*))\Z")
+_LARGEST_EXPONENT = 1000
+_PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
 
 
 def quantity(value: int | str) -> Decimal:
@@ -22,5 +23,6 @@ def quantity(value: int | str) -> Decimal:
         raise ValueError(f"{value!r} is not a quantity")
     number, exponent, suffix = parts.groups()
     if exponent is not None:
-        return Decimal(number).scaleb(int(exponent))
+        # Beyond this every comparison ends the same way, and Decimal would overflow.
+        return Decimal(number).scaleb(max(-_LARGEST_EXPONENT, min(int(exponent), _LARGEST_EXPONENT)))
     return Decimal(number) * _SUFFIXES[suffix]

@@ -6,6 +6,8 @@ Every pattern is anchored and has a hint, because a regular expression is no rem
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -15,8 +17,8 @@ from pydantic_core import PydanticCustomError
 
 from trainmaster.wire.limits import MAX_PROCESSES, MAX_WORKERS
 
-# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without signs: no resource may be negative.
-QUANTITY_PATTERN = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][0-9]+)?$"
+# Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without minus: no resource may be negative.
+QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,9})?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 # A Service's name begins with a letter on every Kubernetes before 1.36 (RelaxedServiceNameValidation).
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -52,7 +54,24 @@ MAX_RESTARTS = 1_000_000
 # A year: longer limits are a mistake of the unit.
 MAX_SECONDS = 31_536_000
 
+QUANTITY_SENTENCE = "is not a quantity; use 0 or more with an optional suffix, such as 16, 500m or 128Gi"
+PROCESSES_SENTENCE = f"is neither auto nor a whole number of ranks; use auto or 1 to {MAX_PROCESSES}"
 _QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
+
+
+def value_rule(cel: str, sentence: str) -> dict[str, Any]:
+    """Returns a rule on a value by itself. The sentence goes on after the value, which is shown as `show` shows it."""
+    cut = '"\'%s... (%d characters)".format([self.substring(0, 59), size(self) + 2])'
+    shown = f"size(self) <= 78 ? \"'%s'\".format([self]) : {cut}"
+    if "type(self)" in cel:
+        shown = "type(self) == string ? \"'%s'\".format([self]) : string(self)"
+    text = json.dumps(f"%s {sentence.replace('%', '%%')}")
+    return {
+        "rule": cel,
+        "message": f"the value {sentence}",
+        "messageExpression": f"{text}.format([{shown}])",
+        "reason": "FieldValueInvalid",
+    }
 
 
 def _quantity(value: Any) -> int | str:
@@ -60,15 +79,15 @@ def _quantity(value: Any) -> int | str:
         return value
     if isinstance(value, str) and len(value) <= MAX_QUANTITY_LENGTH and _QUANTITY.match(value):
         return value
-    if isinstance(value, float):
-        remedy = f"write it in quotes, '{value:g}', or in thousandths, {round(value * 1000)}m"
-    elif str(value).startswith("-"):
-        remedy = "use 0 or more"
-    else:
-        remedy = "use a number with an optional suffix, such as 16, 500m or 128Gi"
-    raise PydanticCustomError(
-        "quantity", "{shown} is not a quantity; {remedy}", {"shown": show(value), "remedy": remedy}
-    )
+    raise PydanticCustomError("quantity", f"{{shown}} {QUANTITY_SENTENCE}", {"shown": show(value)})
+
+
+def _cores(value: Any) -> int | str:
+    """Returns a number with a fraction as text: Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
+    if isinstance(value, float) and 0 <= value < math.inf:
+        # Kubernetes has no smaller part than a billionth.
+        return _quantity(f"{Decimal(repr(round(value, 9))):f}")
+    return _quantity(value)
 
 
 def _processes(value: Any) -> int | str:
@@ -76,11 +95,7 @@ def _processes(value: Any) -> int | str:
         return "auto"
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_PROCESSES:
         return value
-    raise PydanticCustomError(
-        "processes",
-        "{shown} is neither auto nor a whole number of ranks; use auto or 1 to {most}",
-        {"shown": show(value), "most": MAX_PROCESSES},
-    )
+    raise PydanticCustomError("processes", f"{{shown}} {PROCESSES_SENTENCE}", {"shown": show(value)})
 
 
 def show(value: Any) -> str:
@@ -113,21 +128,42 @@ def number(value: float) -> str:
 
 _QUANTITY_SCHEMA = {
     "x-kubernetes-int-or-string": True,
-    "anyOf": [{"type": "integer"}, {"type": "string"}],
-    "minimum": 0,
-    "pattern": QUANTITY_PATTERN,
     "maxLength": MAX_QUANTITY_LENGTH,
+    # isQuantity and not matches: an API server that takes this text for one of 3 MiB would find the latter too costly.
+    "x-kubernetes-validations": [
+        value_rule(
+            "type(self) == int ? self >= 0 : type(self) == string && isQuantity(self) && !self.startsWith('-')",
+            QUANTITY_SENTENCE,
+        )
+    ],
 }
 _PROCESSES_SCHEMA = {
     "x-kubernetes-int-or-string": True,
-    "anyOf": [{"type": "integer"}, {"type": "string"}],
-    "minimum": 1,
-    "maximum": MAX_PROCESSES,
-    "pattern": "^auto$",
-    "maxLength": 4,
+    "x-kubernetes-validations": [
+        value_rule(
+            f"type(self) == int ? self >= 1 && self <= {MAX_PROCESSES} : type(self) == string && self == 'auto'",
+            PROCESSES_SENTENCE,
+        )
+    ],
 }
 
 Quantity = Annotated[int | str, PlainValidator(_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]
+# Where no rule can be (`CPUOrQuantity`), the first alternative of a schema that nothing fits is what the API server
+# shows, so it says what would be right.
+CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"
+NO_LIST = {"minItems": 1, "maxItems": 0}
+NO_MAPPING = {"minProperties": 1, "maxProperties": 0}
+FITS_CORES = {
+    "minimum": 0,
+    "pattern": QUANTITY_PATTERN,
+    "maxLength": MAX_QUANTITY_LENGTH,
+    "not": {"enum": [True, False]},
+}
+_CORES_SCHEMA = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "anyOf": [{"enum": [CORES_HINT]}, {**FITS_CORES, **NO_LIST, **NO_MAPPING}],
+}
+Cores = Annotated[int | str, PlainValidator(_cores), WithJsonSchema(_CORES_SCHEMA)]
 ProcessesPerWorker = Annotated[int | Literal["auto"], PlainValidator(_processes), WithJsonSchema(_PROCESSES_SCHEMA)]
 DNSLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL_PATTERN, max_length=63)]
 Subdomain = Annotated[str, StringConstraints(pattern=SUBDOMAIN_PATTERN, max_length=253)]

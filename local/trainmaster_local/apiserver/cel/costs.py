@@ -345,7 +345,7 @@ _OF_TARGET = {
 }
 _EQUALITIES = frozenset(("_==_", "_!=_"))
 _ORDERS = frozenset(("_<_", "_<=_", "_>_", "_>=_"))
-_PARSES = frozenset(("bytes",))
+_PARSES = frozenset(("bytes", "isQuantity", "quantity"))
 _ARITHMETIC = frozenset(("_-_", "_*_", "_/_", "_%_", "-_"))
 
 

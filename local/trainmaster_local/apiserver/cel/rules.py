@@ -1,9 +1,9 @@
 """CEL rules of custom resources (`x-kubernetes-validations`), run by Google's own CEL runtime.
 
 `Rules.compile` compiles all rules of a schema, or says which can't be (a rule that doesn't compile refuses its CRD).
-`Rules.check` runs them over an object. There is standard CEL and its string, math, encoder and optional extensions;
-what Kubernetes adds beyond (https://kubernetes.io/docs/reference/using-api/cel/: lists' sum and isSorted, find, isURL,
-quantity(), the authorizer and the like) isn't there.
+`Rules.check` runs them over an object. There is standard CEL, its string, math, encoder and optional extensions, and
+of what Kubernetes adds (https://kubernetes.io/docs/reference/using-api/cel/) how quantities compare (`quantities`):
+lists' sum and isSorted, find, isURL, the authorizer and the like aren't there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from cel_expr_python.ext import ext_encoders, ext_math, ext_optional, ext_string
 from trainmaster_local.apiserver.apimachinery import deep
 from trainmaster_local.apiserver.apimachinery.errors import FieldError
 from trainmaster_local.apiserver.cel.costs import REQUEST_BYTES, Place, cost_errors, declared
+from trainmaster_local.apiserver.cel.quantities import QUANTITIES
 from trainmaster_local.apiserver.schema.structure import ANY, Schema, item_schema, list_keys, list_type
 
 _MISSING = object()
@@ -333,7 +334,7 @@ def _program(text: str, schema: Schema, path: str, optional_old: bool, wanted: c
 def compiled(source: str, variables: Mapping[str, cel.Type], path: str, text: str = "") -> Any:
     """A program of `source` over these variables. Raises RuleError for `text`, where its author wrote that."""
     try:
-        environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS)
+        environment = cel.NewEnv(variables=dict(variables), extensions=_EXTENSIONS, functions=QUANTITIES)
         return environment.compile(source)
     except RuntimeError as error:
         problem = re.sub(r"^[A-Z_]+: ", "", str(error)).replace(" [INVALID_ARGUMENT]", "")

@@ -51,17 +51,14 @@ def validate(value: Any, schema: Schema, old: Any = _UNSET, path: str = "") -> l
     if value is None and (schema.get("nullable") or not schema.get("type")):
         return errors
     if not _type_fits(value, schema):
-        wanted = "integer" if schema.get("type") == "integer" else str(schema.get("type"))
-        name = type_name(value)
+        wanted, name = schema["type"], type_name(value)
         detail = f'{path} in body must be of type {wanted}: "{name}"'
         return [FieldError.type_invalid(field, name, detail)]
-    if schema.get("x-kubernetes-int-or-string") and (
-        isinstance(value, bool) or not isinstance(value, (int, str, float))
-    ):
-        name = type_name(value)
+    name = type_name(value)
+    if schema.get("x-kubernetes-int-or-string") and name not in ("integer", "string"):
         return [FieldError.type_invalid(field, name, f'{path} in body must be of type integer,string: "{name}"')]
-    errors += _combined(value, schema, field, path)
-    if "enum" in schema and value not in schema["enum"]:
+    errors += _combined(value, schema, path)
+    if "enum" in schema and not any(_is_same(value, choice) for choice in schema["enum"]):
         supported = [choice if isinstance(choice, str) else json.dumps(choice) for choice in schema["enum"]]
         errors.append(FieldError.not_supported(field, value, supported))
     if isinstance(value, str):
@@ -83,25 +80,40 @@ def _type_fits(value: Any, schema: Schema) -> bool:
     return name == wanted or (wanted == "number" and name == "integer")
 
 
+def _is_same(value: Any, choice: Any) -> bool:
+    """Returns whether two values are one in JSON, where true isn't 1."""
+    return bool(value == choice) and isinstance(value, bool) == isinstance(choice, bool)
+
+
 def _valid(value: Any, schema: Schema) -> bool:
     return not validate(value, schema)
 
 
-def _combined(value: Any, schema: Schema, field: str, path: str) -> list[FieldError]:
+def _combined(value: Any, schema: Schema, path: str) -> list[FieldError]:
+    """Returns what speaks against combinations of schemas; kube-openapi's own sentences of them name no field."""
     errors = []
-    name = path or '""'
-    for part in schema.get("allOf", ()):
-        errors += validate(value, part, path=path)
-    if "anyOf" in schema and not any(_valid(value, part) for part in schema["anyOf"]):
-        errors.append(_plain(field, value, f'"{path}" must validate at least one schema (anyOf)'))
+    wrong = [part for part in (validate(value, part, path=path) for part in schema.get("allOf", ())) if part]
+    for part in wrong:
+        errors += part
+    if wrong:
+        errors.append(_combination(path, "must validate all the schemas (allOf)"))
+    if "anyOf" in schema:
+        alternatives = [validate(value, part, path=path) for part in schema["anyOf"]]
+        if all(alternatives):
+            # Of alternatives that fit equally badly the first one's errors are shown.
+            errors += [_combination(path, "must validate at least one schema (anyOf)"), *alternatives[0]]
     if "oneOf" in schema:
         count = sum(_valid(value, part) for part in schema["oneOf"])
         if count != 1:
             found = "Found none valid" if count == 0 else f"Found {count} valid alternatives"
-            errors.append(_plain(field, value, f'"{path}" must validate one and only one schema (oneOf). {found}'))
+            errors.append(_combination(path, f"must validate one and only one schema (oneOf). {found}"))
     if "not" in schema and _valid(value, schema["not"]):
-        errors.append(_plain(field, value, f"{name} must not validate the schema (not)"))
+        errors.append(_combination(path, "must not validate the schema (not)"))
     return errors
+
+
+def _combination(path: str, detail: str) -> FieldError:
+    return FieldError.invalid("<nil>", "", f'"{path}" {detail}')
 
 
 def _plain(field: str, value: Any, detail: str) -> FieldError:

@@ -9,8 +9,10 @@ from pydantic import Discriminator, Field, StrictBool, StrictInt, Tag, WithJsonS
 
 from trainmaster.api.v1alpha1.base_models import SpecModel
 from trainmaster.api.values import (
-    MAX_QUANTITY_LENGTH,
-    QUANTITY_PATTERN,
+    CORES_HINT,
+    FITS_CORES,
+    NO_LIST,
+    Cores,
     Devices,
     DNSLabel,
     ExtendedResource,
@@ -23,22 +25,33 @@ from trainmaster.api.values import (
 class CPU(SpecModel):
     """CPU has a request and a limit, in cores. The limit may exceed what the node has left."""
 
-    request: Quantity | None = Field(None, description="Cores that the scheduler reserves for each worker.")
-    limit: Quantity | None = Field(None, description="Cores that each worker may use at most.")
+    request: Cores | None = Field(None, description="Cores that the scheduler reserves for each worker.")
+    limit: Cores | None = Field(None, description="Cores that each worker may use at most.")
 
 
-# No structural schema says "a quantity or an object": the API server checks what fits both, the operator all of it.
-CPUOrQuantity = Annotated[
-    Annotated[CPU, Tag("object")] | Annotated[Quantity, Tag("quantity")],
-    Discriminator(lambda value: "object" if isinstance(value, CPU | Mapping) else "quantity"),
-    WithJsonSchema(
+_CPU_FIELDS = CPU.model_json_schema()["properties"]
+# A structural schema has no type for "a quantity or an object", and CEL sees nothing without a type. What the schema
+# can say by values it says: which fields there are, and how each is written. That the request isn't above the limit is
+# left to the operator.
+_CPU_SCHEMA = {
+    "x-kubernetes-preserve-unknown-fields": True,
+    "properties": {name: _CPU_FIELDS[name] for name in _CPU_FIELDS},
+    "allOf": [
+        {"anyOf": [{"enum": [CORES_HINT]}, {**FITS_CORES, **NO_LIST}]},
         {
-            "x-kubernetes-preserve-unknown-fields": True,
-            "minimum": 0,
-            "pattern": QUANTITY_PATTERN,
-            "maxLength": MAX_QUANTITY_LENGTH,
-        }
-    ),
+            "anyOf": [
+                {"enum": ["a mapping of request and limit"]},
+                {"maxProperties": 0},
+                *({"required": names, "maxProperties": len(names)} for names in (["request"], ["limit"])),
+                {"required": ["request", "limit"], "maxProperties": 2},
+            ]
+        },
+    ],
+}
+CPUOrQuantity = Annotated[
+    Annotated[CPU, Tag("object")] | Annotated[Cores, Tag("quantity")],
+    Discriminator(lambda value: "object" if isinstance(value, CPU | Mapping) else "quantity"),
+    WithJsonSchema(_CPU_SCHEMA),
 ]
 
 

@@ -73,6 +73,70 @@ def test_each_rule_is_told_in_kubernetes_words(schema: dict[str, Any], value: An
     assert said({"a": value}, object_of(a=schema)) == [sentence]
 
 
+ONE_OR_TWO = [{"enum": ["one or two"]}, {"minimum": 1, "maximum": 2, "maxLength": 0, "not": {"enum": [True, False]}}]
+
+
+@pytest.mark.parametrize(
+    ("combination", "value", "sentences"),
+    [
+        ({"anyOf": ONE_OR_TWO}, 1, []),
+        (
+            {"anyOf": ONE_OR_TWO},
+            3,
+            [
+                '<nil>: Invalid value: "": "a" must validate at least one schema (anyOf)',
+                'a: Unsupported value: 3: supported values: "one or two"',
+            ],
+        ),
+        (
+            {"allOf": [{"anyOf": ONE_OR_TWO}, {"minimum": 0}]},
+            "x",
+            [
+                '<nil>: Invalid value: "": "a" must validate at least one schema (anyOf)',
+                'a: Unsupported value: "x": supported values: "one or two"',
+                '<nil>: Invalid value: "": "a" must validate all the schemas (allOf)',
+            ],
+        ),
+        (
+            {"not": {"enum": [True, False]}},
+            True,
+            ['<nil>: Invalid value: "": "a" must not validate the schema (not)'],
+        ),
+        ({"not": {"enum": [True, False]}}, 1, []),
+    ],
+)
+def test_what_fits_no_combination_is_refused_as_a_kube_apiserver_does(
+    combination: dict[str, Any], value: Any, sentences: list[str]
+) -> None:
+    """Recorded on a kube-apiserver 1.36.2."""
+    free = {"x-kubernetes-preserve-unknown-fields": True, **combination}
+    assert said({"a": value}, object_of(a=free)) == sentences
+
+
+@pytest.mark.parametrize("text", ["1", "1.", ".5", "+1", "-1", "1e3", "1E", "100u", "1.5Gi", "1e-3"])
+def test_rules_know_a_quantity(text: str) -> None:
+    assert is_quantity(text)
+
+
+@pytest.mark.parametrize("text", ["", "1e", "x", "0x1", "12 GB", "1gi", "1,5"])
+def test_rules_know_what_is_no_quantity(text: str) -> None:
+    assert not is_quantity(text)
+
+
+def is_quantity(text: str) -> bool:
+    schema = {**object_of(t=TEXT), "x-kubernetes-validations": [{"rule": "isQuantity(self.t)"}]}
+    return Rules.compile(schema, root=False).check({"t": text}) == []
+
+
+def test_rules_compare_quantities() -> None:
+    rule = {
+        "rule": "quantity(self.t).isGreaterThan(quantity('1Gi')) && quantity(self.t).compareTo(quantity('2G')) == 0"
+    }
+    schema = {**object_of(t=TEXT), "x-kubernetes-validations": [rule]}
+    assert Rules.compile(schema, root=False).check({"t": "2000M"}) == []
+    assert Rules.compile(schema, root=False).check({"t": "2Gi"}) != []
+
+
 def test_two_items_with_one_key_are_refused() -> None:
     listed = {
         "type": "array",
@@ -273,7 +337,7 @@ def test_kubernetes_functions_are_there(rule: str) -> None:
         ("self.typo == 1", "undefined field 'typo'"),
         ("self.a + 1", "must evaluate to a bool"),
         ("self.a ==", "Syntax error"),
-        ("quantity(self.t).isGreaterThan(quantity('1'))", "undeclared reference to 'quantity'"),
+        ("quantity(self.t).sign() > 0", "undeclared reference to 'sign'"),
         ("self.t.find('[a-c]+') == 'abc'", "undeclared reference to 'find'"),
     ],
 )
