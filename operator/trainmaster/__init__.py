@@ -6,6 +6,7 @@
 - `controller`: the operator's I/O: watches in, plans carried out, status out.
 - `wire`: what operator and agents send to each other; both import it.
 - `agent`: PID 1 of every worker, standard library only.
+- `kubeconfig`: kubeconfigs, read and checked for all who connect.
 - `client`: the Python SDK; `cli`: `trainmaster` and `kubectl dtj`.
 """
 

@@ -62,12 +62,20 @@ def complete_phase(incomplete: str) -> list[str]:
 
 
 def plain_name(value: str | None) -> str | None:
-    """Returns a job's name, also where it is given as kubectl prints and reads it: dtj/NAME."""
+    """Returns a job's name, also where it is given as kubectl prints and reads it: dtj/NAME. Raises BadParameter."""
     from trainmaster.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
+    from trainmaster.client import InvalidRequest, require_name
 
-    kind, slash, name = (value or "").rpartition("/")
+    if value is None:
+        return None
+    kind, slash, name = value.rpartition("/")
     known = (SHORT_NAME, SINGULAR, PLURAL, f"{SINGULAR}.{GROUP}", f"{PLURAL}.{GROUP}")
-    return name if slash and kind in known else value
+    plain = name if slash and kind in known else value
+    try:
+        require_name(plain)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error)) from error
+    return plain
 
 
 def seconds(value: str) -> float:

@@ -13,7 +13,7 @@ from trainmaster.client.errors import (
     NotAllowed,
     WaitTimeout,
 )
-from trainmaster.client.jobs import JobClient, TrainingJob, worker_index
+from trainmaster.client.jobs import JobClient, TrainingJob, require_name, worker_index
 
 __all__ = [
     "ClientError",
@@ -25,5 +25,6 @@ __all__ = [
     "NotAllowed",
     "TrainingJob",
     "WaitTimeout",
+    "require_name",
     "worker_index",
 ]

@@ -11,6 +11,7 @@ print(status.phase, status.progress)
 from __future__ import annotations
 
 import builtins
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,11 +23,14 @@ from trainmaster.api.decoding import decode
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
 from trainmaster.api.limits import check_size
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, TERMINAL_PHASES, VERSION, JobStatus
-from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, WaitTimeout
+from trainmaster.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show
+from trainmaster.client.errors import ClientError, InvalidRequest, JobNotFound, NoCluster, WaitTimeout
 from trainmaster.client.transport import Transport, connect
 from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 
 FIELD_MANAGER = "trainmaster-client"
+# Characters of a name (RFC 1123, as Kubernetes has it).
+MAX_NAME = 253
 # A watch is opened anew after this long without a line: a half-open connection is noticed.
 WATCH_SECONDS = 60
 
@@ -41,6 +45,8 @@ class TrainingJob:
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
         """Parses the status of an object from the API server. Raises ClientError for one of another release."""
+        if not isinstance(metadata := raw.get("metadata"), dict) or not isinstance(metadata.get("name"), str):
+            raise NoCluster("What was answered is no job; is the kubeconfig's server a Kubernetes API server?")
         try:
             return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
         except ValidationError as error:
@@ -94,6 +100,10 @@ class JobClient:
             transport, context_namespace = connect(kubeconfig, context)
             namespace = namespace or context_namespace
         self.namespace = namespace or "default"
+        if re.fullmatch(DNS_LABEL_PATTERN, self.namespace) is None:
+            raise InvalidRequest(
+                f"{show(self.namespace)} is no name of a namespace: give small letters, digits and '-'"
+            )
         self.transport = transport
 
     def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
@@ -105,7 +115,8 @@ class JobClient:
             raise InvalidRequest(str(problem))
         query = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
         if replace:
-            path = self._path(str(body["metadata"]["name"]))
+            metadata = body.get("metadata")
+            path = self._path(str(metadata.get("name", "") if isinstance(metadata, Mapping) else ""))
             return TrainingJob.of(
                 self.transport.request(
                     "PATCH",
@@ -124,7 +135,7 @@ class JobClient:
     def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
         """Returns all jobs of the namespace, or of all namespaces, by name."""
         path = f"/apis/{GROUP}/{VERSION}/{PLURAL}" if all_namespaces else self._path()
-        jobs = [TrainingJob.of(item) for item in self.transport.request("GET", path)["items"]]
+        jobs = [TrainingJob.of(item) for item in _items(self.transport.request("GET", path))]
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     def delete(self, name: str) -> None:
@@ -197,7 +208,7 @@ class JobClient:
             f"/api/v1/namespaces/{self.namespace}/pods",
             query={"labelSelector": f"{JOB_NAME_LABEL}={name}"},
         )
-        return sorted(filter(_has_index, answer["items"]), key=worker_index)
+        return sorted(filter(_has_index, _items(answer)), key=worker_index)
 
     def logs(self, name: str, worker: int, *, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
@@ -273,7 +284,26 @@ class JobClient:
 
     def _path(self, name: str | None = None) -> str:
         base = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}"
-        return base if name is None else f"{base}/{name}"
+        if name is None:
+            return base
+        require_name(name)
+        return f"{base}/{name}"
+
+
+def require_name(name: str) -> None:
+    """Raises InvalidRequest for what no job can be named: it would be part of the path of a request."""
+    if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:
+        raise InvalidRequest(
+            f"{show(name)} is no name of a job: it has small letters, digits and '-', such as bert-mrpc"
+        )
+
+
+def _items(answer: Any) -> builtins.list[Mapping[str, Any]]:
+    # Go writes an empty list as null.
+    items = answer.get("items", "") if answer.get("items", "") is not None else []
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise NoCluster("What was answered is no list; is the kubeconfig's server a Kubernetes API server?")
+    return items
 
 
 def worker_index(pod: Mapping[str, Any]) -> int:

@@ -3,45 +3,159 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.processes.controller.fake_http import kubeconfig
-from trainmaster.client import JobClient, JobNotFound, NoCluster
+from trainmaster.client import ClientError, JobClient, JobNotFound, NoCluster, NotAllowed
 
 
 def test_a_kubeconfig_that_isnt_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NoCluster, match=r"^The kubeconfig /none \(--kubeconfig\) doesn't exist\.$"):
+    with pytest.raises(NoCluster, match=r"^kubeconfig /none \(--kubeconfig\): doesn't exist; name a kubeconfig"):
         JobClient(kubeconfig="/none")
     monkeypatch.setenv("KUBECONFIG", "/none:/nowhere")
-    with pytest.raises(NoCluster, match=r"^The kubeconfig /none:/nowhere \(KUBECONFIG\) doesn't exist\.$"):
+    with pytest.raises(NoCluster, match=r"^kubeconfig /none:/nowhere \(KUBECONFIG\): doesn't exist; .*[^.]\.$"):
         JobClient()
 
 
 def test_a_context_that_isnt_there_is_named_without_a_second_full_stop(tmp_path: Path) -> None:
-    with pytest.raises(NoCluster, match=r"^The kubeconfig can't be used: .*name nope.*[^.]\.$"):
+    with pytest.raises(NoCluster, match=r"^kubeconfig .*: --context: 'nope' is not among its contexts: '.*'\.$"):
         JobClient(kubeconfig=kubeconfig(tmp_path, "http://127.0.0.1:1"), context="nope")
 
 
-class WithoutTheType(http.server.BaseHTTPRequestHandler):
-    """Answers as an API server does where nothing of a group is served."""
+@dataclass
+class Answer:
+    """What a server says to every request."""
 
-    def do_GET(self) -> None:
-        self.send_response(404)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(b"404 page not found\n")
-
-    def log_message(self, format: str, *args: object) -> None:
-        del format, args
+    status: int
+    kind: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
 
 
-def test_a_cluster_without_the_custom_resource_says_how_to_get_it(tmp_path: Path) -> None:
-    with http.server.HTTPServer(("127.0.0.1", 0), WithoutTheType) as server:
+@contextmanager
+def serving(answer: Answer) -> Iterator[str]:
+    """A server at the URL, until the block ends."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(answer.status)
+            for name, value in (("Content-Type", answer.kind), *answer.headers):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        jobs = JobClient(kubeconfig=kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}"))
-        with pytest.raises(JobNotFound, match=r"trainmaster crd \| kubectl apply"):
-            jobs.list()
-        server.shutdown()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def status(code: int, reason: str, message: str) -> Answer:
+    """An answer of an API server that isn't what was asked for."""
+    body = {"kind": "Status", "apiVersion": "v1", "reason": reason, "message": message, "code": code}
+    return Answer(code, "application/json", json.dumps(body).encode())
+
+
+HTML = b"<html><body>\n  Please log in"
+ANSWERS: dict[str, tuple[Answer, type[ClientError], str]] = {
+    "no such type": (
+        Answer(404, "text/plain; charset=utf-8", b"404 page not found\n"),
+        JobNotFound,
+        "this cluster doesn't know DistributedTrainingJobs: install Trainmaster, or only the custom resource (",
+    ),
+    "no such type, says an aggregated server": (
+        status(404, "NotFound", "the server could not find the requested resource"),
+        JobNotFound,
+        "this cluster doesn't know DistributedTrainingJobs",
+    ),
+    "a page to log in": (
+        Answer(200, "text/html; charset=utf-8", HTML),
+        NoCluster,
+        "What answers at URL is no Kubernetes API server (HTTP 200, text/html '<html><body> Please log in'): check the",
+    ),
+    "a page that there is none": (
+        Answer(404, "text/html", HTML),
+        NoCluster,
+        "What answers at URL is no Kubernetes API",
+    ),
+    "a redirect": (
+        Answer(302, "text/html", b"", (("Location", "https://sso"),)),
+        NoCluster,
+        "What answers at URL is no Kubernetes API server (HTTP 302 to https://sso, text/html '')",
+    ),
+    "JSON of something else": (
+        Answer(200, "application/json", b'{"items": 3}'),
+        NoCluster,
+        "What answers at URL is no K",
+    ),
+    "a list": (Answer(200, "application/json", b"[]"), NoCluster, "What answers at URL is no Kubernetes API server"),
+    "nothing": (Answer(200, "application/json", b""), NoCluster, "What answers at URL is no Kubernetes API server"),
+    "a list of another kind": (
+        Answer(200, "application/json", b'{"kind": "PodList", "items": [{}]}'),
+        NoCluster,
+        "What was answered is no job; is the kubeconfig's server a Kubernetes API server?",
+    ),
+    "a Status that the list went well": (
+        Answer(200, "application/json", b'{"kind": "Status"}'),
+        NoCluster,
+        "What was answered is no list; is the kubeconfig's server a Kubernetes API server?",
+    ),
+    "an answer that breaks off": (
+        Answer(200, "application/json", b"{", (("Content-Length", "100"),)),
+        NoCluster,
+        "The answer of the cluster at URL broke off",
+    ),
+    "a proxy without the cluster": (
+        Answer(502, "text/html", b"Bad gateway"),
+        NoCluster,
+        "The cluster at URL can't answer now (HTTP 502): Bad gateway; try again.",
+    ),
+    "a cluster that sheds load": (
+        status(429, "TooManyRequests", "too many requests"),
+        NoCluster,
+        "The cluster at URL can't answer now (HTTP 429): too many requests; try again.",
+    ),
+    "a token that has expired": (
+        status(401, "Unauthorized", "Unauthorized"),
+        NotAllowed,
+        "The cluster at URL doesn't know you (401 Unauthorized): the kubeconfig's token or certificate may",
+    ),
+    "what isn't allowed": (
+        status(403, "Forbidden", 'distributedtrainingjobs is forbidden: User "ann" cannot list resource'),
+        NotAllowed,
+        'distributedtrainingjobs is forbidden: User "ann" cannot list resource',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_whatever_answers_the_error_is_one_sentence(tmp_path: Path, name: str) -> None:
+    answer, kind, sentence = ANSWERS[name]
+    with serving(answer) as url:
+        with pytest.raises(kind) as caught:
+            JobClient(kubeconfig=kubeconfig(tmp_path, url)).list()
+        assert str(caught.value).startswith(sentence.replace("URL", url))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_doesnt_speak_tls_and_one_that_isnt_there_say_so(tmp_path: Path) -> None:
+    with serving(Answer(200, "text/plain", b"")) as url:
+        path = kubeconfig(tmp_path, url.replace("http:", "https:"))
+        with pytest.raises(NoCluster, match=r"doesn't speak TLS; does its address begin with http://\?"):
+            JobClient(kubeconfig=path).list()
+    with pytest.raises(NoCluster, match=r"doesn't answer: Connection refused; is it up, and is the kubeconfig's serv"):
+        JobClient(kubeconfig=kubeconfig(tmp_path, url)).list()
+    with pytest.raises(NoCluster, match=r"doesn't answer: Failed to resolve 'no.such.host.invalid'"):
+        JobClient(kubeconfig=kubeconfig(tmp_path, "http://no.such.host.invalid:1")).list()

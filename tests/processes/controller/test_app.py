@@ -236,7 +236,9 @@ async def test_a_cluster_that_is_not_there_is_reported_in_one_sentence(tmp_path:
         operator = Operator(replace(settings, leader_elect=leader_elect), b.children_decider)
         with pytest.raises(OperatorError, match=r"the cluster at http://127\.0\.0\.1:1 can't be used"):
             await asyncio.wait_for(operator.run(asyncio.Event()), 30)
-    with pytest.raises(ConnectionSettingsError, match=r"no kubeconfig at /nowhere: set KUBECONFIG or --kubeconfig"):
+    with pytest.raises(
+        ConnectionSettingsError, match=r"doesn't exist; name a kubeconfig with --kubeconfig or KUBECONFIG"
+    ):
         await Operator(replace(settings, kubeconfig="/nowhere"), b.children_decider).run(asyncio.Event())
 
 

@@ -158,6 +158,17 @@ def test_a_name_can_be_given_as_kubectl_prints_it(transport: FakeTransport, name
     assert run("wait", name).exit_code == 0
 
 
+@pytest.mark.parametrize("name", ["", "a/b", "..", "A", "a b", "dtj/", "x" * 254, "a\n"])
+@pytest.mark.parametrize("command", ["status", "logs", "wait", "suspend", "resume", "evidence"])
+def test_what_no_job_can_be_named_is_wrong_usage_and_asks_nothing(
+    transport: FakeTransport, command: str, name: str
+) -> None:
+    result = run(command, name)
+    assert result.exit_code == 2
+    assert "is no name of a job" in result.output
+    assert transport.asked == []
+
+
 def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> None:
     transport.answers = {f"PATCH {JOBS}/reviews": job(**RUNNING)}
     assert run("suspend", "reviews").output == "reviews: to be suspended\n"

@@ -5,20 +5,25 @@ The same configuration serves our own client and kopf's watching.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.request import getproxies_environment
 
 import aiohttp
 import kopf
 from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config, load_kube_config_from_dict
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from trainmaster.controller.apiserver.decoding import Response
 from trainmaster.controller.apiserver.errors import from_response
+from trainmaster.kubeconfig import Credentials, Kubeconfig, KubeconfigError, Plugin, check_certificates, read_kubeconfig
+
+logger = logging.getLogger(__name__)
 
 
 class ConnectionSettingsError(Exception):
@@ -96,25 +101,73 @@ async def connect(kubeconfig: str | None, context: str | None) -> Connection:
     if kubeconfig is None and context is None and _has_service_account():
         try:
             load_incluster_config(client_configuration=config)
-        except ConfigException as error:
+            check_certificates("the pod's service account", config.ssl_ca_cert, None, None)
+        except KubeconfigError as error:
+            raise ConnectionSettingsError(str(error)) from error
+        except (ConfigException, OSError, ValueError) as error:
             raise ConnectionSettingsError(f"the pod's service account can't be used: {error}") from error
         return Connection(config, in_cluster=True)
-    path = _kubeconfig_path(kubeconfig)
     try:
-        await load_kube_config(config_file=path, context=context, client_configuration=config, persist_config=False)
-    except (ConfigException, OSError, ValueError) as error:
-        raise ConnectionSettingsError(f"kubeconfig {path} can't be used: {error}") from error
+        found = read_kubeconfig(kubeconfig, context)
+        if found is None:
+            raise ConnectionSettingsError(_nothing_found())
+        await _load(found, config)
+    except KubeconfigError as error:
+        raise ConnectionSettingsError(str(error)) from error
     return Connection(config, in_cluster=False)
+
+
+async def _load(found: Kubeconfig, config: Configuration) -> None:
+    """Put what the kubeconfig says into the configuration. Raises KubeconfigError."""
+    plugin = found.plugin
+    if found.has_provider:
+        try:
+            await load_kube_config(found.path, found.context, client_configuration=config, persist_config=False)
+        except Exception as error:
+            # The loader asks an identity provider over HTTP, and lets out whatever it, its answer or its tokens cause.
+            raise KubeconfigError(
+                f"kubeconfig {found.path}: the user's auth-provider gave no token ({type(error).__name__}: {error}); "
+                "log in anew"
+            ) from error
+    else:
+        credentials = await asyncio.to_thread(plugin.run) if plugin is not None else None
+        await load_kube_config_from_dict(found.document(credentials), client_configuration=config)
+        if plugin is not None and credentials is not None:
+            vars(config)["refresh_api_key_hook"] = _Renewal(plugin, credentials).renew
+    check_certificates(f"kubeconfig {found.path}", config.ssl_ca_cert, config.cert_file, config.key_file)
+    if (config.proxy or "").startswith("socks"):
+        raise KubeconfigError(f"kubeconfig {found.path}: proxy-url: the operator uses no SOCKS proxy; give one of HTTP")
+
+
+@dataclass
+class _Renewal:
+    """The client awaits `renew` before each request; it runs the plugin again when the credentials expire."""
+
+    plugin: Plugin
+    credentials: Credentials
+    running: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def renew(self, config: Configuration) -> None:
+        """Renew the token where that is due. A plugin that fails leaves the old one, which the API server answers."""
+        async with self.running:
+            if not (self.credentials.token and self.credentials.expired):
+                return
+            try:
+                self.credentials = await asyncio.to_thread(self.plugin.run)
+            except KubeconfigError as error:
+                logger.warning("No new credentials: %s", error)
+                return
+            config.api_key["BearerToken"] = f"Bearer {self.credentials.token}"
 
 
 def _has_service_account() -> bool:
     return Path(SERVICE_TOKEN_FILENAME).exists() and "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-def _kubeconfig_path(given: str | None) -> str:
-    path = given or os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
-    if not any(Path(part).expanduser().exists() for part in path.split(os.pathsep) if part):
-        raise ConnectionSettingsError(
-            f"no kubeconfig at {path}: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"
+def _nothing_found() -> str:
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return (
+            f"this pod has no service account's token ({SERVICE_TOKEN_FILENAME}) and no kubeconfig: set the pod's "
+            "automountServiceAccountToken to true"
         )
-    return path
+    return "no kubeconfig at ~/.kube/config: set KUBECONFIG or --kubeconfig, or run in a pod with a service account"

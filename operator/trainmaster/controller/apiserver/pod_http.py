@@ -10,6 +10,7 @@ isn't used twice. An answer costs at most a small buffer of memory, and its read
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -213,7 +214,15 @@ async def bounded_body(
 def unreachable(request: str, error: BaseException) -> Unreachable:
     """Returns a connection's error as ours; aiohttp's timeouts have no text, and its others quote the answer."""
     kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
-    return kind(request, (str(error) or type(error).__name__)[:300])
+    text = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
+        text = f"the certificate of {error.host}:{error.port} can't be verified: {reason}"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        number = error.os_error.errno
+        reason = os.strerror(number) if number is not None and number > 0 else error.os_error.strerror
+        text = f"no connection to {error.host}:{error.port}: {reason or error.os_error}"
+    return kind(request, text[:300])
 
 
 def _error(request: str, error: BaseException, received: _Received) -> ClusterError:
