@@ -109,6 +109,7 @@ def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
     with_crd.kubectl("apply", "-f", "-", stdin=job("glance", {"workers": 2}))
     status = {
         "phase": "Running",
+        "conditions": [{"type": "Running", "status": "True", "reason": "AllRanksUp"}],
         "attempt": 3,
         "restarts": 2,
         "workers": {"desired": 2, "running": 2},
@@ -127,6 +128,7 @@ def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
     assert header.split() == [
         "NAME",
         "PHASE",
+        "REASON",
         "ATTEMPT",
         "RESTARTS",
         "WORKERS",
@@ -136,7 +138,7 @@ def test_kubectl_get_answers_at_a_glance(with_crd: Cluster) -> None:
         "LOSS",
         "AGE",
     ]
-    assert row.split()[:9] == ["glance", "Running", "3", "2", "2", "2", "120", "1000", "0.25"]
+    assert row.split()[:10] == ["glance", "Running", "AllRanksUp", "3", "2", "2", "2", "120", "1000", "0.25"]
     header, row = with_crd.kubectl("get", "dtj", "glance", "-o", "wide").stdout.splitlines()
     assert "OOMKilled" in row and "FAILURE" in header
 

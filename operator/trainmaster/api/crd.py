@@ -43,6 +43,8 @@ _DEFAULTED = {model.__name__: model for model in (Backoff, FailurePolicy, Hang, 
 _RUNNING = '.status.conditions[?(@.type=="Running")]'
 COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    # Where the job stands: what it waits for, or why it ended. Its sentence is the wide column `Message`.
+    {"name": "Reason", "type": "string", "jsonPath": _RUNNING + ".reason"},
     {"name": "Attempt", "type": "integer", "jsonPath": ".status.attempt"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
     {"name": "Workers", "type": "integer", "jsonPath": ".status.workers.desired"},
@@ -55,8 +57,6 @@ COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Goodput", "type": "number", "jsonPath": ".status.progress.goodput", "priority": 1},
     # The attempt that failed last has this reason, also while the next one runs.
     {"name": "Failure", "type": "string", "jsonPath": ".status.failures[0].reason", "priority": 1},
-    # Where the job stands: what it waits for, or why it ended.
-    {"name": "Reason", "type": "string", "jsonPath": _RUNNING + ".reason", "priority": 1},
     {"name": "Message", "type": "string", "jsonPath": _RUNNING + ".message", "priority": 1},
 )
 

@@ -79,7 +79,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
     if spec.pod_template is not None:
         problems.extend(check_pod_template(spec.pod_template, device_names(spec)))
     if problems:
-        raise InvalidJob(problems)
+        raise InvalidJob(problems, spec)
     return spec
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainmaster.api.v1alpha1 import JobSpec
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,24 @@ class Problem:
 
 
 class InvalidJob(ValueError):
-    """The job can't run; `problems` is everything that is wrong with it, in the order of the spec's fields."""
+    """The job can't run; `problems` is everything that is wrong with it, in the order of the spec's fields.
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    `spec` is there where each field by itself is right, so that a job goes on that was accepted before a check was new.
+    """
+
+    def __init__(self, problems: Sequence[Problem], spec: JobSpec | None = None) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+        self.spec = spec
+
+    def shortened(self, characters: int) -> str:
+        """Returns as many whole sentences as fit, and how many more there are."""
+        shown = ""
+        for position, problem in enumerate(self.problems):
+            left = len(self.problems) - position - 1
+            longer = f"{shown}; {problem}" if shown else str(problem)
+            more = f"; and {left} more" if left else ""
+            if shown and len(longer) + len(more) > characters:
+                return f"{shown}; and {left + 1} more"
+            shown = longer
+        return shown[:characters]

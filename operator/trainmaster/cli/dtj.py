@@ -345,11 +345,12 @@ def _failure_summary(job: TrainingJob) -> str:
     """Returns which failure ended a failed job; empty for other jobs."""
     if job.phase != "Failed":
         return ""
-    reason = next((each.reason for each in job.status.conditions if each.type == "Failed"), "")
+    ended = next((each for each in job.status.conditions if each.type == "Failed"), None)
+    reason = ended.reason if ended is not None else ""
     failure = job.status.failures[0] if job.status.failures else None
     if failure is None or reason not in ("", "MaxRestartsExceeded", failure.reason):
         # What ended the job was no failure of a rank: a deadline, no room, an image.
-        return reason
+        return f"{reason}: {ended.message}" if ended is not None and ended.message else reason
     rank = "" if failure.rank is None else f" of rank {failure.rank}"
     code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
     return f"{failure.reason}{rank}{code}"

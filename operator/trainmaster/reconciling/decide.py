@@ -7,15 +7,17 @@ between any two writes, decides the rest again.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES
 from trainmaster.reconciling.actions.assignments import assign, desired_assignment, touch
 from trainmaster.reconciling.actions.children import apply_children, scaled_to_zero
 from trainmaster.reconciling.actions.pod_group import delete_pod_group
 from trainmaster.reconciling.actions.stuck_pods import delete_silent_pods, delete_stuck_pods
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster.reconciling.observed.situation import Situation, survey
-from trainmaster.reconciling.observed.snapshot import Job, Observed
+from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job, Observed
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, startup
 from trainmaster.reconciling.policies.quarantine import move_workers
 from trainmaster.reconciling.policies.queueing import queued, workload_actions
@@ -23,7 +25,7 @@ from trainmaster.reconciling.policies.replacement import replace, replace_pods
 from trainmaster.reconciling.policies.success import success
 from trainmaster.reconciling.policies.suspension import resume, suspend
 from trainmaster.reconciling.status.events import events_between
-from trainmaster.reconciling.status.next_status import next_status, rejected, unreadable
+from trainmaster.reconciling.status.next_status import failed_at_once, left_alone, next_status, unreadable
 from trainmaster.reconciling.timers import requeue_after
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import Settings
@@ -58,9 +60,8 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
     if job.unreadable is not None:
         status = unreadable(job, now)
         return Decision(status, events=events_between(job.status, status, None))
-    if job.spec is None:
-        status = rejected(job, now)
-        return Decision(status, events=events_between(job.status, status, None))
+    if job.spec is None or (job.invalid is not None and not is_accepted(job, observed)):
+        return _decide_invalid(job, job.invalid or InvalidSpec("the spec can't be read"), observed, now)
 
     before = survey(job, job.spec, observed, now, settings)
     status = job.status if before.terminal else next_status(before, _next(before))
@@ -75,13 +76,32 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
     )
 
 
+def is_accepted(job: Job, observed: Observed) -> bool:
+    """Returns whether an operator has accepted the job: one that was never is Pending or new, and has nothing."""
+    status = job.status
+    has_children = any(child.owner_uid == job.uid for child in observed.children)
+    return status.attempt > 0 or status.phase not in (None, "Pending") or has_children
+
+
+def _decide_invalid(job: Job, invalid: InvalidSpec, observed: Observed, now: float) -> Decision:
+    """Decides on a job whose spec can't be run, or not be read."""
+    status = job.status
+    if status.phase not in TERMINAL_PHASES:
+        status = (left_alone if is_accepted(job, observed) else failed_at_once)(job, invalid, now)
+    expires = deadlines.expires_at(dataclasses.replace(job, status=status))
+    if expires is not None and now >= expires:
+        return Decision(status, (DeleteJob(job.uid),))
+    wait = None if expires is None else expires - now
+    return Decision(status, events=events_between(job.status, status, None), requeue_after=wait)
+
+
 def _next(situation: Situation) -> Transition:
     """Returns the first policy's answer; `advance`, the last, always has one."""
     return next(transition for policy in POLICIES if (transition := policy(situation)) is not None)
 
 
 def _actions(situation: Situation) -> Iterator[Action]:
-    expires = deadlines.expires_at(situation)
+    expires = deadlines.expires_at(situation.job)
     if expires is not None and situation.now >= expires:
         yield DeleteJob(situation.job.uid)
         return

@@ -46,6 +46,7 @@ class Reason:
 
 
 _ALL = (
+    Reason("InvalidSpec", "The spec can't be run, so nothing of the job was made; the message says why.", "Fail"),
     Reason("Error", "The program ended with an exit code other than 0.", "Restart"),
     Reason("Signal", "A rank was killed by a signal (exit code 128 + signal).", "Restart", Strength.KILLED),
     Reason("OOMKilled", "The kernel killed a rank, or the container, for memory.", "Restart", Strength.KILLED),
@@ -98,7 +99,11 @@ _ALL = (
     Reason("InitFailed", "An init container failed until startupSeconds were over.", "Fail"),
     Reason("Unschedulable", "No node had room for all workers within startupSeconds.", "Fail"),
     Reason("QuotaExceeded", "A quota kept children or pods from being made for startupSeconds.", "Fail"),
-    Reason("Refused", "The API server refused a write for startupSeconds: permission, admission rule.", "Fail"),
+    Reason(
+        "Refused",
+        "The API server refused a child as invalid, or any write for startupSeconds: permission, admission rule.",
+        "Fail",
+    ),
     Reason("NotInstalled", "The cluster didn't serve the gang scheduler's API for startupSeconds.", "Fail"),
     Reason("NameTaken", "A child's name belongs to an object of somebody else.", "Fail"),
     Reason("StartupDeadlineExceeded", "Not all ranks were up within startupSeconds.", "Fail"),

@@ -28,7 +28,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
     candidates = [
         startup.due_at(situation),
         deadlines.active_deadline_at(situation),
-        deadlines.expires_at(situation),
+        deadlines.expires_at(situation.job),
         stuck_pods.next_check_at(situation),
         next_touch_at(situation, assignment) if not situation.terminal else None,
         attempts.restart_at(situation) if status.phase == "Restarting" else None,

@@ -198,7 +198,7 @@ def test_wait_says_why_a_job_failed(transport: FakeTransport) -> None:
 def test_wait_says_why_a_job_failed_that_no_rank_failed(transport: FakeTransport) -> None:
     over = condition("Failed", "True", "DeadlineExceeded", "active for longer than 60 s")
     transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": "Failed", "conditions": [over]})}
-    assert "reviews: Failed (DeadlineExceeded)" in run("wait", "reviews").output
+    assert "reviews: Failed (DeadlineExceeded: active for longer than 60 s)" in run("wait", "reviews").output
 
 
 @pytest.mark.parametrize(

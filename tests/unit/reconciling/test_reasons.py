@@ -81,7 +81,11 @@ def reasons_in(status: JobStatus) -> set[str]:
     return {failure.reason for failure in status.failures} | {item.reason for item in status.conditions}
 
 
-@pytest.mark.parametrize("reason", REASONS)
+# The other one is of a job that was never accepted, and no rule can answer it (test_lifecycle, `TestInvalid`).
+OF_ACCEPTED_JOBS = set(REASONS) - {"InvalidSpec"}
+
+
+@pytest.mark.parametrize("reason", sorted(OF_ACCEPTED_JOBS))
 def test_a_reason_is_produced(reason: str) -> None:
     around, before, spec = CASES[reason]
     decision = decided(job(running(**before), **spec), around)
@@ -94,4 +98,4 @@ def test_a_reason_is_produced(reason: str) -> None:
 
 
 def test_the_table_and_the_custom_resource_name_the_same_reasons() -> None:
-    assert set(get_args(FailureReason)) == set(REASONS)
+    assert set(get_args(FailureReason)) == OF_ACCEPTED_JOBS

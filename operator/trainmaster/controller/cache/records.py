@@ -16,6 +16,7 @@ from trainmaster.controller.apiserver.cluster import JOBS, PODS, Resource
 from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.reconciling.observed.snapshot import (
     ChildView,
+    InvalidSpec,
     Job,
     Observed,
     PodView,
@@ -23,12 +24,13 @@ from trainmaster.reconciling.observed.snapshot import (
     StreamView,
     termination_reports,
 )
+from trainmaster.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
 from trainmaster.rendering import worker_layout
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.limits import MAX_INDEX
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report, merge
-from trainmaster.wire.values import text, whole
+from trainmaster.wire.values import mapping, text, whole
 
 # StatefulSets that are gone, to remember of each job: one or two are on their way out at a time.
 FORMER_SETS = 8
@@ -61,7 +63,7 @@ class ReadSpec:
     """Holds a spec as it was read, or what is wrong with it."""
 
     spec: JobSpec | None
-    invalid: str | None
+    invalid: InvalidSpec | None
 
 
 @dataclass(frozen=True)
@@ -275,10 +277,12 @@ def spec_version(metadata: Mapping[str, Any]) -> SpecVersion:
 
 def read_spec(raw: Mapping[str, Any], name: str) -> ReadSpec:
     """Returns the spec of the job called `name`; a pure function, so that large ones can be read in a thread."""
+    spec = raw.get("spec") or {}
     try:
-        return ReadSpec(parse_spec(raw.get("spec") or {}, name), None)
+        return ReadSpec(parse_spec(spec, name), None)
     except InvalidJob as error:
-        return ReadSpec(None, str(error))
+        ttl = whole(mapping(mapping(spec).get("runPolicy")).get("ttlSecondsAfterFinished"))
+        return ReadSpec(error.spec, InvalidSpec(error.shortened(MAX_MESSAGE_CHARACTERS), ttl))
 
 
 def is_newer(new: Versioned, known: Versioned) -> bool:

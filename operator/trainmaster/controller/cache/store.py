@@ -346,7 +346,7 @@ class Store:
             self._set_unreadable(key, record, raw, problem)
             return
         if read.invalid is not None:
-            self._unreadable.report(JOBS, raw, read.invalid, of="generation")
+            self._unreadable.report(JOBS, raw, read.invalid.message, of="generation")
         record.job = Job(
             namespace=key.namespace,
             name=key.name,

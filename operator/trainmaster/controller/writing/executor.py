@@ -212,7 +212,9 @@ class Executor:
             # 2.0 ** 1024 overflows, after 17 hours of refusals.
             wait = min(FIRST_RETRY * 2.0 ** min(failures, 40), LONGEST_RETRY)
             logger.warning("%s: %s was refused, next try in %.0f s: %s", key, name, wait, error.message)
-            problem = RefusedWrite(name, error.reason or type(error).__name__, error.message[:1_000], self._now())
+            # Without the API server's own reason, somebody before it has answered.
+            reason = error.reason or f"HTTP {error.status}"
+            problem = RefusedWrite(name, reason, error.message[:1_000], self._now())
             self._store.record_refusal(key, problem, clock() + wait)
             return wait
         self._store.clear_refusal(key, name)

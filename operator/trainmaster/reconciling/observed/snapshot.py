@@ -21,10 +21,20 @@ PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 
 @dataclass(frozen=True)
-class Job:
-    """Job is the DistributedTrainingJob. `spec` is None when it can't be run; `invalid` then says why in one sentence.
+class InvalidSpec:
+    """InvalidSpec says what is wrong with a spec, and how long the job stays when it has failed for it [s]."""
 
-    `unreadable` says why what the job has been through can't be read: nothing may be done to it then.
+    message: str
+    ttl_seconds_after_finished: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """Job is the DistributedTrainingJob. `invalid` says why its spec can't be run, where it can't.
+
+    `spec` is None when a field of it can't be read. An invalid one that is there serves jobs that were accepted before
+    what is wrong was checked. `unreadable` says why what the job has been through can't be read: nothing may be done to
+    it then.
     """
 
     namespace: str
@@ -35,7 +45,7 @@ class Job:
     spec: JobSpec | None
     status: JobStatus
     deleting: bool = False
-    invalid: str | None = None
+    invalid: InvalidSpec | None = None
     # Its spec is so large that `decide` would hold up an event loop.
     large: bool = False
     unreadable: str | None = None

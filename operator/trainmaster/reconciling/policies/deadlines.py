@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES
 from trainmaster.reconciling.observed.situation import Situation, active_seconds
+from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.reconciling.policies.attempts import fail
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.reconciling.transition import Transition
@@ -25,10 +27,14 @@ def active_deadline_at(situation: Situation) -> float | None:
     return situation.now + max(limit - active_seconds(situation), 0.0)
 
 
-def expires_at(situation: Situation) -> float | None:
+def expires_at(job: Job) -> float | None:
     """Returns when a finished job is to be deleted; None if never."""
-    ttl = situation.spec.run_policy.ttl_seconds_after_finished
-    ended = to_seconds(situation.status.completion_time)
-    if ttl is None or ended is None or not situation.terminal:
+    ttl = None
+    if job.spec is not None:
+        ttl = job.spec.run_policy.ttl_seconds_after_finished
+    elif job.invalid is not None:
+        ttl = job.invalid.ttl_seconds_after_finished
+    ended = to_seconds(job.status.completion_time)
+    if ttl is None or ended is None or job.status.phase not in TERMINAL_PHASES:
         return None
     return ended + ttl

@@ -14,7 +14,7 @@ from trainmaster.reconciling.actions.pod_group import scheduled_at, waits_for_no
 from trainmaster.reconciling.messages import listed
 from trainmaster.reconciling.observed.container_ends import START_FAILURES, latest_end
 from trainmaster.reconciling.observed.situation import Situation, is_alive
-from trainmaster.reconciling.observed.snapshot import ContainerView, PodView
+from trainmaster.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite
 from trainmaster.reconciling.policies.attempts import fail, held_since
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.reconciling.transition import Transition
@@ -35,6 +35,10 @@ _CREATE = frozenset(
     }
     | {"PostStartHookError"}
 )
+# The API server's reasons for refusing an object that it can't take in any state of the cluster.
+_UNFIT = frozenset({"Invalid", "BadRequest", "RequestEntityTooLarge"})
+# What the API server's own words on a refusal by a policy of the cluster have in them.
+_ADMISSION = ("admission webhook ", "ValidatingAdmissionPolicy ")
 _ORDER = (
     "InvalidImageName",
     "LaunchError",
@@ -119,7 +123,25 @@ def _children(situation: Situation) -> Iterator[StartProblem]:
         reason = {"NotOurs": "NameTaken", "NotInstalled": "NotInstalled"}.get(problem.reason, "Refused")
         if "exceeded quota" in problem.message:
             reason = "QuotaExceeded"
-        yield StartProblem(reason, f"{problem.action} was refused ({problem.reason}): {problem.message}")
+        message = f"{problem.action} was refused ({problem.reason}): {problem.message}"
+        yield StartProblem(reason, message, is_unrecoverable=_can_never_be_made(situation, problem))
+
+
+def _can_never_be_made(situation: Situation, problem: RefusedWrite) -> bool:
+    """Returns whether a child of a job that hasn't started is refused as invalid: as it is, it always will be.
+
+    Neither is a refusal by a policy of the cluster, which may change: webhooks choose their own codes (400 where they
+    choose none; Kyverno's is 400), and a ValidatingAdmissionPolicy's reason is Invalid unless it names another
+    (k8s.io/apiserver: pkg/admission/plugin/webhook/errors/statuserror.go, pkg/admission/plugin/policy/validating).
+    Nor is the refusal of a change: what was made before is there, and the job may well start with it.
+    """
+    if problem.reason not in _UNFIT or situation.status.attempt > 1 or situation.status.phase != "Pending":
+        return False
+    if any(sign in problem.message for sign in _ADMISSION):
+        return False
+    # A gang's child has its group in its kind.
+    made = {f"apply {child.kind.partition('.')[0]} {child.name}" for child in situation.observed.children}
+    return problem.action.startswith("apply ") and problem.action not in made
 
 
 def _pod(pod: PodView) -> Iterator[StartProblem]:
@@ -164,14 +186,23 @@ def _missing(situation: Situation) -> str:
     }
     absent = [names[worker] for worker in situation.workers if worker not in situation.pods]
     if absent:
-        return f"{listed(absent)} {_verb(absent)} not created; `kubectl describe statefulset` shows why"
+        return f"{listed(absent)} {_verb(absent)} not created; {_why_absent(situation, absent[0])}"
     down = [names[worker] for worker in situation.workers if worker not in situation.up]
     waiting = [name for worker, name in names.items() if name in down and not _container_runs(situation, worker)]
     if waiting:
         return f"{listed(waiting)} {_verb(waiting)} not running; `kubectl describe pod {waiting[0]}` shows why"
     if down:
-        return f"the ranks of {listed(down)} {_verb(down)} not up; `kubectl logs {down[0]}` shows why"
+        return f"the ranks of {listed(down)} were not up; `kubectl logs {down[0]}` shows why"
     return "unknown"
+
+
+def _why_absent(situation: Situation, pod: str) -> str:
+    """Returns where a person finds why a pod isn't there: its set knows, unless that isn't there either."""
+    name = pod.rpartition("-")[0]
+    own = [child for child in situation.observed.children if child.owner_uid == situation.job.uid]
+    if any((child.kind, child.name) == ("StatefulSet", name) for child in own):
+        return f"`kubectl describe statefulset {name}` shows why"
+    return f"StatefulSet {name} couldn't be made, and the operator's log shows why"
 
 
 def _container_runs(situation: Situation, worker: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainmaster.api.v1alpha1 import Failure, JobSpec, JobStatus
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
 from trainmaster.reconciling.decision import JobEvent
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition
@@ -64,6 +64,9 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
 
 def _accepted(old: JobStatus, new: JobStatus) -> Iterator[JobEvent]:
     before, after = condition(old.conditions, "Accepted"), condition(new.conditions, "Accepted")
+    if new.phase in TERMINAL_PHASES:
+        # Its end says the same.
+        return
     if after is not None and after.status == "False" and (before is None or before.message != after.message):
         yield JobEvent("Warning", after.reason, after.message)
 

@@ -5,15 +5,18 @@ Nothing here moves by itself: the same observations give the same status, so an 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
-from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster.reconciling.policies.quarantine import forgive
 from trainmaster.reconciling.policies.startup import gravest_problem
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
 from trainmaster.reconciling.status.time_spent import book_time
+from trainmaster.reconciling.times import to_text
 from trainmaster.reconciling.transition import UNSET, StatusChange, Transition
 from trainmaster.wire.names import JOB_UID_LABEL
 
@@ -44,23 +47,38 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
     return book_time(situation, StatusChange(progress=newest_progress(situation)).apply(status))
 
 
-def rejected(job: Job, now: float) -> JobStatus:
-    """Returns the status for a spec that can't be run. What was started stays, and a corrected spec goes on from
-    there."""
-    message, generation = job.invalid or "the spec can't be read", job.generation
-    conditions = with_condition(
-        job.status.conditions, "Accepted", "False", INVALID_SPEC, message, now=now, generation=generation
-    )
-    running = condition(conditions, "Running")
-    if running is None or running.reason == INVALID_SPEC:
-        # The sentence that `kubectl get -o wide` shows.
+def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
+    """Returns the status of a job that never was accepted: most of its spec can't be changed, so it has failed."""
+    conditions = job.status.conditions
+    # `Running` is what the columns of `kubectl get` show.
+    for name in ("Accepted", "Running", "Failed"):
+        status: Literal["True", "False"] = "True" if name == "Failed" else "False"
         conditions = with_condition(
-            conditions, "Running", "False", INVALID_SPEC, message, now=now, generation=generation
+            conditions, name, status, INVALID_SPEC, invalid.message, now=now, generation=job.generation
         )
     change = StatusChange(
-        phase=job.status.phase or "Pending", observed_generation=job.generation, conditions=conditions
+        phase="Failed",
+        observed_generation=job.generation,
+        conditions=conditions,
+        completion_time=to_text(now),
     )
     return change.apply(job.status)
+
+
+def left_alone(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:
+    """Returns the status of an accepted job with a field that can't be read: a condition says that nothing is done.
+
+    What was started stays, and a corrected spec goes on from there.
+    """
+    conditions = job.status.conditions
+    # Without its status, which was lost, nothing else says so where `kubectl get` looks.
+    names = ("Accepted",) if condition(conditions, "Running") is not None else ("Accepted", "Running")
+    for name in names:
+        conditions = with_condition(
+            conditions, name, "False", INVALID_SPEC, invalid.message, now=now, generation=job.generation
+        )
+    phase = job.status.phase or "Pending"
+    return StatusChange(phase=phase, observed_generation=job.generation, conditions=conditions).apply(job.status)
 
 
 def unreadable(job: Job, now: float) -> JobStatus:
@@ -94,9 +112,7 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
 def _conditions(situation: Situation, transition: Transition) -> list[Condition]:
     now, generation = situation.now, situation.job.generation
     conditions = situation.status.conditions
-    conditions = with_condition(
-        conditions, "Accepted", "True", "SpecAccepted", "the spec can be run", now=now, generation=generation
-    )
+    conditions = _with_acceptance(conditions, situation)
     reason, message = _why(situation, transition)
     running = transition.phase == "Running"
     conditions = with_condition(
@@ -121,6 +137,16 @@ def _conditions(situation: Situation, transition: Transition) -> list[Condition]
     return conditions
 
 
+def _with_acceptance(conditions: list[Condition], situation: Situation) -> list[Condition]:
+    reason, message = "SpecAccepted", "the spec can be run"
+    invalid = situation.job.invalid
+    if invalid is not None:
+        reason = INVALID_SPEC
+        message = f"accepted earlier, so the job goes on; a new job like it would be refused: {invalid.message}"
+    generation = situation.job.generation
+    return with_condition(conditions, "Accepted", "True", reason, message, now=situation.now, generation=generation)
+
+
 def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
     """Returns reason and message of the Running condition: what keeps workers from starting, before anything else."""
     before = condition(situation.status.conditions, "Running")
@@ -133,6 +159,6 @@ def _why(situation: Situation, transition: Transition) -> tuple[str, str]:
         return problem.reason, problem.message
     if transition.reason:
         return transition.reason, transition.message
-    if before is None or before.reason == INVALID_SPEC or (before.reason in REASONS and transition.phase != "Running"):
+    if before is None or (before.reason in REASONS and transition.phase != "Running"):
         return transition.phase, f"attempt {situation.status.attempt}: waiting for the workers"
     return before.reason, before.message

@@ -28,7 +28,7 @@ from trainmaster.controller.workqueue import WorkQueue
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.actions.children import RememberedHashes
 from trainmaster.reconciling.decision import Decision
-from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster.rendering import Settings
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -212,7 +212,9 @@ def test_a_large_job_that_cant_run_has_a_reason() -> None:
     raw = large(1, podTemplate={"spec": {"tolerations": [{"key": f"k{n}"} for n in range(20_000)]}})
     world.store.upsert(JOBS, raw)
     world.read(raw)
-    assert world.snapshot().job.invalid == ("spec.podTemplate.spec.tolerations: has 20000 items; use at most 1000")
+    assert world.snapshot().job.invalid == InvalidSpec(
+        "spec.podTemplate.spec.tolerations: has 20000 items; use at most 1000"
+    )
 
 
 def test_a_status_beyond_all_measure_is_not_kept() -> None:

@@ -191,7 +191,8 @@ def test_a_spec_that_cannot_run_is_refused_in_a_sentence() -> None:
     world.store.upsert(JOBS, versioned(b.job(workers=0), 10))
     job = world.snapshot().job
     assert job.spec is None
-    assert "workers" in (job.invalid or "")
+    assert job.invalid is not None
+    assert "workers" in job.invalid.message
 
 
 def test_a_job_whose_status_cannot_be_read_is_left_alone_until_it_can() -> None:

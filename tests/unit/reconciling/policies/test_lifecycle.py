@@ -23,10 +23,10 @@ from tests.unit.reconciling.builders import (
     settled,
     stream,
 )
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import Condition, JobSpec, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.decision import Apply
-from trainmaster.reconciling.observed.snapshot import Observed
+from trainmaster.reconciling.observed.snapshot import InvalidSpec, Observed
 from trainmaster.reconciling.times import to_text
 
 SUSPENDED: dict[str, Any] = {"runPolicy": {"suspend": True}}
@@ -174,29 +174,79 @@ def test_a_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
     assert (decision.status, decision.actions, decision.events) == (of.status, (), ())
 
 
+WRONG = InvalidSpec("spec.workers: 0 is not at least 1", ttl_seconds_after_finished=60)
+
+
+def accepted(status: JobStatus) -> Condition:
+    return next(one for one in status.conditions if one.type == "Accepted")
+
+
 class TestInvalid:
-    def test_a_spec_that_cant_be_run_is_reported_and_nothing_is_done(self) -> None:
-        of = replace(job(), spec=None, invalid="spec.workers: 0 is not at least 1")
+    @pytest.mark.parametrize("spec", [None, job().spec], ids=["a field is wrong", "only a rule is broken"])
+    @pytest.mark.parametrize("before", [JobStatus(), JobStatus(phase="Pending")], ids=["new", "of an older operator"])
+    def test_a_job_that_was_never_accepted_fails_at_once(self, spec: JobSpec | None, before: JobStatus) -> None:
+        of = replace(job(before), spec=spec, invalid=WRONG)
         decision = decided(of, Observed())
-        assert (decision.actions, decision.status.phase) == ((), "Pending")
-        # The second is what `kubectl get -o wide` shows.
-        assert [condition.type for condition in decision.status.conditions] == ["Accepted", "Running"]
-        for condition in decision.status.conditions:
-            assert (condition.status, condition.reason) == ("False", "InvalidSpec")
-            assert condition.message == "spec.workers: 0 is not at least 1"
+        status = decision.status
+        assert (status.phase, status.attempt, status.completion_time) == ("Failed", 0, to_text(NOW))
+        assert decision.actions == ()
+        # What Running says is in the columns of `kubectl get`.
+        assert {one.type: one.status for one in status.conditions} == {
+            "Accepted": "False",
+            "Running": "False",
+            "Failed": "True",
+        }
+        assert {(one.reason, one.message) for one in status.conditions} == {("InvalidSpec", WRONG.message)}
         assert happened(decision) == ["InvalidSpec"]
-        assert decide(replace(of, status=decision.status), Observed(), NOW, SETTINGS).events == ()
+        again = decided(replace(of, status=status), Observed())
+        assert (again.status, again.events, again.actions) == (status, (), ())
 
-    def test_a_corrected_spec_goes_on(self) -> None:
-        status = decided(replace(job(), spec=None, invalid="no"), Observed()).status
-        corrected = decided(job(status), Observed()).status
-        assert corrected.attempt == 1
-        assert {condition.message for condition in corrected.conditions}.isdisjoint({"no"})
+    def test_one_that_failed_so_is_deleted_when_its_time_to_live_is_over(self) -> None:
+        of = replace(job(), spec=None, invalid=WRONG)
+        failed = replace(of, status=decided(of, Observed()).status)
+        waits = decided(failed, Observed(), NOW + 20)
+        assert (kinds(waits), waits.requeue_after) == ([], pytest.approx(40))
+        assert kinds(decided(failed, Observed(), NOW + 60)) == ["Delete job"]
+        forever = replace(failed, invalid=InvalidSpec("no"))
+        assert kinds(decided(forever, Observed(), NOW + 1e9)) == []
 
-    def test_what_runs_already_is_not_said_to_have_stopped(self) -> None:
-        of = replace(job(decided(job(running()), observed(*all_up())).status), spec=None, invalid="no")
-        status = decided(of, observed(*all_up())).status
-        assert {one.type: one.status for one in status.conditions} == {"Accepted": "False", "Running": "True"}
+    def test_one_that_failed_so_stays_failed_when_its_spec_is_corrected(self) -> None:
+        status = decided(replace(job(), spec=None, invalid=WRONG), Observed()).status
+        corrected = decided(job(status), Observed())
+        assert (corrected.status, corrected.actions, corrected.events) == (status, (), ())
+
+    @pytest.mark.parametrize("around", ["an attempt", "children", "suspension"])
+    def test_one_that_an_older_operator_accepted_goes_on_and_a_condition_says_what_is_wrong(self, around: str) -> None:
+        before = {
+            "an attempt": running(),
+            "children": JobStatus(),
+            "suspension": JobStatus(phase="Suspended"),
+        }[around]
+        sound = job(before)
+        seen = settled(job(running()), observed(*all_up())) if around != "suspension" else Observed()
+        decision = decided(replace(sound, invalid=WRONG), seen)
+        expected = decided(sound, seen)
+        assert decision.actions == expected.actions
+        assert decision.status.phase == expected.status.phase != "Failed"
+        condition = accepted(decision.status)
+        assert (condition.status, condition.reason) == ("True", "InvalidSpec")
+        assert condition.message.endswith(WRONG.message)
+        # What it has become is still what an older operator accepted.
+        later = decided(replace(sound, status=decision.status, invalid=WRONG), seen)
+        assert later.status.phase != "Failed"
+
+    def test_with_a_field_that_cannot_be_read_it_is_left_alone(self) -> None:
+        before = decided(job(running()), observed(*all_up())).status
+        decision = decided(replace(job(before), spec=None, invalid=WRONG), observed(said(0, "Failed")))
+        assert (decision.actions, decision.status.phase) == ((), "Running")
+        assert {one.type: one.status for one in decision.status.conditions} == {"Accepted": "False", "Running": "True"}
+        assert happened(decision) == ["InvalidSpec"]
+
+    def test_with_a_field_that_cannot_be_read_and_no_status_the_columns_say_so(self) -> None:
+        children = settled(job(running()), observed(*all_up()))
+        status = decided(replace(job(), spec=None, invalid=WRONG), children).status
+        assert status.phase == "Pending"
+        assert {(one.type, one.status) for one in status.conditions} == {("Accepted", "False"), ("Running", "False")}
 
 
 def test_of_a_job_whose_past_cannot_be_read_only_one_condition_is_written() -> None:

@@ -5,6 +5,7 @@ The waiting reasons and messages are those recorded on Kubernetes 1.36 (local/te
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from tests.unit.reconciling.builders import (
     pods,
     running,
     said,
+    settled,
     stream,
 )
 from trainmaster.api.v1alpha1 import JobStatus
@@ -147,9 +149,9 @@ def test_what_time_cant_heal_fails_at_once(broken: PodView, reason: str, message
 @pytest.mark.parametrize(
     ("given", "reports", "message"),
     [
-        ([pod(0)], [], "bert-1 was not created; `kubectl describe statefulset` shows why"),
+        ([pod(0)], [], "bert-1 was not created; StatefulSet bert couldn't be made, and the operator's log shows why"),
         ([pod(0), waiting("ContainerCreating")], [], "bert-1 was not running; `kubectl describe pod bert-1` shows why"),
-        ([pod(0), pod(1)], [said(0, "Running")], "the ranks of bert-1 was not up; `kubectl logs bert-1` shows why"),
+        ([pod(0), pod(1)], [said(0, "Running")], "the ranks of bert-1 were not up; `kubectl logs bert-1` shows why"),
     ],
 )
 def test_the_deadline_names_who_isnt_up_where_nobody_says_why(
@@ -161,6 +163,49 @@ def test_the_deadline_names_who_isnt_up_where_nobody_says_why(
         "StartupDeadlineExceeded",
         f"not all ranks were up within 900 s (startupSeconds): {message}",
     )
+
+
+def test_a_set_that_is_there_knows_why_a_pod_of_it_isnt() -> None:
+    of = job(running(ago=900.0, **FRESH))
+    status = decided(of, settled(of, observed(given=[pod(0)]))).status
+    assert failed(status)[1].endswith("bert-1 was not created; `kubectl describe statefulset bert` shows why")
+
+
+WORDS = 'StatefulSet.apps "bert" is invalid: spec.template.spec.nodeName: Invalid value: "A B"'
+NEVER = RefusedWrite("apply StatefulSet bert", "Invalid", WORDS, NOW)
+
+
+def test_a_child_that_can_never_be_made_fails_the_job_at_once_with_the_servers_words() -> None:
+    of = job(running(ago=1.0, **FRESH))
+    decision = decided(of, Observed(refused_writes=(NEVER,)))
+    assert failed(decision.status) == ("Refused", f"apply StatefulSet bert was refused (Invalid): {WORDS}")
+    assert happened(decision) == ["Refused"]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        replace(NEVER, reason="HTTP 400", message="<html>the proxy is out of sorts</html>"),
+        replace(NEVER, reason="Forbidden", message="statefulsets.apps is forbidden: exceeded"),
+        # What the policies of a cluster forbid, they may allow later, whatever code they answer with.
+        replace(NEVER, message='admission webhook "policy.example.com" denied the request: no team label'),
+        replace(NEVER, message="statefulsets.apps is forbidden: ValidatingAdmissionPolicy 'team' denied request: no"),
+        replace(NEVER, reason="BadRequest", message='admission webhook "policy.example.com" denied the request'),
+    ],
+)
+def test_a_refusal_that_may_pass_waits_for_startup_seconds(problem: RefusedWrite) -> None:
+    of = job(running(ago=1.0, **FRESH))
+    decision = decided(of, Observed(refused_writes=(problem,)))
+    assert decision.status.phase == "Pending"
+    assert next(item for item in decision.status.conditions if item.type == "Running").reason == "Refused"
+
+
+def test_a_change_that_is_refused_as_invalid_ends_no_job_that_may_start_without_it() -> None:
+    of = job(running(ago=1.0, **FRESH))
+    made = replace(settled(of, Observed()), refused_writes=(NEVER,))
+    assert decided(of, made).status.phase == "Pending"
+    later = job(running(attempt=2, phase="Restarting", pod_uids=[]))
+    assert decided(later, Observed(refused_writes=(NEVER,))).status.phase == "Restarting"
 
 
 @pytest.mark.parametrize(

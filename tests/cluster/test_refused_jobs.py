@@ -1,0 +1,98 @@
+"""Jobs that pass the custom resource's schema and can't run all the same: they fail at once, and everything says why.
+
+No pod comes of them, so this holds on an API server alone too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from trainmaster_local.testing.clusters import Cluster
+
+DTJ = Path(sys.executable).with_name("kubectl-dtj")
+INVALID: dict[str, Any] = {"podTemplate": {"spec": {"restartPolicy": "Never"}}}
+SENTENCE = "spec.podTemplate.spec.restartPolicy: 'Never' can't be set here"
+# Right in its form, so that only the API server's own rules refuse the set.
+NO_VALUES = {"matchExpressions": [{"key": "a", "operator": "In"}]}
+ALONE = {"topologyKey": "kubernetes.io/hostname", "labelSelector": NO_VALUES}
+UNFIT: dict[str, Any] = {
+    "podTemplate": {
+        "spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [ALONE]}}}
+    }
+}
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as process:
+        yield process
+
+
+def status(cluster: Cluster, name: str = "job") -> dict[str, Any]:
+    return dict(cluster.get("dtj", name).get("status") or {})
+
+
+def condition(cluster: Cluster, kind: str, name: str = "job") -> dict[str, Any]:
+    found = [item for item in status(cluster, name).get("conditions", []) if item["type"] == kind]
+    return dict(found[0]) if found else {}
+
+
+def dtj(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`kubectl dtj`, as a user calls it."""
+    command = [DTJ, *arguments, "--namespace", cluster.namespace]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+def test_a_spec_that_only_the_operator_can_refuse_fails_the_job_at_once(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    cluster.apply(training_job("job", "pass", **INVALID))
+    cluster.kubectl("wait", "--for=condition=Failed", "dtj/job", "--timeout=60s")
+    for kind in ("Failed", "Accepted", "Running"):
+        shown = condition(cluster, kind)
+        assert (shown["status"], shown["reason"]) == ("True" if kind == "Failed" else "False", "InvalidSpec")
+        assert shown["message"].startswith(SENTENCE)
+    assert status(cluster)["completionTime"]
+    assert "InvalidSpec" in cluster.kubectl("get", "dtj", "job").stdout
+    assert SENTENCE in cluster.kubectl("get", "dtj", "job", "-o", "wide").stdout
+    waited = dtj(cluster, "wait", "job")
+    assert waited.returncode == 1
+    assert SENTENCE in waited.stdout + waited.stderr
+    assert SENTENCE in dtj(cluster, "status", "job").stdout
+    cluster.eventually(
+        lambda: [event for event in cluster.items("events") if event["reason"] == "InvalidSpec"], 60, "its event"
+    )
+    # Corrected, it is the job that has failed; one sentence says what to do.
+    corrected = cluster.kubectl("apply", "-f", "-", stdin=json.dumps(training_job("job", "pass")), check=False)
+    assert corrected.returncode == 1
+    assert "delete the job and apply it again" in corrected.stderr
+    cluster.kubectl("delete", "dtj", "job")
+    cluster.apply(training_job("job", "pass"))
+    cluster.eventually(lambda: cluster.items("statefulsets"), 60, "its set")
+
+
+def test_such_a_job_is_deleted_when_its_time_to_live_is_over(cluster: Cluster, operator: OperatorProcess) -> None:
+    cluster.apply(training_job("job", "pass", **INVALID, runPolicy={"ttlSecondsAfterFinished": 1}))
+    cluster.kubectl("wait", "--for=delete", "dtj/job", "--timeout=60s")
+
+
+def test_a_set_that_the_api_server_refuses_as_invalid_fails_the_job_at_once(
+    cluster: Cluster, operator: OperatorProcess
+) -> None:
+    cluster.apply(training_job("job", "pass", **UNFIT))
+    cluster.kubectl("wait", "--for=condition=Failed", "dtj/job", "--timeout=60s")
+    why = condition(cluster, "Failed")
+    assert why["reason"] == "Refused"
+    assert why["message"].startswith("apply StatefulSet job was refused (Invalid): ")
+    assert "must be specified when `operator` is 'In' or 'NotIn'" in why["message"]
+    assert "startupSeconds" not in why["message"]
