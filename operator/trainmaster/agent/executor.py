@@ -46,6 +46,7 @@ from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import Ping
+from trainmaster.wire.values import last_lines
 
 if TYPE_CHECKING:
     from trainmaster.agent.hang.watch import Found, RankWatch
@@ -187,7 +188,7 @@ class Executor:
         try:
             launched = run.start(self._command, action.environ)
         except LaunchError as error:
-            return events.LaunchFailed(str(error)[-MAX_ERROR_CHARACTERS:])
+            return events.LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS))
         except OSError as error:
             return events.LaunchFailed(f"cannot write {error.filename}: {error.strerror}")
         self._processes = run

@@ -16,7 +16,7 @@ from trainmaster.wire.limits import (
 )
 from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_FINISHED, EXIT_TERMINATED
 from trainmaster.wire.states import ENDED, STATES, WorkerState
-from trainmaster.wire.values import optional_whole, shown, text, time_in, whole_in
+from trainmaster.wire.values import last_lines, optional_whole, shown, text, time_in, whole_in
 
 
 class Report(NamedTuple):
@@ -60,7 +60,7 @@ class Report(NamedTuple):
             exit_code=optional_whole(data, "exitCode"),
             signal=optional_whole(data, "signal"),
             reason=text(data.get("reason"), MAX_REASON),
-            error=text(data.get("error"), MAX_ERROR_CHARACTERS, from_end=True),
+            error=last_lines(text(data.get("error"), None), MAX_ERROR_CHARACTERS),
             at=time_in(data, "at"),
             culprit=data.get("culprit") is not False,
         )
@@ -105,7 +105,7 @@ class Report(NamedTuple):
             line = json.dumps(self._replace(error=error).to_wire(), separators=(",", ":"))
             if len(line) <= MAX_TERMINATION_BYTES or not error:
                 return line[:MAX_TERMINATION_BYTES]
-            error = error[max(1, len(error) // 8) :]
+            error = last_lines(error, len(error) - max(1, len(error) // 8))
 
 
 def merge(known: Report | None, report: Report) -> Report:

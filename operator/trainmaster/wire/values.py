@@ -67,12 +67,32 @@ def mappings(value: object) -> Sequence[Mapping[str, Any]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, (list, tuple)) else []
 
 
-def text(value: object, limit: int | None = 1_000, *, from_end: bool = False) -> str:
-    """Returns the beginning (or the end) of a string as valid Unicode; empty for what isn't a string."""
+def text(value: object, limit: int | None = 1_000) -> str:
+    """Returns the beginning of a string as valid Unicode; empty for what isn't a string."""
     if not isinstance(value, str):
         return ""
-    cut = value[-limit:] if from_end and limit is not None else value[:limit]
+    cut = value[:limit]
     return cut if cut.isascii() else cut.encode("utf-8", "replace").decode()
+
+
+def last_lines(error: str, limit: int) -> str:
+    """Returns the last lines of an error in at most `limit` characters, of a long one the beginning.
+
+    An error's last line says what happened, and its first words name the exception.
+    """
+    if len(error) <= limit:
+        return error
+    lines = error.rstrip().split("\n")
+    longest = limit if len(lines) == 1 else limit // 2
+    kept: list[str] = []
+    room = limit
+    for line in reversed(lines):
+        cut = line if len(line) <= longest else line[: max(0, longest - 3)] + "..."[:longest]
+        if len(cut) > room:
+            break
+        kept.append(cut)
+        room -= len(cut) + 1
+    return "\n".join(reversed(kept))
 
 
 def shown(value: object) -> str:

@@ -16,5 +16,5 @@
 | `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |
 | `states` | `test_report`, `test_stream` |
 | `stream` | `test_stream` |
-| `values` | `unit/api/test_hostile_messages` |
+| `values` | `test_values`, `unit/api/test_hostile_messages` |
 """

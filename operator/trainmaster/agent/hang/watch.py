@@ -26,6 +26,7 @@ from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
 Found = Union[Event, SendToLeader, LeaveLeader]
@@ -143,5 +144,5 @@ class RankWatch:
         stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
-        error = "\n".join(filter(None, [stack or printed, view, hung.message]))[-MAX_ERROR_CHARACTERS:]
+        error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
         return AttemptFailed(self._run.attempt, "Hung", error, hung.rank)

@@ -13,6 +13,7 @@ from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.reasons import EXIT_BY_REASON, EXIT_DIVERGED
 from trainmaster.wire.report import Report
+from trainmaster.wire.values import last_lines
 
 # These aren't compiled here: `re` does it where one is first needed, which no start of an agent waits for.
 # What gloo, NCCL, TCPStore and plain sockets say on the side that only lost its peer.
@@ -78,12 +79,12 @@ def classify(report: Report, ending: Ending, rank: int | None, error: str, oom_k
         kills = "kill" if oom_kills == 1 else "kills"
         memory = f"killed by the kernel for memory: {oom_kills} such {kills} in this container during the attempt"
         text = f"{error}\n{memory}" if error else memory
-        return report._replace(reason="OOMKilled", error=text[-MAX_ERROR_CHARACTERS:])
+        return report._replace(reason="OOMKilled", error=last_lines(text, MAX_ERROR_CHARACTERS))
     if ending.signal is not None:
         # An abort is often the NCCL watchdog's answer to a lost peer.
         said_before, _, _ = error.partition(FATAL_ERROR)
         culprit = ending.signal in _OWN_SIGNALS or not broken_connection(said_before)
-        text = f"{error}\nkilled by {signal_name(ending.signal)}".lstrip()[-MAX_ERROR_CHARACTERS:]
+        text = last_lines(f"{error}\nkilled by {signal_name(ending.signal)}".lstrip(), MAX_ERROR_CHARACTERS)
         return report._replace(reason="Signal", error=text, culprit=culprit)
     exception, reason = _NAMED_BY_EXCEPTION.get(ending.exit_code, ("", ""))
     if exception and re.search(rf"^\W*(?:[\w.]+\.)?{exception}\b", error, re.MULTILINE):
@@ -104,7 +105,7 @@ def broken_connection(error: str) -> bool:
 
 def conclusion(text: str) -> str:
     """Returns the end of a text (MAX_ERROR_CHARACTERS) without the frames that torch's C++ parts add to an error."""
-    return re.sub(_NATIVE_FRAMES, "", text).rstrip()[-MAX_ERROR_CHARACTERS:]
+    return last_lines(re.sub(_NATIVE_FRAMES, "", text).rstrip(), MAX_ERROR_CHARACTERS)
 
 
 def is_superseded(one: Report, other: Report) -> bool:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from trainmaster.agent.loop import READ, WRITE, Loop
+from trainmaster.wire.values import last_lines
 
 CHUNK_BYTES = 65_536
 MAX_LINE_BYTES = 16_384
@@ -133,9 +134,9 @@ class Pump:
         loop.watch(fd, READ, self._readable)
 
     def last_lines(self, characters: int) -> str:
-        """Returns the newest lines, at most so many characters, cut at the front."""
+        """Returns the newest lines, at most so many characters."""
         lines = [*self.tail, self._partial] if self._partial else list(self.tail)
-        return b"\n".join(lines).decode("utf-8", "replace")[-characters:].strip("\n")
+        return last_lines(b"\n".join(lines).decode("utf-8", "replace").strip("\n"), characters)
 
     def drain(self) -> None:
         """Read what is in the pipe now, without waiting."""

@@ -110,6 +110,9 @@ class RunProcesses:
             name, prefix = "launcher", f"[worker {self._settings.worker}]: "
         else:
             name, prefix = "rank-0", f"[rank {self.first_rank()}]: "
+        if self.attempt > 1:
+            # Several attempts may print into one container's log.
+            self._stdout.write(b"--- attempt %d ---\n" % self.attempt)
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         self._pump(f"{name}.out", out_read, prefix, self._stdout)

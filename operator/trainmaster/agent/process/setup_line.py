@@ -14,6 +14,7 @@ from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children
 from trainmaster.agent.process.output import Printer, Pump
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.values import last_lines
 
 MAX_ENVIRONMENT_BYTES = 4_194_304
 MIN_QUOTE = 3
@@ -79,7 +80,7 @@ class SetupLine:
         text = "\n".join(filter(None, (pump.last_lines(MAX_ERROR_CHARACTERS) for pump in self._pumps)))
         text = _unquoted(text, self._line)
         sentence = f"spec.setup ended with exit code {ending.exit_code}; the worker's log has what it printed"
-        return f"{text}\n{sentence}".strip()[-MAX_ERROR_CHARACTERS:]
+        return last_lines(f"{text}\n{sentence}".strip(), MAX_ERROR_CHARACTERS)
 
     def _spawn(self) -> None:
         environ = dict(self._base)
