@@ -83,7 +83,8 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
 
     The same name further down comes first, then what others call it, then similar names.
     """
-    trees = [("spec", JobSpec)] if model is None or model is JobSpec else [(path, model), ("spec", JobSpec)]
+    is_below = model is not None and path.startswith("spec.")
+    trees = [*([(path, model)] if is_below else []), ("spec", JobSpec)]
     remedies = (
         *(_described(field, at, _places(tree), least=1) for at, tree in trees[:-1]),
         _of_others(field),

@@ -7,22 +7,23 @@ the rules only see a spec whose fields are right.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from trainmaster.api.accelerator_names import device_names
-from trainmaster.api.field_messages import problem_of, unfit, unknown_field
+from trainmaster.api.field_messages import problem_of, unknown_field
 from trainmaster.api.limits import check_size
+from trainmaster.api.metadata import check_metadata
 from trainmaster.api.pod_template import check_pod_template
 from trainmaster.api.problems import InvalidJob, Problem
 from trainmaster.api.quantities import quantity
 from trainmaster.api.rules import check_rules
 from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec
-from trainmaster.api.values import DNS_LABEL_PATTERN, show
+from trainmaster.api.values import show
+from trainmaster.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
 
@@ -45,23 +46,18 @@ class ParsedJob:
 
 def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
     """Check a whole manifest. Raises InvalidJob."""
-    problems = list(_check_top_level(raw))
-    metadata = raw.get("metadata")
-    metadata = metadata if isinstance(metadata, Mapping) else {}
-    name, namespace = _job_name(metadata), metadata.get("namespace") or ""
-    if name is None:
-        problems.append(Problem("metadata.name", None, "is missing; give the job a name"))
-    if namespace and not (isinstance(namespace, str) and _fits(DNS_LABEL_PATTERN, namespace)):
-        problems.append(Problem("metadata.namespace", namespace, unfit(namespace, DNS_LABEL_PATTERN)))
+    problems = [*_check_top_level(raw), *check_metadata(raw.get("metadata"))]
+    metadata = mapping(raw.get("metadata"))
+    name = metadata.get("name") or _generated(metadata.get("generateName"))
     spec = None
     try:
         # Without a name there is nothing to say of its length.
-        spec = parse_spec(raw.get("spec"), "job" if name is None else name)
+        spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
-        problems.extend(error.problems)
+        problems.extend(_of_generated(each) if not metadata.get("name") else each for each in error.problems)
     if problems or spec is None or name is None:
         raise InvalidJob(problems)
-    return ParsedJob(namespace=namespace, name=name, spec=spec)
+    return ParsedJob(namespace=metadata.get("namespace") or "", name=name, spec=spec)
 
 
 def parse_spec(raw_spec: Any, name: str) -> JobSpec:
@@ -98,25 +94,20 @@ def _check_cpu(spec: JobSpec) -> Iterator[Problem]:
 
 
 def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
-    if raw.get("apiVersion") != API_VERSION:
-        yield Problem(
-            "apiVersion", raw.get("apiVersion"), f"{show(raw.get('apiVersion'))} is not {API_VERSION}; use that"
-        )
-    if raw.get("kind") != KIND:
-        yield Problem("kind", raw.get("kind"), f"{show(raw.get('kind'))} is not {KIND}; use that")
-    if not isinstance(raw.get("metadata"), Mapping):
-        yield Problem("metadata", raw.get("metadata"), "is missing; give metadata with a name")
+    for field, right in (("apiVersion", API_VERSION), ("kind", KIND)):
+        given = raw.get(field)
+        if given is None:
+            yield Problem(field, None, f"is missing; set it to {right}")
+        elif given != right:
+            yield Problem(field, given, f"{show(given)} is not {right}; use that")
     for field in raw:
         if field not in _TOP_LEVEL:
             yield Problem(str(field), raw[field], unknown_field("", str(field), _TOP_LEVEL))
 
 
-def _job_name(metadata: Mapping[str, Any]) -> str | None:
-    name, prefix = metadata.get("name"), metadata.get("generateName")
-    if name is not None:
-        return name if isinstance(name, str) else show(name)
+def _generated(prefix: Any) -> str | None:
     return prefix[:_GENERATED_BASE] + _GENERATED_SUFFIX if prefix and isinstance(prefix, str) else None
 
 
-def _fits(pattern: str, text: str) -> bool:
-    return re.fullmatch(pattern.strip("^$"), text) is not None and len(text) <= 63
+def _of_generated(problem: Problem) -> Problem:
+    return replace(problem, field="metadata.generateName") if problem.field == "metadata.name" else problem

@@ -83,9 +83,12 @@ class Demo:
     def _prepare(self) -> tuple[str, Path]:
         """Returns the job's name, and the example with its checkpoints on this disk, where they outlive its pods."""
         try:
-            documents = [document.value for document in read_documents(str(self.example))]
+            read = read_documents(str(self.example))
         except UnreadableFile as error:
             raise DemoError(str(error)) from error
+        for mistake in (each for document in read for each in document.mistakes):
+            raise DemoError(f"{self.example}:{mistake.line}:{mistake.column}: {mistake.message}")
+        documents = [document.value for document in read]
         ours = (each for each in documents if isinstance(each, dict) and each.get("kind") == "DistributedTrainingJob")
         job = next(ours, None)
         if job is None:

@@ -10,8 +10,9 @@ import yaml
 
 from trainmaster.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster.api.printable import UNSAFE, json_text, yaml_escapes
-from trainmaster.api.v1alpha1 import GROUP, KIND
-from trainmaster.cli.documents import Document, UnreadableFile, place, read_documents
+from trainmaster.api.v1alpha1 import KIND
+from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
+from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, owner_of
 from trainmaster.cli.terminal import say, write
 from trainmaster.rendering import JobIdentity, Manifest, Settings, first_assignment, render
 
@@ -23,11 +24,10 @@ def validate_files(files: Sequence[str]) -> int:
     """Checks every job, prints what is wrong, and returns the exit code: 1 when anything is."""
     wrong = False
     for source in files:
-        for document, job in _jobs(source):
-            if job is None:
-                wrong = True
-            elif document is not None:
-                say(f"{source}: {KIND} {job.name} is valid")
+        for file, job in _jobs(source):
+            wrong = wrong or job is None
+            if job is not None:
+                say(f"{file}: {KIND} {job.name} is valid")
     return 1 if wrong else 0
 
 
@@ -64,53 +64,81 @@ def _write(manifests: Sequence[Manifest], directory: Path, output: str) -> None:
         say(f"wrote {path}", error=True)
 
 
-def _jobs(source: str) -> Iterator[tuple[Document | None, ParsedJob | None]]:
-    """Yields the jobs of a file, and None for each one that is wrong and reported on stderr.
-
-    Documents of other kinds are named and skipped.
-    """
+def _jobs(source: str) -> Iterator[tuple[str, ParsedJob | None]]:
+    """Yields the jobs of a file or a folder, each with its file, and None for what is wrong and reported on stderr."""
     try:
-        documents = read_documents(source)
+        files = files_of(source)
     except UnreadableFile as error:
         say(str(error), error=True)
-        yield None, None
+        yield source, None
         return
-    if not documents:
-        say(f"{source}: there is no document in it; give a file with a {KIND}", error=True)
-        yield None, None
-    for document in documents:
-        value = document.value
-        if not isinstance(value, Mapping):
-            say(f"{place(source, document.node)}: not an object; give a mapping with apiVersion and kind", error=True)
-            yield document, None
-        elif not _is_ours(value):
-            name = f"{value.get('kind', 'no kind')} in {value.get('apiVersion', 'no apiVersion')}"
-            say(f"{source}: skipped document {document.position} ({name})", error=True)
+    found, missing = False, "document"
+    for file in files:
+        try:
+            documents = read_documents(file)
+        except UnreadableFile as error:
+            say(str(error), error=True)
+            yield file, None
+            found = True
+            continue
+        if documents:
+            missing = KIND
+        for job in _jobs_of(file, documents):
+            found = True
+            yield file, job
+    if not found:
+        say(f"{source}: there is no {missing} in it; give a file with a {KIND}", error=True)
+        yield source, None
+
+
+def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | None]:
+    """Yields the jobs of one file, and None for each document that is wrong.
+
+    What stands beside a job is named and skipped, and so are other operators' jobs; without a job they are a mistake.
+    """
+    objects = [
+        (position, document, path, value)
+        for position, document in enumerate(documents, 1)
+        for path, value in _objects(document)
+    ]
+    has_job = any(isinstance(value, Mapping) and is_job(value) for _, _, _, value in objects)
+    for position, document, path, value in objects:
+        if document.value is None or (isinstance(value, Mapping) and is_job(value)):
+            yield _parse(file, document, path, value)
+            continue
+        mistake = mistake_of(value)
+        if mistake is None or (has_job and isinstance(value, Mapping) and owner_of(value)):
+            say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
         else:
-            yield document, _parse(document, value)
+            _report(file, [(*document.place(path), mistake)])
+            yield None
 
 
-def _is_ours(value: Mapping[str, Any]) -> bool:
-    """Returns whether it is a job: either half is enough, so that a misspelt one is reported and not skipped."""
-    return value.get("kind") == KIND or str(value.get("apiVersion", "")).startswith(f"{GROUP}/")
+def _objects(document: Document) -> Iterator[tuple[str, Any]]:
+    """Yields the objects of a document, each with its path in it: of a list, what is in the list."""
+    items = items_of(document.value) if isinstance(document.value, Mapping) else None
+    if items is None:
+        yield "", document.value
+        return
+    for position, item in enumerate(items):
+        yield f"items[{position}]", item
 
 
-def _parse(document: Document, value: Mapping[str, Any]) -> ParsedJob | None:
-    lines = [f"{place(document.source, node)}: {field}: is given twice; keep one" for field, node in document.repeated]
+def _parse(file: str, document: Document, path: str, value: Any) -> ParsedJob | None:
+    mistakes = [(each.line, each.column, each.message) for each in document.mistakes]
     job = None
-    try:
-        job = parse_job(value)
-    except InvalidJob as error:
-        lines += [f"{document.place(problem.field)}: {problem}" for problem in error.problems]
-    for line in sorted(lines, key=lambda line: _position(document, line)):
-        say(line, error=True)
-    return None if lines else job
+    if document.value is not None:
+        try:
+            job = parse_job(value)
+        except InvalidJob as error:
+            mistakes += [(*document.place(f"{path}.{each.field}".lstrip(".")), str(each)) for each in error.problems]
+    _report(file, mistakes)
+    return None if mistakes else job
 
 
-def _position(document: Document, line: str) -> tuple[int, int]:
-    """Returns the line and the column that a reported problem names."""
-    number, column, _ = line.removeprefix(f"{document.source}:").split(":", 2)
-    return int(number), int(column)
+def _report(file: str, mistakes: list[tuple[int, int, str]]) -> None:
+    for line, column, message in sorted(mistakes, key=lambda each: each[:2]):
+        say(f"{file}:{line}:{column}: {message}", error=True)
 
 
 def _text(objects: list[Mapping[str, Any]], output: str) -> str:

@@ -10,6 +10,7 @@
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
+| `metadata` | `test_metadata` |
 | `misplaced` | `test_sentences` |
 | `nearest` | `test_field_messages` |
 | `parsing` | `test_sentences`, `test_limits` |

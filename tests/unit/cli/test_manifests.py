@@ -86,13 +86,16 @@ def test_what_is_missing_is_placed_at_its_parent(runner: CliRunner) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: [1\nb: 2\n", "-:2:2: not YAML: expected ',' or ']', but got ':'"),
+        (
+            "a: [1\nb: 2\n",
+            "-:2:2: not YAML: ':' can't follow there; close the brackets with ], or put a ',' between items\n",
+        ),
         ("", "-: there is no document in it; give a file with a DistributedTrainingJob"),
         ("- a\n", "-:1:1: not an object; give a mapping with apiVersion and kind"),
-        ("a: \x00", "-: not YAML:"),
+        ("a: \x00", "-:1:4: not YAML: the character '\\x00' can't stand there; remove it\n"),
         (
             "kind: DistributedTrainingJob\nspec: 3\n",
-            "-:1:1: apiVersion: null is not trainmaster.dev/v1alpha1; use that",
+            "-:1:1: apiVersion: is missing; set it to trainmaster.dev/v1alpha1\n",
         ),
     ],
 )
@@ -106,6 +109,138 @@ def test_a_misspelt_kind_of_our_group_is_not_skipped(runner: CliRunner) -> None:
     result = runner.invoke(app, ["validate", "-"], input=GOOD.replace("DistributedTrainingJob", "TrainingJob"))
     assert result.exit_code == 1
     assert "-:2:1: kind: 'TrainingJob' is not DistributedTrainingJob; use that" in result.stderr
+
+
+PYTORCHJOB = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec: {}\n"
+CONFIGMAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
+NO_JOBS = {
+    "a job of Kubeflow's": (
+        PYTORCHJOB,
+        "-:1:1: PyTorchJob is a job of Kubeflow's training operator, which Trainmaster doesn't run; docs/migrating.md "
+        "says what its fields are called here",
+    ),
+    "a job of Kubeflow Trainer's": (
+        PYTORCHJOB.replace("kubeflow.org/v1", "trainer.kubeflow.org/v1alpha1").replace("PyTorchJob", "TrainJob"),
+        "-:1:1: TrainJob is a job of Kubeflow Trainer, which Trainmaster doesn't run; docs/migrating.md says what its "
+        "fields are called here",
+    ),
+    "a job of Kubernetes": (
+        PYTORCHJOB.replace("kubeflow.org/v1", "batch/v1").replace("PyTorchJob", "Job"),
+        "-:1:1: Job is a job of Kubernetes, which Trainmaster doesn't run; docs/migrating.md says what its fields are "
+        "called here",
+    ),
+    "a chart's values": (
+        "image: {tag: x}\nreplicas: 1\n",
+        "-:1:1: is no object of Kubernetes, which has apiVersion and kind; a chart's values are for helm (--values)",
+    ),
+    "no kind": ("apiVersion: v1\nmetadata: {name: a}\n", "-:1:1: kind: is missing; set it, such as ConfigMap"),
+    "no apiVersion": ("kind: ConfigMap\nmetadata: {name: a}\n", "-:1:1: apiVersion: is missing; set it, such as v1"),
+    "a kind that is a number": ("apiVersion: v1\nkind: 3\n", "-:1:1: kind: is not text; write it in quotes"),
+    "a list of text": (
+        "apiVersion: v1\nkind: List\nitems: a\n",
+        "-:1:1: items: is not a list; give the objects one a line after '-'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), NO_JOBS.values(), ids=NO_JOBS.keys())
+def test_a_document_that_is_no_job_is_named_as_what_it_is(runner: CliRunner, text: str, sentence: str) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert (result.exit_code, result.stderr) == (1, f"{sentence}\n")
+
+
+def test_a_file_without_a_job_is_a_mistake(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=CONFIGMAP)
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        1,
+        [
+            "-: skipped document 1 (ConfigMap in v1)",
+            "-: there is no DistributedTrainingJob in it; give a file with a DistributedTrainingJob",
+        ],
+    )
+
+
+def test_what_stands_beside_a_job_is_skipped(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=f"{CONFIGMAP}---\n{GOOD}---\n{PYTORCHJOB}")
+    assert (result.exit_code, result.stderr.splitlines()) == (
+        0,
+        ["-: skipped document 1 (ConfigMap in v1)", "-: skipped document 3 (PyTorchJob in kubeflow.org/v1)"],
+    )
+
+
+@pytest.mark.parametrize("kind", ["distributedtrainingjob", "dtj", "DistributedTrainJob", "DistributedTrainingJobs"])
+def test_a_misspelled_kind_is_named(runner: CliRunner, kind: str) -> None:
+    for version in ("trainmaster.dev/v1alpha1", "trainmaster.io/v1alpha1"):
+        text = GOOD.replace("DistributedTrainingJob", kind).replace("trainmaster.dev/v1alpha1", version)
+        result = runner.invoke(app, ["validate", "-"], input=text)
+        assert result.exit_code == 1
+        assert f"-:2:1: kind: '{kind}' is not DistributedTrainingJob; use that\n" in result.stderr
+
+
+def test_the_jobs_of_a_list_are_checked_at_their_places(runner: CliRunner) -> None:
+    """That is what `kubectl get -o yaml` prints."""
+    text = """\
+apiVersion: v1
+kind: List
+metadata: {resourceVersion: ""}
+items:
+- apiVersion: trainmaster.dev/v1alpha1
+  kind: DistributedTrainingJob
+  metadata: {name: bert, uid: "1", creationTimestamp: "2026-01-01T00:00:00Z", generation: 1}
+  spec: {workers: 2}
+  status: {phase: Running}
+- apiVersion: trainmaster.dev/v1alpha1
+  kind: DistributedTrainingJob
+  metadata: {name: gpt}
+  spec:
+    wokers: 2
+    workers: 1
+"""
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert (result.exit_code, result.stdout) == (1, "-: DistributedTrainingJob bert is valid\n")
+    assert result.stderr == "-:14:5: spec.wokers: unknown field; did you mean workers?\n"
+
+
+def test_a_list_that_names_its_items_type_may_leave_it_out_of_them(runner: CliRunner) -> None:
+    text = (
+        "apiVersion: trainmaster.dev/v1alpha1\nkind: DistributedTrainingJobList\nitems: [{metadata: {name: a}, spec: "
+    )
+    result = runner.invoke(app, ["validate", "-"], input=f"{text}{{workers: 1}}}}]\n")
+    assert (result.exit_code, result.stdout) == (0, "-: DistributedTrainingJob a is valid\n")
+
+
+def test_all_files_of_a_folder_are_checked(runner: CliRunner, tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "a.yaml")
+    write(tmp_path, CONFIGMAP, "b.yaml")
+    write(tmp_path, "a: [1", "c.yaml")
+    write(tmp_path, GOOD.replace("bert", "gpt"), "d.yml")
+    result = runner.invoke(app, ["validate", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"{tmp_path}/a.yaml: DistributedTrainingJob bert is valid",
+        f"{tmp_path}/d.yml: DistributedTrainingJob gpt is valid",
+    ]
+    assert result.stderr.splitlines() == [
+        f"{tmp_path}/b.yaml: skipped document 1 (ConfigMap in v1)",
+        f"{tmp_path}/c.yaml:1:4: not YAML: a bracket that was opened is never closed; close it with ]",
+    ]
+
+
+def test_a_merged_field_is_checked_where_it_stands(runner: CliRunner) -> None:
+    text = GOOD.replace(
+        "workers: 2", "workers: 2\n  failurePolicy: {nodes: &n {quarantineAfter: -1}, backoff: {<<: *n}}"
+    )
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert sorted(line.split(": ")[0:2] for line in result.stderr.splitlines()) == [
+        ["-:6:30", "spec.failurePolicy.backoff.quarantineAfter"],
+        ["-:6:30", "spec.failurePolicy.nodes.quarantineAfter"],
+    ]
+
+
+def test_names_of_python_are_refused_as_the_api_server_refuses_them(runner: CliRunner) -> None:
+    text = GOOD.replace("workers: 2", "workers: 2\n  run_policy: {keep_pods: All}")
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert result.stderr == "-:6:3: spec.run_policy: unknown field; did you mean runPolicy?\n"
 
 
 def test_a_file_that_isnt_there_is_named(runner: CliRunner, tmp_path: Path) -> None:

@@ -1,0 +1,145 @@
+"""A job's metadata is checked as the API server checks any object's (apimachinery pkg/api/validation/objectmeta.go).
+
+The API server decodes metadata strictly: an unknown field, or a label that is a number, is refused before anything else
+is checked. Fields that it sets itself are right in a manifest too, since `kubectl get -o yaml` prints them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, StrictBool, StrictInt, StringConstraints, ValidationError
+
+from trainmaster.api.field_messages import problem_of, unfit
+from trainmaster.api.problems import Problem
+from trainmaster.api.v1alpha1 import SpecModel
+from trainmaster.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show
+
+MAX_ANNOTATION_BYTES = 256 * 1024
+MAX_LABEL = 63
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+_KEY = re.compile(LABEL_KEY_PATTERN.strip("^$"))
+_MAX_DOMAIN = 253
+_EXCLUSIVE_FINALIZERS = frozenset({"orphan", "foregroundDeletion"})
+
+_TextMap = dict[str, str | None]
+_Text = Annotated[str, StringConstraints(min_length=1)]
+
+
+class OwnerReference(SpecModel):
+    """OwnerReference names an object with which this one is deleted."""
+
+    api_version: _Text
+    kind: _Text
+    name: _Text
+    uid: _Text
+    controller: StrictBool | None = None
+    block_owner_deletion: StrictBool | None = None
+
+
+class ManagedFields(SpecModel):
+    """ManagedFields says which client has set which fields; the API server writes it."""
+
+    manager: str | None = None
+    operation: str | None = None
+    api_version: str | None = None
+    time: str | None = None
+    fields_type: str | None = None
+    fields_v1: dict[str, Any] | None = None
+    subresource: str | None = None
+
+
+class ObjectMeta(SpecModel):
+    """ObjectMeta has the fields that every object's metadata can have, with their types."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    labels: _TextMap = Field(default_factory=dict)
+    annotations: _TextMap = Field(default_factory=dict)
+    finalizers: list[str] = Field(default_factory=list)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+    managed_fields: list[ManagedFields] = Field(default_factory=list)
+    uid: str | None = None
+    resource_version: str | None = None
+    generation: StrictInt | None = None
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: StrictInt | None = None
+    self_link: str | None = None
+
+
+def check_metadata(raw: Any) -> list[Problem]:
+    """Returns what is wrong with a job's metadata; `rules` has what a job's name must be beyond that."""
+    if raw is None:
+        return [Problem("metadata", None, "is missing; give metadata with a name"), _NO_NAME]
+    try:
+        metadata = ObjectMeta.model_validate(raw, by_alias=True, by_name=False)
+    except ValidationError as error:
+        return [problem_of(each, ObjectMeta, "metadata") for each in error.errors(include_url=False)]
+    return list(_check(metadata))
+
+
+_NO_NAME = Problem("metadata.name", None, "is missing; give the job a name")
+
+
+def _check(metadata: ObjectMeta) -> Iterator[Problem]:
+    if not metadata.name and not metadata.generate_name:
+        yield _NO_NAME
+    # A hyphen at the end is followed by what the API server appends.
+    beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
+    if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
+        yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
+    if metadata.namespace and not (_fits(DNS_LABEL_PATTERN, metadata.namespace) and len(metadata.namespace) <= 63):
+        yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
+    yield from check_labels("metadata.labels", metadata.labels)
+    yield from check_annotations("metadata.annotations", metadata.annotations)
+    for position, finalizer in enumerate(metadata.finalizers):
+        if not _is_key(finalizer):
+            field = f"metadata.finalizers[{position}]"
+            yield Problem(field, finalizer, f"{show(finalizer)} is no finalizer; {_A_KEY}")
+    if set(metadata.finalizers) >= _EXCLUSIVE_FINALIZERS:
+        yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion exclude each other; keep one")
+    if sum(owner.controller is True for owner in metadata.owner_references) > 1:
+        message = "more than one owner has controller: true; keep it on one"
+        yield Problem("metadata.ownerReferences", None, message)
+
+
+_A_KEY = (
+    f"use at most {MAX_LABEL} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, behind a "
+    "domain and '/' if you like, such as example.com/team"
+)
+
+
+def check_labels(path: str, labels: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Yields what is wrong with labels, of whatever object."""
+    for key, value in labels.items():
+        if not _is_key(key):
+            yield Problem(path, key, f"{show(key)} is no label's key; {_A_KEY}")
+        if value is not None and not (len(value) <= MAX_LABEL and _LABEL_VALUE.fullmatch(value)):
+            message = (
+                f"{show(value)} is no label's value; use at most {MAX_LABEL} letters, digits, '-', '_' and '.', "
+                "beginning and ending with a letter or digit, or make it an annotation"
+            )
+            yield Problem(f"{path}.{key}", value, message)
+
+
+def check_annotations(path: str, annotations: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Yields what is wrong with annotations, of whatever object."""
+    for key in annotations:
+        # The API server compares annotations' keys in lower case.
+        if not _is_key(key.lower()):
+            yield Problem(path, key, f"{show(key)} is no annotation's key; {_A_KEY}")
+    size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations.items())
+    if size > MAX_ANNOTATION_BYTES:
+        yield Problem(path, None, f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together")
+
+
+def _is_key(text: str) -> bool:
+    return _KEY.fullmatch(text) is not None and len(text.rpartition("/")[0]) <= _MAX_DOMAIN
+
+
+def _fits(pattern: str, text: str) -> bool:
+    return re.fullmatch(pattern.strip("^$"), text) is not None

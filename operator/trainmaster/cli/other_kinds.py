@@ -1,0 +1,86 @@
+"""A document that is no DistributedTrainingJob is named as what it is, so that nobody takes it for a job that is right.
+
+What stands beside a job (a ConfigMap, a claim, a Secret) is skipped. A job of another operator isn't: Trainmaster runs
+nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.api.nearest import VERY_SIMILAR, nearest
+from trainmaster.api.v1alpha1 import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
+
+# The page that names the fields of other operators' jobs one by one.
+_PAGE = "docs/migrating.md"
+# The beginning of the apiVersion, the kind (all where it is empty), and whose it is.
+_TRAINING = (
+    ("trainer.kubeflow.org/", "TrainJob", "Kubeflow Trainer"),
+    ("trainer.kubeflow.org/", "", "Kubeflow Trainer"),
+    ("kubeflow.org/v2beta1", "MPIJob", "the MPI operator"),
+    ("kubeflow.org/", "", "Kubeflow's training operator"),
+    ("jobset.x-k8s.io/", "JobSet", "JobSet"),
+    ("batch.volcano.sh/", "Job", "Volcano"),
+    ("leaderworkerset.x-k8s.io/", "LeaderWorkerSet", "LeaderWorkerSet"),
+    ("ray.io/", "", "KubeRay"),
+    ("elastic.iml.github.io/", "ElasticJob", "DLRover"),
+    ("training.kubedl.io/", "", "KubeDL"),
+    ("batch/", "Job", "Kubernetes"),
+)
+# A file with one of these and without a kind is rather a job than a chart's values.
+_JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
+
+
+def is_job(value: Mapping[str, Any]) -> bool:
+    """Returns whether it is meant as a job: kind or group is enough, so that a misspelled one is no other document."""
+    kind, version = value.get("kind"), str(value.get("apiVersion") or "")
+    if kind == KIND or version == GROUP or version.startswith(f"{GROUP}/"):
+        return True
+    if isinstance(kind, str) and (
+        kind.lower() in (PLURAL, SINGULAR, SHORT_NAME) or nearest(kind, [KIND], VERY_SIMILAR) is not None
+    ):
+        return True
+    # Half a job, of which nothing says that it is something else.
+    return kind is None and version == "" and "spec" in value
+
+
+def items_of(value: Mapping[str, Any]) -> list[Any] | None:
+    """Returns what a list has, as `kubectl get -o yaml` prints it; None for what is no list."""
+    kind, items = value.get("kind"), value.get("items")
+    if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
+        return None
+    if kind != f"{KIND}List":
+        return items
+    # Only a list that names its items' type can leave it out of them.
+    types = {"apiVersion": value.get("apiVersion"), "kind": KIND}
+    return [{**types, **item} if isinstance(item, Mapping) else item for item in items]
+
+
+def mistake_of(value: Any) -> str | None:
+    """Returns what is wrong with a document that isn't meant as a job; None for what may stand beside one."""
+    if not isinstance(value, Mapping):
+        return "not an object; give a mapping with apiVersion and kind"
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if isinstance(kind, str) and kind.endswith("List") and "items" in value:
+        return "items: is not a list; give the objects one a line after '-'"
+    for field, given, right in (("apiVersion", version, "v1"), ("kind", kind, "ConfigMap")):
+        if given is not None and not isinstance(given, str):
+            return f"{field}: is not text; write it in quotes"
+        if not given and _JOBS_FIELDS & set(value):
+            return f"{field}: is missing; set it, such as {right}"
+    if not kind:
+        return "is no object of Kubernetes, which has apiVersion and kind; a chart's values are for helm (--values)"
+    owner = owner_of(value)
+    if owner is not None:
+        return (
+            f"{kind} is a job of {owner}, which Trainmaster doesn't run; {_PAGE} says what its fields are called here"
+        )
+    return None
+
+
+def owner_of(value: Mapping[str, Any]) -> str | None:
+    """Returns whose job it is, where it is another operator's."""
+    kind, version = str(value.get("kind")), str(value.get("apiVersion"))
+    fitting = (who for begin, one, who in _TRAINING if version.startswith(begin) and one in ("", kind))
+    return next(fitting, None)
