@@ -5,6 +5,6 @@ between fields that `rules` writes once for Python and once in CEL. `parsing` re
 everything that is wrong (`problems`): `field_messages` for unknown fields and wrong values, with the name that was
 meant (`nearest`) or the place where it belongs (`misplaced`), `limits` for sizes, `metadata`, `pod_template` for what a
 podTemplate can't change; `merge` merges it as Kubernetes does. `values`, `quantities`, `accelerator_names` are kinds of
-value; `compact` keeps large ones small in memory. `decoding` reads what others wrote, `printable` makes it harmless to
-print, `signing` signs assignments, `evidence` is what is kept of an attempt.
+value; `compact` keeps large ones small in memory. `decoding` reads what others wrote, `encoding` writes what is sent,
+`printable` makes texts harmless to print, `signing` signs assignments, `evidence` is what is kept of an attempt.
 """

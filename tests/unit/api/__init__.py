@@ -6,6 +6,7 @@
 | `compact` | `unit/rendering/test_hostile` |
 | `crd` | `test_crd` |
 | `decoding` | `unit/controller/cache/test_unreadable` |
+| `encoding` | `test_encoding` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
 | `limits` | `test_limits` |
