@@ -14,7 +14,8 @@ from typing import Any
 from tools.reasons_page import reasons_table
 from trainmaster.api.crd import spec_schema, status_schema
 from trainmaster.api.limits import KIB, MAX_BYTES, MAX_ITEMS, MAX_NESTING, MAX_OTHER_BYTES
-from trainmaster.api.rules import MAX_SET_NAME, NAME_RULES, RULES, TRANSITIONS, Rule
+from trainmaster.api.rule import Rule
+from trainmaster.api.rules import MAX_SET_NAME, NAME_RULES, RULES, TRANSITIONS
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.api.values import MAX_GROUPS
 from trainmaster.wire.limits import MAX_WORKERS
@@ -60,7 +61,7 @@ def api_reference() -> str:
         *_Sections("spec").lines(spec),
         *_rules(spec),
         *_Sections("status").lines(status),
-        "## Failure reasons\n\nWhat `failurePolicy.rules` can name.\n",
+        "## Failure reasons\n\n`failurePolicy.rules` can name those that rules can answer.\n",
         reasons_table(),
     ]
     return "\n".join(lines).rstrip() + "\n"

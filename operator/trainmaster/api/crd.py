@@ -19,7 +19,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS, Rule, TransitionRule
+from trainmaster.api.rule import Rule, TransitionRule
+from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
 from trainmaster.api.v1alpha1 import (
     GROUP,
     KIND,
@@ -214,8 +215,8 @@ class _Converter:
             converted["x-kubernetes-validations"] = [
                 value_rule(f"self.matches({json.dumps(pattern)})", f"can't be used; {HINTS[pattern]}")
             ]
-        if schema.get("x-kubernetes-preserve-unknown-fields"):
-            # Without a type no rule can be there: what it holds is said by values.
+        if "type" not in schema:
+            # Without a type there is what the values' own types say (`values`, `workers`).
             converted.update({key: copy.deepcopy(schema[key]) for key in ("allOf", "anyOf") if key in schema})
 
 

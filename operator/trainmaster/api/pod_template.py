@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainmaster.api.merge import DIRECTIVE, MergeError, merge
+from trainmaster.api.paths import RESERVED_PATHS, is_below
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import PodTemplate
 from trainmaster.api.values import show
@@ -16,7 +17,6 @@ from trainmaster.api.values import show
 WORKER_CONTAINER = "worker"
 AGENT_CONTAINER = "trainmaster-agent"
 RESERVED_PREFIX = "trainmaster-"
-RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
 RESERVED_VARIABLES = frozenset(
     {
         "MASTER_ADDR",
@@ -130,7 +130,7 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
             yield Problem(f"{path}.env[{position}].name", name, f"{name} is set by Trainmaster; remove it")
     for position, mount in _items(worker.get("volumeMounts")):
         mount_path = str(mount.get("mountPath", ""))
-        if mount_path.startswith(RESERVED_PATHS):
+        if is_below(mount_path, RESERVED_PATHS):
             yield Problem(
                 f"{path}.volumeMounts[{position}].mountPath",
                 mount_path,

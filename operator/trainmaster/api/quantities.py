@@ -12,7 +12,6 @@ _SUFFIXES = {
     **{suffix: Decimal(1000) ** power for power, suffix in enumerate("MGTPE", 2)},
     **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", 1)},
 }
-_LARGEST_EXPONENT = 1000
 _PARTS = re.compile(r"[+]?([0-9.]+)(?:[eE]([-+]?[0-9]+)|([A-Za-z]*))\Z")
 
 
@@ -23,6 +22,5 @@ def quantity(value: int | str) -> Decimal:
         raise ValueError(f"{value!r} is not a quantity")
     number, exponent, suffix = parts.groups()
     if exponent is not None:
-        # Beyond this every comparison ends the same way, and Decimal would overflow.
-        return Decimal(number).scaleb(max(-_LARGEST_EXPONENT, min(int(exponent), _LARGEST_EXPONENT)))
+        return Decimal(number).scaleb(int(exponent))
     return Decimal(number) * _SUFFIXES[suffix]

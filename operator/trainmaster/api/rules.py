@@ -1,7 +1,6 @@
 """The rules between fields are each written once for Python and once for the API server, with one sentence for both.
 
-A rule belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema: `holds` sees the parsed model,
-`cel` is the same over `self`. Values that the sentence shows are read on either side by `shown`.
+A rule (`rule`) belongs to a model, as an `x-kubernetes-validations` entry belongs to a schema.
 
 CEL's cost is estimated from the schema before a CRD is accepted (k8s.io/apiserver/pkg/apis/cel: 10,000,000 a rule), so
 lists and strings that rules walk over have limits, and no rule compares a list's items with each other.
@@ -9,31 +8,36 @@ lists and strings that rules walk over have limits, and no rule compares a list'
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import get_args
 
 from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
 
+from trainmaster.api.paths import RESERVED_PATHS, SYSTEM_PATHS, is_below, is_root, matching
 from trainmaster.api.problems import Problem
+from trainmaster.api.quantities import quantity
+from trainmaster.api.rule import Rule, Shown, TransitionRule
 from trainmaster.api.v1alpha1 import (
     BUNDLED_IMAGE,
     Accelerator,
+    AnswerableReason,
     Backoff,
     Checkpoint,
     CheckpointVolume,
     Elastic,
     FailureRule,
     JobSpec,
+    Resources,
     Scheduling,
     SecurityContext,
     WorkerGroup,
     is_bundled,
 )
-from trainmaster.api.values import JOB_NAME_PATTERN, MAX_GROUPS, show
+from trainmaster.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, show
 from trainmaster.wire.limits import MAX_WORKERS
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
@@ -47,80 +51,6 @@ class NamedSpec:
 
     name: str
     spec: JobSpec
-
-
-_VERBS = {"string": "%s", "int": "%d"}
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Shown is a value in a sentence: as a CEL expression of type string (or int), and from the parsed model."""
-
-    cel: str
-    get: Callable[[Any], Any]
-    type: Literal["string", "int"] = "string"
-
-
-@dataclass(frozen=True)
-class Rule:
-    """Rule is one rule of a model."""
-
-    model: type[Any]
-    # The field at fault, relative to the model; "" is the model itself.
-    field: str
-    cel: str
-    holds: Callable[[Any], bool]
-    # One sentence, with {names} of `shown` in it.
-    message: str
-    shown: Mapping[str, Shown] = dataclasses.field(default_factory=dict)
-    # The API server's reason: Required for a field that must be there, Forbidden for one that may not be.
-    reason: Literal["FieldValueInvalid", "FieldValueRequired", "FieldValueForbidden"] = "FieldValueInvalid"
-
-    def problem(self, path: str, value: Any) -> Problem | None:
-        """Returns what the rule says against a parsed model at a path."""
-        if self.holds(value):
-            return None
-        values = {name: shown.get(value) for name, shown in self.shown.items()}
-        at = f"{path}.{self.field}" if path and self.field else path or self.field
-        return Problem(at, next(iter(values.values()), None), self.message.format(**values))
-
-    def message_expression(self) -> str | None:
-        """Returns the sentence as a CEL expression, where it shows values.
-
-        Formatted and not joined with `+`: to the API server the text of a number, string(x), may have any length, so
-        whatever is joined with it costs more than the budget and the whole definition is refused (cel-go
-        checker/cost.go: AddString adds up the sizes, and none is known of a conversion's result).
-        """
-        if not self.shown:
-            return None
-        parts = re.split(r"\{(\w+)\}", self.message)
-        verbs = [
-            _VERBS[self.shown[part].type] if position % 2 else part.replace("%", "%%")
-            for position, part in enumerate(parts)
-        ]
-        return f"{json.dumps(''.join(verbs))}.format([{', '.join(self.shown[part].cel for part in parts[1::2])}])"
-
-
-@dataclass(frozen=True)
-class TransitionRule:
-    """TransitionRule keeps a field of the spec as it is once the job exists; only the API server sees both."""
-
-    field: str
-    message: str
-    # The field may be absent in a stored object.
-    optional: bool
-    # A condition in CEL under which the field may change after all.
-    unless: str = ""
-
-    @property
-    def cel(self) -> str:
-        """Returns the rule in CEL; neither adding nor removing the field gets past it."""
-        same = f"self.{self.field} == oldSelf.{self.field}"
-        if not self.optional:
-            return same
-        has, had = f"has(self.{self.field})", f"has(oldSelf.{self.field})"
-        same = f"({self.unless} || {same})" if self.unless else same
-        return f"{has} == {had} && (!{has} || {same})"
 
 
 _FIXED = "can't be changed once the job exists; delete the job and apply it again"
@@ -203,6 +133,31 @@ NAME_RULES: tuple[Rule, ...] = (
     ),
 )
 
+# Less is a mistake of the unit: container runtimes refuse it, and Python alone needs more.
+LEAST_MEMORY = "4Mi"
+LEAST_SHARED_MEMORY = "4Ki"
+_UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
+
+
+def _at_least(field: str, least: str) -> str:
+    """Returns in CEL that a quantity isn't below `least`, unless it is none, no quantity or 0."""
+    bytes_ = int(quantity(least))
+    return (
+        f"!has(self.{field}) || (type(self.{field}) == int ? self.{field} <= 0 || self.{field} >= {bytes_} : "
+        f"!isQuantity(self.{field}) || quantity(self.{field}).compareTo(quantity('0')) <= 0 || "
+        f"quantity(self.{field}).compareTo(quantity('{least}')) >= 0)"
+    )
+
+
+def _is_at_least(given: int | str | None, least: str) -> bool:
+    return given is None or quantity(given) == 0 or quantity(given) >= quantity(least)
+
+
+def _shown_quantity(field: str) -> Shown:
+    attribute = to_snake(field)
+    return Shown(f"string(self.{field})", lambda resources: str(getattr(resources, attribute)))
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         JobSpec,
@@ -233,6 +188,15 @@ RULES: tuple[Rule, ...] = (
         cel=f"!has(self.workerGroups) || {_SUM_OF_GROUPS} <= {MAX_WORKERS}",
         holds=lambda spec: sum(group.workers for group in spec.worker_groups or []) <= MAX_WORKERS,
         message=f"has more than {MAX_WORKERS} workers in all, which an assignment can't name; use fewer",
+    ),
+    Rule(
+        JobSpec,
+        "image",
+        cel=f"self.image.matches({json.dumps(IMAGE_PATTERN)})",
+        holds=lambda spec: re.fullmatch(IMAGE_PATTERN.strip("^$"), spec.image) is not None,
+        message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
+        "or capitals in the repository, such as ghcr.io/team/train:1.0",
+        shown={"image": Shown("self.image", lambda spec: spec.image)},
     ),
     Rule(
         JobSpec,
@@ -294,10 +258,42 @@ RULES: tuple[Rule, ...] = (
     Rule(
         Checkpoint,
         "path",
-        cel="!self.path.matches('^/((run|etc|opt)/trainmaster|dev|proc|sys)(/|$)')",
-        holds=lambda checkpoint: not re.match(r"/((run|etc|opt)/trainmaster|dev|proc|sys)(/|\Z)", checkpoint.path),
+        cel=f"!self.path.matches({json.dumps(matching((*RESERVED_PATHS, *SYSTEM_PATHS)))})",
+        holds=lambda checkpoint: (
+            not (is_root(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
+        ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
         shown={"path": Shown("self.path", lambda checkpoint: checkpoint.path)},
+    ),
+    Rule(
+        Resources,
+        "memory",
+        cel=_at_least("memory", LEAST_MEMORY),
+        holds=lambda resources: _is_at_least(resources.memory, LEAST_MEMORY),
+        message=f"{{memory}} is less than {LEAST_MEMORY}, in which no worker starts; {_UNITS}",
+        shown={"memory": _shown_quantity("memory")},
+    ),
+    Rule(
+        Resources,
+        "sharedMemory",
+        cel=_at_least("sharedMemory", LEAST_SHARED_MEMORY),
+        holds=lambda resources: _is_at_least(resources.shared_memory, LEAST_SHARED_MEMORY),
+        message=f"{{size}} is less than {LEAST_SHARED_MEMORY}, in which nothing can be shared; {_UNITS}",
+        shown={"size": _shown_quantity("sharedMemory")},
+    ),
+    Rule(
+        Resources,
+        "sharedMemory",
+        cel="!has(self.memory) || !has(self.sharedMemory) || !isQuantity(string(self.memory)) || "
+        "!isQuantity(string(self.sharedMemory)) || "
+        "!quantity(string(self.sharedMemory)).isGreaterThan(quantity(string(self.memory)))",
+        holds=lambda resources: (
+            resources.memory is None
+            or resources.shared_memory is None
+            or quantity(resources.shared_memory) <= quantity(resources.memory)
+        ),
+        message="{size} is more than memory, {memory}, to which it counts; use less than that, or more memory",
+        shown={"size": _shown_quantity("sharedMemory"), "memory": _shown_quantity("memory")},
     ),
     Rule(
         Elastic,
@@ -366,6 +362,7 @@ def check_rules(name: str, spec: JobSpec) -> Iterator[Problem]:
         if problem is not None:
             yield problem
     yield from _repeated_groups(spec.worker_groups or [])
+    yield from _unanswerable_reasons(spec.failure_policy.rules)
     yield from _check_model("spec", spec)
 
 
@@ -397,3 +394,17 @@ def _repeated_groups(groups: list[WorkerGroup]) -> Iterator[Problem]:
                 f"{show(group.name)} is the name of another group; give each group its own",
             )
         seen.add(group.name)
+
+
+def _unanswerable_reasons(rules: list[FailureRule]) -> Iterator[Problem]:
+    """The API server checks this by itself: the schema lists the reasons that rules are asked about."""
+    answerable = get_args(AnswerableReason)
+    for position, rule in enumerate(rules):
+        for place, reason in enumerate(rule.reasons or ()):
+            if reason not in answerable:
+                yield Problem(
+                    f"spec.failurePolicy.rules[{position}].reasons[{place}]",
+                    reason,
+                    f"{show(reason)} can't be answered by a rule: a disruption never counts, and what keeps a job from "
+                    f"starting or ends all of it fails it; use {', '.join(answerable[:-1])} or {answerable[-1]}",
+                )

@@ -18,13 +18,22 @@ from pydantic_core import PydanticCustomError
 from trainmaster.wire.limits import MAX_PROCESSES, MAX_WORKERS
 
 # Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without minus: no resource may be negative.
-QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,9})?$"
+# Kubernetes takes longer exponents too, and then a minute for one comparison (measured with 1e999999999 on 1.36.2).
+QUANTITY_PATTERN = r"^[+]?([0-9]+([.][0-9]*)?|[.][0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][-+]?[0-9]{1,3})?$"
+SHORT_EXPONENT_PATTERN = r"^[^eE]*([eE].{0,4})?$"
 DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 # A Service's name begins with a letter on every Kubernetes before 1.36 (RelaxedServiceNameValidation).
 JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 EXTENDED_RESOURCE_PATTERN = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
-IMAGE_PATTERN = r"^\S+$"
+# A reference as container runtimes read one (github.com/distribution/reference): registry, repository, tag, digest. A
+# first part with capitals is a registry.
+_REPOSITORY = r"[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+_REGISTRY = (
+    r"([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?([.][A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*|\[[a-fA-F0-9:]+\])(:[0-9]+)?"
+)
+_DIGEST = r"[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,512}"
+IMAGE_PATTERN = rf"^({_REGISTRY}/)?{_REPOSITORY}(/{_REPOSITORY})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@{_DIGEST})?$"
 LABEL_KEY_PATTERN = (
     r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
@@ -38,7 +47,6 @@ HINTS = {
     DNS_LABEL_PATTERN: "use lower case letters, digits and '-', beginning and ending with a letter or digit",
     SUBDOMAIN_PATTERN: "use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit",
     EXTENDED_RESOURCE_PATTERN: "use the device plugin's domain and name, such as nvidia.com/gpu",
-    IMAGE_PATTERN: "use an image reference without spaces",
     LABEL_KEY_PATTERN: "use a label's key, such as topology.kubernetes.io/rack",
     INTERFACE_PATTERN: "use the name of a network interface, such as eth0",
     BACKEND_PATTERN: "use auto or the name of a backend of torch.distributed, such as nccl or gloo",
@@ -129,6 +137,8 @@ def number(value: float) -> str:
 _QUANTITY_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "maxLength": MAX_QUANTITY_LENGTH,
+    # What the first alternative answers keeps rules from reading a text that would take them long.
+    "allOf": [{"anyOf": [{"enum": ["a quantity, such as 16, 500m or 128Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}],
     # isQuantity and not matches: an API server that takes this text for one of 3 MiB would find the latter too costly.
     "x-kubernetes-validations": [
         value_rule(
@@ -169,7 +179,7 @@ DNSLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL_PATTERN, max_lengt
 Subdomain = Annotated[str, StringConstraints(pattern=SUBDOMAIN_PATTERN, max_length=253)]
 ExtendedResource = Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE_PATTERN, max_length=253)]
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY_PATTERN, max_length=316)]
-Image = Annotated[str, StringConstraints(pattern=IMAGE_PATTERN, max_length=512)]
+Image = Annotated[str, StringConstraints(max_length=512)]
 Interface = Annotated[str, StringConstraints(pattern=INTERFACE_PATTERN, max_length=63)]
 Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=64)]
 # Linux takes no longer argument (MAX_ARG_STRLEN, in bytes and with the zero at its end).

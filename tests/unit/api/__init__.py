@@ -14,11 +14,13 @@
 | `metadata` | `test_metadata` |
 | `misplaced` | `test_sentences` |
 | `nearest` | `test_field_messages` |
+| `paths` | `test_sentences`, `test_pod_template` |
 | `parsing` | `test_sentences`, `test_limits` |
 | `pod_template` | `test_pod_template` |
 | `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |
 | `problems` | `test_sentences`, `unit/cli/test_manifests` |
 | `quantities` | `test_sentences` |
+| `rule` | `test_crd` |
 | `rules` | `test_sentences`, `test_crd` |
 | `signing` | `unit/controller/keys/test_signing_keys` |
 | `values` | `test_sentences`, `test_agreement` |

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.api.api_server import schema
 from tests.unit.hostile_json import SCALARS
 from trainmaster.api.misplaced import model_in
 from trainmaster.api.nearest import nearest
 from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
 from trainmaster.api.v1alpha1 import JobSpec, SpecModel
-from trainmaster.api.values import HINTS, QUANTITY_PATTERN, number
+from trainmaster.api.values import HINTS, QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN, number
 
 # Each of these has a type of its own, whose sentence says what it may be.
-OWN_SENTENCES = {QUANTITY_PATTERN, "^auto$"}
+OWN_SENTENCES = {QUANTITY_PATTERN, SHORT_EXPONENT_PATTERN}
 # A Python word, an exponent or the begin of a regular expression.
 FOREIGN = re.compile(r"Input should|pydantic|Python|\bdict\b|\bNone\b|\d[eE]\+|\^\[|\\d|\\S|\[a-z")
 
@@ -71,7 +70,8 @@ def test_every_sentence_is_ours(path: tuple[str, ...], value: Any, below: str) -
 
 
 def test_every_pattern_has_a_hint() -> None:
-    found = set(_patterns(schema()["properties"]["spec"]))
+    found = set(_patterns(JobSpec.model_json_schema()))
+    assert found & set(HINTS)
     assert found - OWN_SENTENCES - set(HINTS) == set()
     assert not [hint for hint in HINTS.values() if FOREIGN.search(hint)]
 

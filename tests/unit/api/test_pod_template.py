@@ -56,6 +56,11 @@ REFUSED = {
         "spec.containers[0].volumeMounts[0].mountPath: '/run/trainmaster/state' is Trainmaster's own; mount it "
         "elsewhere",
     ),
+    "a mount over the agent's files, written otherwise": (
+        worker(volumeMounts=[{"name": "x", "mountPath": "/etc/../run//trainmaster/./state/"}]),
+        "spec.containers[0].volumeMounts[0].mountPath: '/etc/../run//trainmaster/./state/' is Trainmaster's own; mount "
+        "it elsewhere",
+    ),
     "the number of accelerators": (
         worker(resources={"limits": {"nvidia.com/gpu": "1"}}),
         "spec.containers[0].resources.limits: nvidia.com/gpu decides the number of ranks; set spec.resources",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.api.api_server import apply
 from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
 
 OTHER_IMAGE = {"image": "example.com/me/train:1"}
@@ -214,6 +215,79 @@ BAD_INPUT = {
 }
 
 
+BAD_INPUT |= {
+    f"the image {image!r}": (
+        {"workers": 1, "image": image, "command": ["x"]},
+        f"spec.image: '{image}' is not an image that can be pulled; use registry/repository:tag, without https://, "
+        "spaces or capitals in the repository, such as ghcr.io/team/train:1.0",
+    )
+    for image in (
+        "https://ghcr.io/team/train:1",
+        "docker://team/train:1",
+        "ghcr.io/Team/train:1",
+        " team/train:1",
+        "team/train:1 ",
+        "team/train:",
+        "team/train:1:2",
+        "",
+        "“team/train:1”",
+    )
+}
+UNITS = "without a suffix it counts in bytes, and m is a thousandth of one: write Mi or Gi, such as 512Mi"
+BAD_INPUT |= {
+    f"{memory!r} of memory": (
+        {"workers": 1, "resources": {"memory": memory}},
+        f"spec.resources.memory: {memory} is less than 4Mi, in which no worker starts; {UNITS}",
+    )
+    for memory in (32, "64", "512m", "128k", "4000000")
+}
+BAD_INPUT |= {
+    "shared memory in bytes": (
+        {"workers": 1, "resources": {"sharedMemory": 8}},
+        f"spec.resources.sharedMemory: 8 is less than 4Ki, in which nothing can be shared; {UNITS}",
+    ),
+    "shared memory above memory": (
+        {"workers": 1, "resources": {"memory": "8G", "sharedMemory": "8Gi"}},
+        "spec.resources.sharedMemory: 8Gi is more than memory, 8G, to which it counts; use less than that, or more "
+        "memory",
+    ),
+    "shared memory above memory as a number": (
+        {"workerGroups": [{"name": "a", "workers": 1, "resources": {"memory": 1 << 30, "sharedMemory": "2Gi"}}]},
+        "spec.workerGroups[0].resources.sharedMemory: 2Gi is more than memory, 1073741824, to which it counts; use "
+        "less than that, or more memory",
+    ),
+}
+BAD_INPUT |= {
+    f"checkpoints at {path}": (
+        {"workers": 1, "checkpoint": {"volume": {"emptyDir": True}, "path": path}},
+        f"spec.checkpoint.path: '{path}' is where the system or Trainmaster keeps files; use another path, such as "
+        "/checkpoints",
+    )
+    for path in (
+        "/run//trainmaster",
+        "/run/./trainmaster/x",
+        "//etc/trainmaster/",
+        "/opt/trainmaster/.",
+        "/../run/trainmaster",
+        "/etc/../run/trainmaster",
+        "/dev/shm",
+        "/proc/",
+        "//",
+        "/./",
+    )
+}
+BAD_INPUT |= {
+    f"a rule on {reason}": (
+        {"workers": 1, "failurePolicy": {"rules": [{"action": "Fail", "reasons": ["Hung", reason]}]}},
+        f"spec.failurePolicy.rules[0].reasons[1]: '{reason}' can't be answered by a rule: a disruption never counts, "
+        "and what keeps a job from starting or ends all of it fails it; use Error, Signal, OOMKilled, Hung, "
+        "PreflightMismatch, MasterUnreachable, LaunchError, Usage, AgentLost, PeerLost, Stopped, LimitExceeded or "
+        "Diverged",
+    )
+    for reason in ("PodDeleted", "Evicted", "NodeLost", "Unschedulable", "ImagePull", "MaxRestartsExceeded")
+}
+
+
 @pytest.mark.parametrize(("spec", "sentence"), BAD_INPUT.values(), ids=BAD_INPUT.keys())
 def test_bad_input_is_refused_with_a_sentence(spec: Any, sentence: str) -> None:
     assert sentences(spec) == [sentence]
@@ -386,6 +460,37 @@ def manifest_sentences(raw: dict[str, Any]) -> list[str]:
     with pytest.raises(InvalidJob) as caught:
         parse_job(raw)
     return [str(problem) for problem in caught.value.problems]
+
+
+# What is odd, and right.
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *(
+            {"image": image, "command": ["x"]}
+            for image in (
+                "pytorch",
+                "localhost:5000/x",
+                "Registry.example.com:5000/a/b_c/d--e:V1.0_x",
+                f"ghcr.io/team/train@sha256:{'0' * 64}",
+                f"team/train:1@sha256:{'a' * 64}",
+                "[::1]:5000/x",
+                "Team/x",
+            )
+        ),
+        *({"resources": {"memory": memory}} for memory in (0, "0", "4Mi", "1e9", "+1Gi", ".5Gi", 8_000_000, "1e999")),
+        {"resources": {"memory": "1Gi", "sharedMemory": "1024Mi"}},
+        {"resources": {"sharedMemory": "64Mi"}},
+        *(
+            {"checkpoint": {"volume": {"emptyDir": True}, "path": path}}
+            for path in ("/run/trainmaster2", "/devices", "/run", "/etc", "/a/../b", "/.run/trainmaster", "/data//x/")
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_odd_and_right_is_accepted(fields: dict[str, Any]) -> None:
+    assert sentences({"workers": 1, **fields}) == []
+    assert apply({"workers": 1, **fields}).accepted
 
 
 def test_a_job_is_parsed() -> None:

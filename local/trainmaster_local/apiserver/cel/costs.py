@@ -273,6 +273,9 @@ class _Estimator:
             return Estimate(min(before + searched, UNKNOWN), 1, "scalar")
         if name in _PARSES and given:
             return Estimate(min(before + _times(given[0].size, _STRING), UNKNOWN), _size_of(kind), kind)
+        if name == "string" and given and given[0].kind == "dyn":
+            # Where it may be a text it is copied; only what a number is written as may have any length.
+            return Estimate(min(before + _times(given[0].size, _STRING), UNKNOWN), given[0].size, "string")
         if kind == "dyn" and name in _ARITHMETIC:
             kind = "scalar"
         return Estimate(min(before + 1, UNKNOWN), _size_of(kind), kind)

@@ -24,8 +24,9 @@ def is_bundled(image: str) -> bool:
     return rest != image and (rest == "" or rest[0] in ":@")
 
 
-# A rule of failurePolicy can name these; `reconciling.reasons` says what each means, and a test holds the two together.
-FailureReason = Literal[
+# What a worker's end can be for. A rule of failurePolicy can answer these; `reconciling.reasons` says what each means,
+# and a test holds the two together.
+AnswerableReason = Literal[
     "Error",
     "Signal",
     "OOMKilled",
@@ -37,11 +38,16 @@ FailureReason = Literal[
     "AgentLost",
     "PeerLost",
     "Stopped",
+    "LimitExceeded",
+    "Diverged",
+]
+# No rule is asked about these: a disruption doesn't count, and the others keep the job from starting or end all of it.
+FailureReason = Literal[
+    AnswerableReason,
     "PodDeleted",
     "Evicted",
     "Preempted",
     "NodeLost",
-    "LimitExceeded",
     "ImagePull",
     "InvalidImageName",
     "CreateContainer",
@@ -54,7 +60,6 @@ FailureReason = Literal[
     "StartupDeadlineExceeded",
     "DeadlineExceeded",
     "MaxRestartsExceeded",
-    "Diverged",
 ]
 
 Phase = Literal["Pending", "Suspended", "Starting", "Running", "Restarting", "Succeeded", "Failed"]

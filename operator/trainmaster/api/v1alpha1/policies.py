@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import Field, StrictBool, StrictInt
+from pydantic import Field, StrictBool, StrictInt, WithJsonSchema
 
 from trainmaster.api.v1alpha1.base_models import SpecModel
-from trainmaster.api.v1alpha1.names import FailureReason
+from trainmaster.api.v1alpha1.names import AnswerableReason, FailureReason
 from trainmaster.api.values import Count, Factor, PositiveSeconds, PositiveWholeSeconds, Seconds, WholeSeconds
 
 
@@ -19,13 +19,17 @@ class Backoff(SpecModel):
     max_seconds: Seconds = Field(300, description="Longest wait, in seconds.")
 
 
+# A job of before may name others, which `api.rules` refuses where the job is new.
+RuleReason = Annotated[FailureReason, WithJsonSchema({"type": "string", "enum": list(get_args(AnswerableReason))})]
+
+
 class FailureRule(SpecModel):
     """FailureRule answers a failure with one of these exit codes or reasons. The first rule that matches wins."""
 
     exit_codes: list[Annotated[StrictInt, Field(ge=1, le=255)]] | None = Field(
         None, min_length=1, max_length=64, description="Exit codes that the rule matches; 128 + n for signal n."
     )
-    reasons: list[FailureReason] | None = Field(
+    reasons: list[RuleReason] | None = Field(
         None, min_length=1, max_length=32, description="Failure reasons that the rule matches (OOMKilled, Hung, ...)."
     )
     action: Literal["Fail", "Restart", "Ignore"] = Field(
