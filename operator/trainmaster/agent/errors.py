@@ -13,3 +13,9 @@ class UsageError(AgentError):
 
 class LaunchError(AgentError):
     """The ranks can't be started here: exit code 65."""
+
+
+NO_TORCH = (
+    "this image has no torch, which the launcher torchrun needs; use an image with torch, or set spec.launcher to exec"
+)
+"""What a LaunchError says where torchrun isn't there, or Python doesn't find torch."""

@@ -101,6 +101,27 @@ def test_a_command_that_is_not_there_is_a_launch_error(job: Job) -> None:
     )
 
 
+@pytest.mark.parametrize("command", [("sh", "-c", "true"), ("bare-python", "train.py")])
+def test_an_image_without_torch_is_a_launch_error_that_says_so(job: Job, command: tuple[str, ...]) -> None:
+    """torchrun is in no folder of PATH, or the Python that is to run it doesn't find torch."""
+    programs = job.folder / "bin"
+    programs.mkdir()
+    (programs / "sh").symlink_to("/bin/sh")
+    bare = programs / "python3"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    bare.chmod(0o755)
+    command = tuple("python3" if word == "bare-python" else word for word in command)
+    agent = job.agent(0, TRAINMASTER_LAUNCHER="torchrun", PATH=str(programs)).start(*command)
+    job.annotate(job.assignment(1))
+    agent.exit_code()
+    report = agent.termination()
+    assert (report["reason"], report["error"]) == (
+        "LaunchError",
+        "this image has no torch, which the launcher torchrun needs; use an image with torch, or set spec.launcher to "
+        "exec",
+    )
+
+
 def test_an_empty_command_is_a_usage_error(job: Job) -> None:
     agent = job.agent(0).start()
     assert agent.exit_code() == 64

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import signal
 
+from trainmaster.agent.errors import NO_TORCH
 from trainmaster.agent.planner.classification import broken_connection, classify, failed
 from trainmaster.agent.planner.events import LauncherExamined, ProcessEnded, RankExamined, RankStarted
 from trainmaster.agent.planner.state import Ending, Examination, Run
@@ -25,6 +26,9 @@ PROVOKED_SECONDS = 0.5
 
 # torchrun's summary: "failed (exitcode: -9) local_rank: 0 (pid: 1234)".
 _TORCHRUN_FAILURE = r"exitcode: (-?\d+)\) local_rank: (\d+)"
+# What `python -m torch.distributed.run` ends with where torch isn't installed; a module of torch's that is missing is
+# another matter.
+_NO_TORCH = r"No module named '?torch'?(?![.\w])"
 
 
 def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
@@ -126,7 +130,8 @@ def launcher_examined(run: Run, ended: Report | None, report: Report, event: Lau
     if settled:
         return run
     if not run.ranks and event.ending.signal is None and not broken_connection(event.evidence):
-        return failed(report, "LaunchError", event.evidence)._replace(exit_code=event.ending.exit_code)
+        why = NO_TORCH if re.search(_NO_TORCH, event.evidence) else event.evidence
+        return failed(report, "LaunchError", why)._replace(exit_code=event.ending.exit_code)
     return classify(report, event.ending, None, event.evidence, event.oom_kills)
 
 

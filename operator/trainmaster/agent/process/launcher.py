@@ -13,12 +13,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.errors import NO_TORCH, LaunchError
 from trainmaster.agent.hang.recorder import recorder_environment
+from trainmaster.agent.process.children import find_program
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 
 _PYTHON = re.compile(r"python(\d(\.\d+)?)?t?")
+_TORCHRUN = "torchrun"
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 
 # $0 is the attempt's folder, "$@" the user's command. The pid is read from /proc, because torchrun makes $ of every $$
@@ -50,7 +52,7 @@ def command_line(settings: Settings, assignment: Assignment, node_rank: int, com
         return CommandLine(tuple(command), False)
     folder = attempt_dir(settings, assignment.attempt)
     python = _python_of(command)
-    torchrun = (python, "-m", "torch.distributed.run") if python else ("torchrun",)
+    torchrun = (python, "-m", "torch.distributed.run") if python else (_TORCHRUN,)
     return CommandLine(
         (
             *torchrun,
@@ -75,9 +77,19 @@ def command_line(settings: Settings, assignment: Assignment, node_rank: int, com
     )
 
 
+def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
+    """Returns the path of a command line's program; raises LaunchError, which knows where torchrun was our choice."""
+    try:
+        return find_program(line.arguments[0], environ)
+    except LaunchError:
+        if line.wraps_ranks and line.arguments[0] == _TORCHRUN:
+            raise LaunchError(NO_TORCH) from None
+        raise
+
+
 def starts_torchrun(command: Sequence[str]) -> bool:
     """Returns whether the user's command is a launcher already."""
-    if os.path.basename(command[0]) == "torchrun":
+    if os.path.basename(command[0]) == _TORCHRUN:
         return True
     return _python_of(command) is not None and any(
         flag == "-m" and module in _TORCHRUN_MODULES for flag, module in zip(command[1:], command[2:])

@@ -99,8 +99,8 @@ class RunProcesses:
         """Start the launcher. Raises LaunchError, or OSError where the state folder can't be written."""
         line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
         environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
-        program = children.find_program(line.arguments[0], environ)
         children.find_program(command[0], environ)
+        program = launcher.find_launcher(line, environ)
         os.makedirs(self._folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         self._wraps_ranks = line.wraps_ranks

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from trainmaster.agent.errors import NO_TORCH
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS
 from trainmaster.agent.planner.state import Ending
@@ -139,9 +140,31 @@ def test_torchruns_last_lines_replace_a_report_that_names_nobody_for_certain(
 def test_a_launcher_that_never_had_ranks_could_not_start_them() -> None:
     agent = Agent(NPROC_PER_NODE="2")
     agent.wraps_ranks = True
-    agent.evidence = "No module named torch"
+    agent.evidence = "torchrun: error: unrecognized arguments"
     agent.run().give(events.ProcessEnded(agent.pid, Ending(1)))
     assert (report(agent).reason, report(agent).exit_code, report(agent).rank) == ("LaunchError", 1, None)
+    assert report(agent).error == agent.evidence
+
+
+@pytest.mark.parametrize(
+    ("evidence", "is_torch"),
+    [
+        (
+            "/usr/bin/python: Error while finding module specification for 'torch.distributed.run' "
+            "(ModuleNotFoundError: No module named 'torch')",
+            True,
+        ),
+        ("/usr/bin/python3: No module named torch", True),
+        ("ModuleNotFoundError: No module named 'torch.distributed'", False),
+        ("ModuleNotFoundError: No module named 'torchvision'", False),
+    ],
+)
+def test_an_image_without_torch_is_said_to_have_none(evidence: str, is_torch: bool) -> None:
+    agent = Agent(NPROC_PER_NODE="2")
+    agent.wraps_ranks = True
+    agent.evidence = evidence
+    agent.run().give(events.ProcessEnded(agent.pid, Ending(1)))
+    assert report(agent).error == (NO_TORCH if is_torch else evidence)
 
 
 def test_ranks_that_leave_with_0_have_finished_when_nothing_is_left() -> None:
