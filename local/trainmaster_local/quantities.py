@@ -15,7 +15,10 @@ from math import ceil
 
 FORMAT_PROBLEM = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
-_PATTERN = re.compile(r"([+-]?)(\d+\.?\d*|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?|[eE][+-]?\d+)")
+SUFFIX_PROBLEM = "unable to parse quantity's suffix"
+
+_PARTS = re.compile(r"[+-]?\d*(\.\d*)?[eEinumkKMGTP]*[-+]?\d*")
+_PATTERN = re.compile(r"([+-]?)(\d*\.?\d*)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?|[eE][+-]?\d+)")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _DECIMAL_SUFFIX = {exponent: suffix for suffix, exponent in _DECIMAL.items()}
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -59,10 +62,11 @@ def parse(text: str | int | float) -> Quantity:
         raise QuantityError(FORMAT_PROBLEM)
     written = str(text).strip()
     match = _PATTERN.fullmatch(written)
-    if not match:
-        raise QuantityError(FORMAT_PROBLEM)
+    if not match or not written:
+        raise QuantityError(SUFFIX_PROBLEM if written and _PARTS.fullmatch(written) else FORMAT_PROBLEM)
     sign, digits, suffix = match.groups()
-    value = Fraction(digits)
+    # Kubernetes reads `Gi` as 0.
+    value = Fraction(digits.removesuffix(".") or 0)
     family = "decimal"
     if suffix in _BINARY[1:]:
         value *= 1024 ** _BINARY.index(suffix)

@@ -37,7 +37,7 @@ from trainmaster_local.apiserver.storage.watching import INITIAL_EVENTS_END, Wat
 from trainmaster_local.apiserver.writing.admission_policies import Write
 from trainmaster_local.apiserver.writing.deleter import DeleteOptions, Deleter
 from trainmaster_local.apiserver.writing.scaling import scale_of, with_scale
-from trainmaster_local.apiserver.writing.writer import Options, Writer, check_manager, copied, require
+from trainmaster_local.apiserver.writing.writer import Options, Writer, check_manager, check_name, copied, require
 
 __all__ = ["Api", "ApiError", "DeleteOptions", "ListResult", "Options", "Watch", "WatchEvent", "copied"]
 
@@ -219,7 +219,7 @@ class Api:
         if subresource == "scale":
             return self._write_scale(plan, require(plan, old, name), copied(body), options)
         obj = self._writer.decode(plan, copied(body), options)
-        _check_name(obj, name)
+        check_name(obj, name)
         if old is None and plan.type.create_on_update and not subresource:
             return self._writer.create(plan, obj, namespace, options).object
         old = require(plan, old, name)
@@ -269,7 +269,7 @@ class Api:
         obj = self._writer.decode(plan, patched, options)
         if subresource in plan.type.subresources:
             return await self._call(plan, subresource, "patch", name, namespace, obj, options)
-        _check_name(obj, name)
+        check_name(obj, name)
         return self._writer.update(plan, old, obj, subresource, options).object
 
     async def apply(
@@ -286,21 +286,20 @@ class Api:
         """Server-side apply by `options.manager`. Raises 409 with every conflict unless `force`."""
         plan = self.plan(resource)
         check_manager(options.manager)
-        metadata = _metadata_of(config)
-        if metadata.get("managedFields"):
+        version, kind = (config.get(field) for field in ("apiVersion", "kind"))
+        if subresource != "scale" and (version, kind) != (plan.type.api_version, plan.type.kind):
+            named = kind if isinstance(kind, str) else ""
+            raise bad_request(f"invalid object type: {_group_version(version)}, Kind={named}")
+        if _metadata_of(config).get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         space = namespace if plan.type.namespaced else ""
         old = self.storage.get(plan.resource, space, name)
         if subresource == "scale":
             found = require(plan, old, name)
             return self._write_scale(plan, found, copied(config), options)
-        obj = self._writer.decode(plan, copied(config), options, partial=True)
-        if not metadata.get("name"):
-            obj["metadata"]["name"] = name
-        _check_name(obj, name)
         if subresource:
             require(plan, old, name)
-        revision = self._writer.apply(plan, old, obj, namespace, subresource, options, force)
+        revision = self._writer.apply(plan, old, config, namespace, name, subresource, options, force)
         return revision.object
 
     def _write_scale(self, plan: Plan, old: Revision, scale: Object, options: Options) -> Object:
@@ -382,13 +381,13 @@ def _patched(plan: Plan, obj: Object, patch: Any, kind: str) -> Object:
     return merged
 
 
+def _group_version(version: Any) -> str:
+    """Returns a group and version as Go prints them: `/v1` of the legacy group."""
+    if not isinstance(version, str) or not version:
+        return "/"
+    return version if "/" in version else f"/{version}"
+
+
 def _metadata_of(patch: Any) -> Mapping[str, Any]:
     metadata = patch.get("metadata") if isinstance(patch, dict) else None
     return metadata if isinstance(metadata, Mapping) else {}
-
-
-def _check_name(obj: Object, name: str) -> None:
-    given = obj["metadata"].get("name") or ""
-    if given and given != name:
-        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-    obj["metadata"]["name"] = name

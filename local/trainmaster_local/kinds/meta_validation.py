@@ -72,22 +72,28 @@ def label_selector_errors(selector: Json | None, field: str) -> list[FieldError]
         errors += invalid_all(f"{field}.matchLabels", key, qualified_name_problems(key))
         errors += invalid_all(f"{field}.matchLabels", value, label_value_problems(value))
     for index, expression in enumerate((selector or {}).get("matchExpressions") or []):
-        here = f"{field}.matchExpressions[{index}]"
-        operator, values = expression.get("operator", ""), expression.get("values") or []
-        if operator in ("In", "NotIn"):
-            if not values:
-                detail = "must be specified when `operator` is 'In' or 'NotIn'"
-                errors.append(FieldError.required(f"{here}.values", detail))
-        elif operator in ("Exists", "DoesNotExist"):
-            if values:
-                detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                errors.append(FieldError.forbidden(f"{here}.values", detail))
-        else:
-            errors.append(FieldError.invalid(f"{here}.operator", operator, "not a valid selector operator"))
-        key = expression.get("key", "")
-        errors += invalid_all(f"{here}.key", key, qualified_name_problems(key))
-        for position, value in enumerate(values):
-            errors += invalid_all(f"{here}.values[{position}]", value, label_value_problems(value))
+        errors += selector_requirement_errors(expression, f"{field}.matchExpressions[{index}]")
+    return errors
+
+
+def selector_requirement_errors(expression: Json, here: str) -> list[FieldError]:
+    """Returns what is wrong with one requirement of a selector of labels."""
+    errors: list[FieldError] = []
+    operator, values = expression.get("operator", ""), expression.get("values") or []
+    if operator in ("In", "NotIn"):
+        if not values:
+            detail = "must be specified when `operator` is 'In' or 'NotIn'"
+            errors.append(FieldError.required(f"{here}.values", detail))
+    elif operator in ("Exists", "DoesNotExist"):
+        if values:
+            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+            errors.append(FieldError.forbidden(f"{here}.values", detail))
+    else:
+        errors.append(FieldError.invalid(f"{here}.operator", operator, "not a valid selector operator"))
+    key = expression.get("key", "")
+    errors += invalid_all(f"{here}.key", key, qualified_name_problems(key))
+    for position, value in enumerate(values):
+        errors += invalid_all(f"{here}.values[{position}]", value, label_value_problems(value))
     return errors
 
 

@@ -31,15 +31,23 @@ from trainmaster_local.quantities import Quantity, QuantityError, canonical, par
         (2, "2"),
         ("0.5Ki", "512"),
         ("1.00000000001", "1000000001n"),
+        ("Gi", "0"),
+        (" 1 ", "1"),
     ],
 )
 def test_canonical_form(written: str | float, read: str) -> None:
     assert canonical(written) == read
 
 
-@pytest.mark.parametrize("text", ["", "lots", "1 Gi", "1gi", "--1", "1e", "Gi"])
+@pytest.mark.parametrize("text", ["", "lots", "1 Gi", "1gi", "1.5.", "1GB"])
 def test_text_that_is_no_quantity(text: str) -> None:
     with pytest.raises(QuantityError, match="quantities must match the regular expression"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["--1", "1e", "1e+", "1i", "1Ki5", "1ee3"])
+def test_text_whose_suffix_is_none(text: str) -> None:
+    with pytest.raises(QuantityError, match="unable to parse quantity's suffix"):
         parse(text)
 
 

@@ -96,6 +96,7 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+        self.warnings: tuple[str, ...] = ()
         self.status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -112,6 +113,15 @@ class ApiError(Exception):
         elif retry_after is not None:
             self.status["details"] = {"retryAfterSeconds": retry_after}
         self.status["code"] = code
+
+
+class Undecodable(ApiError):
+    """Reports a body that isn't an object of its type: 400."""
+
+    def __init__(self, kind: str, version: str, problem: str) -> None:
+        message = f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}'
+        super().__init__(400, "BadRequest", message)
+        self.problem = problem
 
 
 def qualified(group: str, name: str) -> str:

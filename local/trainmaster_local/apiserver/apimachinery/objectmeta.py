@@ -68,8 +68,10 @@ def drop_empty(metadata: dict[str, Any]) -> None:
             del metadata[name]
 
 
-def validate(obj: Object, namespaced: bool, name_rule: Callable[[str], list[str]] | None) -> list[FieldError]:
-    """Returns what is wrong with an object's metadata."""
+def validate(
+    obj: Object, namespaced: bool, name_rule: Callable[[str], list[str]] | None, *, custom: bool = False
+) -> list[FieldError]:
+    """Returns what is wrong with an object's metadata; `custom` resources may have finalizers of any name."""
     metadata = obj["metadata"]
     errors = []
     rule = name_rule or dns_subdomain_problems
@@ -90,7 +92,7 @@ def validate(obj: Object, namespaced: bool, name_rule: Callable[[str], list[str]
             errors += [FieldError.invalid("metadata.namespace", namespace, problem) for problem in problems]
     elif metadata.get("namespace"):
         errors.append(FieldError.forbidden("metadata.namespace", "not allowed on this type"))
-    return errors + _validate_parts(metadata)
+    return errors + _validate_parts(metadata, custom)
 
 
 def label_errors(labels: dict[str, Any], field: str) -> list[FieldError]:
@@ -112,19 +114,18 @@ def annotation_errors(annotations: dict[str, Any], field: str) -> list[FieldErro
     return errors
 
 
-def _validate_parts(metadata: dict[str, Any]) -> list[FieldError]:
+def _validate_parts(metadata: dict[str, Any], custom: bool) -> list[FieldError]:
     errors = label_errors(metadata.get("labels") or {}, "metadata.labels")
     errors += annotation_errors(metadata.get("annotations") or {}, "metadata.annotations")
     controllers = []
-    for index, owner in enumerate(metadata.get("ownerReferences") or []):
-        field = f"metadata.ownerReferences[{index}]"
-        for part in ("apiVersion", "kind", "name", "uid"):
+    for owner in metadata.get("ownerReferences") or []:
+        version = owner.get("apiVersion", "")
+        if not version or version.count("/") > 1:
+            field = "metadata.ownerReferences.apiVersion"
+            errors.append(FieldError.invalid(field, version, "version must not be empty"))
+        for part in ("kind", "name", "uid"):
             if not owner.get(part):
-                # Go says version for apiVersion, and prints the empty value.
-                shown = FieldError.invalid(
-                    f"{field}.{part}", "", f"{'version' if part == 'apiVersion' else part} must not be empty"
-                )
-                errors.append(shown)
+                errors.append(FieldError.invalid(f"metadata.ownerReferences.{part}", "", "must not be empty"))
         if owner.get("controller"):
             controllers.append(owner)
     if len(controllers) > 1:
@@ -135,12 +136,12 @@ def _validate_parts(metadata: dict[str, Any]) -> list[FieldError]:
         )
         errors.append(FieldError.invalid("metadata.ownerReferences", metadata["ownerReferences"], problem))
     finalizers = metadata.get("finalizers") or []
-    for finalizer in finalizers:
+    for index, finalizer in enumerate(finalizers):
         problems = qualified_name_problems(finalizer)
         errors += [FieldError.invalid("metadata.finalizers", finalizer, problem) for problem in problems]
-        if not problems and "/" not in finalizer and finalizer not in _FINALIZER_NAMES:
+        if not custom and "/" not in finalizer and finalizer not in _FINALIZER_NAMES:
             problem = "name is neither a standard finalizer name nor is it fully qualified"
-            errors.append(FieldError.invalid("metadata.finalizers", finalizer, problem))
+            errors.append(FieldError.invalid(f"metadata.finalizers[{index}]", finalizer, problem))
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         problem = "finalizer orphan and foregroundDeletion cannot be both set"
         errors.append(FieldError.invalid("metadata.finalizers", finalizers, problem))

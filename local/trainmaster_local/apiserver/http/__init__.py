@@ -4,5 +4,6 @@
 - `routes`: parses the method and the path; `access` and `auth` authenticate and authorize the user.
 - `faults`: delays or fails requests on purpose, for tests.
 - `verbs`: get, list, watch, create, update, patch and delete of a resource; `parameters` reads their query.
-- `codec` and `protobuf`: decode bodies and negotiate the form of the answer; `answers` encodes it.
+- `codec` and `protobuf`: decode bodies and negotiate the form of the answer; `answers` encodes it. `yaml_bodies`
+  decodes the configurations of server-side apply.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -30,10 +30,12 @@ def json_response(
 
 def error_response(error: ApiError) -> web.Response:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after is not None else None
-    return json_response(error.status, error.code, headers=headers)
+    answer = json_response(error.status, error.code, headers=headers)
+    warning_headers(answer, error.warnings)
+    return answer
 
 
-def warning_headers(answer: web.StreamResponse, warnings: list[str]) -> None:
+def warning_headers(answer: web.StreamResponse, warnings: Iterable[str]) -> None:
     """Adds one Warning header for each (RFC 7234, code 299)."""
     for warning in dict.fromkeys(warnings):
         quoted = warning.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -20,7 +20,7 @@ _DISCOVERY = "APIGroupDiscoveryList"
 
 @dataclass(frozen=True)
 class Body:
-    """A decoded body, and the fields that are twice in it (`spec.size`)."""
+    """A decoded body, and a sentence for each field that is twice in it."""
 
     value: Any
     duplicates: tuple[str, ...] = ()
@@ -48,10 +48,10 @@ def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] =
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
             f"json parse error: {go_json_error(text)} ({text[:1024]})"
         ) from error
-    return Body(value, _duplicates(shallow, value))
+    return Body(value, tuple(f'duplicate field "{path}"' for path in repeated_keys(shallow, value)))
 
 
-def _duplicates(raw: bytes, value: Any) -> tuple[str, ...]:
+def repeated_keys(raw: bytes, value: Any) -> tuple[str, ...]:
     """Returns the paths of keys that an object has twice. Searched only when there are more keys than the value
     shows."""
     if raw.count(b'":') + raw.count(b'" :') <= _keys(value):

@@ -24,7 +24,7 @@ from trainmaster_local.apiserver import api as patches
 from trainmaster_local.apiserver.api import Api, Options, Watch
 from trainmaster_local.apiserver.apimachinery import errors
 from trainmaster_local.apiserver.apimachinery.errors import ApiError
-from trainmaster_local.apiserver.http import codec, parameters
+from trainmaster_local.apiserver.http import codec, parameters, yaml_bodies
 from trainmaster_local.apiserver.http.answers import event_json, json_response, list_body, object_body, warning_headers
 from trainmaster_local.apiserver.http.codec import Form
 from trainmaster_local.apiserver.http.faults import Fault
@@ -139,28 +139,36 @@ class Verbs:
         """create, update and patch."""
         request, type_, route = call.request, call.type, call.route
         raw = await request.read()
-        content = request.headers.get("Content-Type", "") if raw else ""
+        content = request.headers.get("Content-Type", "") if raw or route.verb == "patch" else ""
         if route.namespace == "" and type_.namespaced and route.verb == "create":
             raise errors.bad_request("an empty namespace may not be set during creation")
         options = parameters.write_options(request, call.query, call.user, patch=route.verb == "patch")
-        if route.verb == "patch":
-            status, obj = await self._patch(call, raw, content, options)
-        else:
-            decoded = codec.decode(raw, content, "Scale" if route.subresource == "scale" else type_.kind)
-            options = dataclasses.replace(options, duplicates=decoded.duplicates)
-            status = 201 if route.verb == "create" or self._is_new(call) else 200
-            write = self._api.create if route.verb == "create" else self._api.update
-            obj = await write(
-                type_,
-                decoded.value,
-                route.namespace,
-                name=route.name,
-                subresource=route.subresource,
-                options=options,
-            )
+        try:
+            status, obj = await self._written(call, raw, content, options)
+        except ApiError as error:
+            error.warnings = tuple(options.warnings)
+            raise
         answer = self._object(call, obj, status)
         warning_headers(answer, options.warnings)
         return answer
+
+    async def _written(self, call: Call, raw: bytes, content: str, options: Options) -> tuple[int, Any]:
+        type_, route = call.type, call.route
+        if route.verb == "patch":
+            return await self._patch(call, raw, content, options)
+        decoded = codec.decode(raw, content, "Scale" if route.subresource == "scale" else type_.kind)
+        options = dataclasses.replace(options, duplicates=decoded.duplicates)
+        status = 201 if route.verb == "create" or self._is_new(call) else 200
+        write = self._api.create if route.verb == "create" else self._api.update
+        obj = await write(
+            type_,
+            decoded.value,
+            route.namespace,
+            name=route.name,
+            subresource=route.subresource,
+            options=options,
+        )
+        return status, obj
 
     def _is_new(self, call: Call) -> bool:
         type_, route = call.type, call.route
@@ -172,18 +180,16 @@ class Verbs:
         accepted = [patch for patch in _PATCHES if not (type_.custom and patch == patches.STRATEGIC)]
         if kind not in accepted:
             raise errors.unsupported_media_type(accepted)
-        decoded = codec.decode(raw, content, type_.kind, _PATCHES)
+        decoded = yaml_bodies.decode(raw) if kind == patches.APPLY else codec.decode(raw, content, type_.kind, _PATCHES)
         options = dataclasses.replace(options, duplicates=decoded.duplicates)
         if kind == patches.APPLY:
-            if not isinstance(decoded.value, dict):
-                raise errors.bad_request(f"the object provided is unrecognized (must be of type {type_.kind})")
             status = 201 if self._is_new(call) else 200
             force = query.get("force", "").lower() in ("1", "true")
             options = dataclasses.replace(options, manager=query.get("fieldManager", ""))
             obj = await self._api.apply(
                 type_,
                 route.name,
-                decoded.value,
+                decoded.value or {},
                 route.namespace,
                 force=force,
                 subresource=route.subresource,

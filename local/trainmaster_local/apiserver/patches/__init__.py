@@ -2,6 +2,7 @@
 
 - `json_patches`: JSON patch and JSON merge patch.
 - `strategic`: the strategic merge patch of built-in types.
+- `typed`: checks a configuration to apply against the schema of its type.
 - `managed`: metadata.managedFields after an update and after a server-side apply. It needs
   `fieldsets` (sets of fields) and `merging` (merging a configuration into an object, and pruning what it dropped).
 """

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-Schema = dict[str, Any]
+Schema = Mapping[str, Any]
 
 RELEASE = "v1.36.0"
 """The Kubernetes release whose answers the local cluster gives."""
@@ -38,14 +38,14 @@ _DEFAULTS: Mapping[tuple[str, str], Any] = {
 
 
 @cache
-def _definitions() -> Mapping[str, Schema]:
+def _definitions() -> Mapping[str, dict[str, Any]]:
     path = files("kubernetes_validate") / "kubernetes-json-schema" / f"{RELEASE}-local" / "_definitions.json"
-    definitions: Mapping[str, Schema] = json.loads(path.read_text())["$defs"]
+    definitions: Mapping[str, dict[str, Any]] = json.loads(path.read_text())["$defs"]
     return definitions
 
 
 @cache
-def definition(name: str) -> Schema:
+def definition(name: str) -> dict[str, Any]:
     """Returns the structural schema of a definition (`io.k8s.api.core.v1.PodSpec`). KeyError when the release has
     none."""
     if name == _QUANTITY:
@@ -61,6 +61,15 @@ def definition(name: str) -> Schema:
         if (name, field) in _DEFAULTS:
             schema["properties"][field] = {**value, "default": _DEFAULTS[name, field]}
     return schema
+
+
+def is_untyped_scalar(schema: Schema) -> bool:
+    """True for a quantity, and for a number or a string."""
+    return schema.get(DEFINITION) in (_QUANTITY, _INT_OR_STRING)
+
+
+def is_quantity(schema: Schema) -> bool:
+    return schema.get(DEFINITION) == _QUANTITY
 
 
 @cache
@@ -85,12 +94,12 @@ def description(name: str, field: str) -> str:
     return text
 
 
-def _structural(source: Schema) -> Schema:
+def _structural(source: Schema) -> dict[str, Any]:
     if "$ref" in source:
         resolved = definition(source["$ref"].rsplit("/", 1)[1])
         own = {key: value for key, value in source.items() if key not in ("$ref",)}
         return {**resolved, **own} if own else resolved
-    schema: Schema = {}
+    schema: dict[str, Any] = {}
     for key, value in source.items():
         if key == "type" and isinstance(value, list):
             # `[T, "null"]`: null means "not given" for every field of a built-in type, so it isn't said again.

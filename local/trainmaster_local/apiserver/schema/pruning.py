@@ -7,34 +7,60 @@ validated.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Callable
 from typing import Any
 
-from trainmaster_local.apiserver.apimachinery.errors import ApiError, bad_request
+from trainmaster_local.apiserver.apimachinery import go_values
+from trainmaster_local.apiserver.apimachinery.errors import ApiError, Undecodable, bad_request
+from trainmaster_local.apiserver.schema.official import DEFINITION, is_quantity
 from trainmaster_local.apiserver.schema.structure import ANY, OBJECT_META, Schema, item_schema, keeps_unknown
+from trainmaster_local.quantities import QuantityError, canonical
 
 _SCALARS = {"string": str, "boolean": bool, "integer": int, "number": float}
-# What Go makes of a null in a list.
-_ZERO: dict[str, Callable[[], Any]] = {"object": dict, "string": str, "integer": int, "boolean": bool}
+# What Go makes of a null in a list or a map.
+_ZERO: dict[str, Callable[[], Any]] = {
+    "object": dict,
+    "string": str,
+    "integer": int,
+    "boolean": bool,
+    "quantity": lambda: "0",
+}
 _META = ("apiVersion", "kind", "metadata")
 
 
 class _Findings:
-    """Holds what a pass found. `compact` is False for a configuration to apply, whose empty lists and maps mean
-    something."""
+    """Holds what a pass found. `converts` is True for what an apply made, which Kubernetes converts instead of decoding
+    it, with sentences of its own."""
 
-    __slots__ = ("compact", "problem", "unknown")
+    __slots__ = ("converts", "problem", "unknown")
 
-    def __init__(self, compact: bool) -> None:
-        self.compact = compact
+    def __init__(self, converts: bool) -> None:
+        self.converts = converts
         self.unknown: list[str] = []
-        self.problem: tuple[str, str, str] | None = None
+        # The first of them, as Kubernetes stops there.
+        self.problem = ""
 
 
 class Decoder:
     """A place in a schema: `kind` is object, array, anything, or a scalar's type; `typed`: types are checked."""
 
-    __slots__ = ("extra", "fields", "format", "is_map", "items", "keeps", "kind", "python", "required", "typed")
+    __slots__ = (
+        "extra",
+        "fields",
+        "format",
+        "go_type",
+        "is_map",
+        "items",
+        "keeps",
+        "kind",
+        "python",
+        "required",
+        "struct",
+        "typed",
+    )
 
     def __init__(self, schema: Schema, typed: bool, *, root: bool = False) -> None:
         if schema.get("x-kubernetes-embedded-resource") and not root:
@@ -42,7 +68,10 @@ class Decoder:
         self.typed = typed
         self.kind = _kind(schema)
         self.format = schema.get("format", "")
-        self.python = _SCALARS.get(self.kind)
+        # Scalars of exactly this type need no second look.
+        closer = typed and self.format in ("date-time", "byte", "int32")
+        self.python = None if closer else _SCALARS.get(self.kind)
+        self.struct = schema.get(DEFINITION, "").rpartition(".")[2]
         self.keeps = keeps_unknown(schema)
         self.required = frozenset(schema.get("required", ()))
         self.fields: dict[str, Decoder] = {
@@ -60,9 +89,26 @@ class Decoder:
         if self.kind == "array":
             items = item_schema(schema)
             self.items = Decoder(items, typed) if items is not ANY else None
+        self.go_type = self._go_type(schema)
 
-    def _object(self, value: dict[str, Any], path: str, found: _Findings) -> None:
+    def _go_type(self, schema: Schema) -> str:
+        """Returns the Go type that this is decoded into."""
+        name = ".".join(schema.get(DEFINITION, "").rsplit(".", 2)[-2:])
+        if self.kind == "object":
+            return f"map[string]{self.extra.go_type}" if self.is_map and self.extra else name or "struct"
+        if self.kind == "array":
+            return f"[]{self.items.go_type}" if self.items else "[]interface {}"
+        names = {
+            "boolean": "bool",
+            "integer": self.format or "int64",
+            "number": "float64",
+            "int-or-string": "int32",
+        }
+        return names.get(self.kind, "[]uint8" if self.format == "byte" else self.kind)
+
+    def _object(self, value: dict[str, Any], path: str, found: _Findings, struct: str) -> None:
         fields = self.fields
+        struct = self.struct or struct
         if not fields and self.extra is None and self.keeps:
             return
         for name in list(value):
@@ -82,23 +128,29 @@ class Decoder:
             if kind is dict or kind is list:
                 if decoder.kind == "anything":
                     continue
-                decoder.run(child, f"{path}.{name}" if path else name, found)
-                optional = named and decoder.typed and found.compact and name not in self.required
+                decoder.run(child, f"{path}.{name}" if path else name, found, struct)
+                optional = named and decoder.typed and name not in self.required
                 if not child and optional and (kind is list or decoder.is_map):
                     del value[name]
             elif child is None:
-                if decoder.typed and not self.keeps:
+                if decoder.typed and not named and decoder.kind in _ZERO:
+                    value[name] = _ZERO[decoder.kind]()
+                elif decoder.typed and not self.keeps:
                     del value[name]
             elif decoder.typed:
-                decoder.scalar(child, f"{path}.{name}" if path else name, found)
+                # Go's paths have no keys of maps.
+                here = path if not named else f"{path}.{name}" if path else name
+                value[name] = decoder.scalar(child, here, found, struct)
 
-    def run(self, value: Any, path: str, found: _Findings) -> None:
-        """Goes through a list or an object."""
+    def run(self, value: Any, path: str, found: _Findings, struct: str) -> None:
+        """Goes through a list or an object; `struct` is the Go type that it is a field of."""
         if isinstance(value, dict):
             if self.kind == "object":
-                self._object(value, path, found)
+                self._object(value, path, found, struct)
+            elif self.kind == "quantity":
+                self.scalar(value, path, found, struct)
             elif self.typed:
-                self._wrong(value, path, found)
+                self._wrong(value, path, found, struct)
         elif self.kind == "array":
             items = self.items
             if items is None:
@@ -106,53 +158,71 @@ class Decoder:
             for index, item in enumerate(value):
                 if isinstance(item, (dict, list)):
                     if items.kind != "anything":
-                        items.run(item, f"{path}[{index}]", found)
+                        items.run(item, f"{path}[{index}]", found, struct)
                 elif item is None:
                     if items.typed and items.kind in _ZERO:
                         value[index] = _ZERO[items.kind]()
                 elif items.typed and type(item) is not items.python:
-                    items.scalar(item, path, found)
+                    value[index] = items.scalar(item, path, found, struct)
+        elif self.kind == "quantity":
+            self.scalar(value, path, found, struct)
         elif self.typed:
-            self._wrong(value, path, found)
+            self._wrong(value, path, found, struct)
 
-    def scalar(self, value: Any, path: str, found: _Findings) -> None:
-        """Checks a scalar that isn't of just the type that is wanted."""
+    def scalar(self, value: Any, path: str, found: _Findings, struct: str) -> Any:
+        """Returns a scalar as it is read back; it needs more than a look at its type."""
         kind = self.kind
-        if kind == "anything" or (kind == "number" and type(value) is int):
-            return
-        if kind == "int-or-string" and not isinstance(value, bool):
-            return
-        if kind == "integer" and isinstance(value, float) and value.is_integer():
-            return
-        self._wrong(value, path, found)
+        problem = ""
+        if kind == "quantity":
+            try:
+                return canonical(value if isinstance(value, (str, int, float)) else "")
+            except QuantityError as error:
+                problem = str(error)
+        elif kind == "integer" and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if isinstance(value, float) and not found.converts:
+                problem = ""
+            elif not float(value).is_integer():
+                problem = f"cannot convert float64 to {self.go_type}"
+            elif self.format != "int32" or -(2**31) <= value < 2**31:
+                return int(value)
+            elif found.converts:
+                return (int(value) + 2**31) % 2**32 - 2**31
+        elif kind == "string" and isinstance(value, str):
+            if self.format == "byte":
+                problem = _base64_problem(value)
+                problem = f"error decoding from json: {problem}" if problem and found.converts else problem
+            elif self.format == "date-time":
+                problem = go_values.time_problem(value)
+            if not problem:
+                return value
+        elif kind == "int-or-string" and isinstance(value, (bool, float)):
+            name = "bool" if isinstance(value, bool) else f"number {go_values.number(value)}"
+            problem = f"json: cannot unmarshal {name} into Go value of type int32" if found.converts else ""
+        elif kind in ("anything", "int-or-string") or (kind == "number" and type(value) is int):
+            return value
+        self._wrong(value, path, found, struct, problem)
+        return value
 
-    def _wrong(self, value: Any, path: str, found: _Findings) -> None:
-        if found.problem is not None:
+    def _wrong(self, value: Any, path: str, found: _Findings, struct: str, problem: str = "") -> None:
+        if found.problem:
             return
-        wanted = {
-            "object": "map" if self.is_map else "struct",
-            "array": "slice",
-            "string": "string",
-            "boolean": "bool",
-            "integer": self.format or "int64",
-            "number": "float64",
-            "int-or-string": "intstr.IntOrString",
-        }[self.kind]
-        go_type = _go_type(value)
-        if self.kind == "integer" and go_type == "number":
-            go_type = f"number {value}"
-        found.problem = (go_type, path, wanted)
+        name = _json_type(value)
+        if self.kind in ("integer", "int-or-string") and name == "number":
+            name = f"number {value!r}"
+        found.problem = problem or cannot_unmarshal(name, struct, path, self.go_type)
 
-    def decode(self, obj: dict[str, Any], kind: str, version: str, *, compact: bool) -> list[str]:
-        """Prunes an object in place; returns the paths of its unknown fields. Raises ApiError 400 for a wrong type."""
-        found = _Findings(compact)
-        self._object(obj, "", found)
-        if found.problem is not None:
-            raise unmarshal_error(kind, version, *found.problem)
+    def decode(self, obj: dict[str, Any], kind: str, version: str, *, converts: bool = False) -> list[str]:
+        """Prunes an object in place; returns the paths of its unknown fields. Raises Undecodable for a wrong type."""
+        found = _Findings(converts)
+        self._object(obj, "", found, kind)
+        if found.problem:
+            raise Undecodable(kind, version, found.problem)
         return found.unknown
 
 
 def _kind(schema: Schema) -> str:
+    if is_quantity(schema):
+        return "quantity"
     if schema.get("x-kubernetes-int-or-string"):
         return "int-or-string"
     if schema.get("type"):
@@ -171,7 +241,7 @@ def _embedded(schema: Schema) -> Schema:
     return {**schema, "properties": properties}
 
 
-def _go_type(value: Any) -> str:
+def _json_type(value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, str):
@@ -188,20 +258,23 @@ def check_type_meta(body: dict[str, Any], kind: str, version: str) -> None:
         if value is None:
             body.pop(name, None)
         elif not isinstance(value, wanted):
-            raise unmarshal_error(kind, version, _go_type(value), name, "string" if wanted is str else "v1.ObjectMeta")
+            type_ = "string" if wanted is str else "v1.ObjectMeta"
+            raise Undecodable(kind, version, cannot_unmarshal(_json_type(value), kind, name, type_))
 
 
-def unmarshal_error(kind: str, version: str, found: str, path: str, wanted: str) -> ApiError:
-    """Returns the 400 of Go's decoder."""
-    return bad_request(
-        f'{kind} in version "{version}" cannot be handled as a {kind}: '
-        f"json: cannot unmarshal {found} into Go struct field {kind}.{path} of type {wanted}"
-    )
+def cannot_unmarshal(found: str, struct: str, path: str, wanted: str) -> str:
+    """Returns the problem of Go's decoder with a JSON type; its paths have no indices."""
+    field = re.sub(r"\[\d+\]", "", path)
+    return f"json: cannot unmarshal {found} into Go struct field {struct}.{field} of type {wanted}"
 
 
-def strict_problems(unknown: list[str], duplicates: list[str]) -> list[str]:
-    """Returns the message of strict field validation for each field."""
-    return [f'duplicate field "{path}"' for path in duplicates] + [f'unknown field "{path}"' for path in unknown]
+def _base64_problem(text: str) -> str:
+    try:
+        base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        odd = next((i for i, c in enumerate(text) if not (c.isalnum() or c in "+/=")), len(text) // 4 * 4)
+        return f"illegal base64 data at input byte {odd}"
+    return ""
 
 
 def strict_error(kind: str, version: str, problems: list[str]) -> ApiError:

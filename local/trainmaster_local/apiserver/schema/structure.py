@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainmaster_local.apiserver.schema.official import DEFINITION
+
 Schema = Mapping[str, Any]
 
 ANY: Schema = {}
@@ -16,6 +18,7 @@ ANY: Schema = {}
 _STRING: Schema = {"type": "string"}
 _OWNER: Schema = {
     "type": "object",
+    DEFINITION: "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
     "x-kubernetes-map-type": "atomic",
     "properties": {
         "apiVersion": _STRING,
@@ -29,6 +32,7 @@ _OWNER: Schema = {
 
 OBJECT_META: Schema = {
     "type": "object",
+    DEFINITION: "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
     "properties": {
         "name": _STRING,
         "generateName": _STRING,
@@ -125,6 +129,12 @@ def is_atomic_map(schema: Schema) -> bool:
 
 
 def key_defaults(schema: Schema, keys: list[str]) -> dict[str, Any]:
-    """Returns the defaults of a list's keys (`protocol: TCP`), by which an item that doesn't say is still found."""
-    properties = item_schema(schema).get("properties", {})
-    return {key: properties[key]["default"] for key in keys if "default" in properties.get(key, {})}
+    """Returns the defaults of a list's keys (`protocol: TCP`), by which an item that doesn't say is still found.
+
+    In a built-in type each key has one: Go's zero.
+    """
+    items = item_schema(schema)
+    properties = items.get("properties", {})
+    zeros = {"string": "", "integer": 0} if DEFINITION in items else {}
+    defaults = {key: properties[key].get("default", zeros.get(properties[key].get("type", ""))) for key in keys}
+    return {key: default for key, default in defaults.items() if default is not None}

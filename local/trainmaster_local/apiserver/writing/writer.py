@@ -15,6 +15,7 @@ from trainmaster_local.apiserver.apimachinery import deep, objectmeta
 from trainmaster_local.apiserver.apimachinery.errors import (
     ApiError,
     FieldError,
+    Undecodable,
     already_exists,
     bad_request,
     conflict,
@@ -22,7 +23,7 @@ from trainmaster_local.apiserver.apimachinery.errors import (
     invalid,
     not_found,
 )
-from trainmaster_local.apiserver.patches import managed
+from trainmaster_local.apiserver.patches import managed, typed
 from trainmaster_local.apiserver.patches.managed import Entries, Manager
 from trainmaster_local.apiserver.plans import Plan
 from trainmaster_local.apiserver.resources import SYSTEM, Admission, Object, User
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """Holds the options of a write. `validation` is Ignore, Warn or Strict; what it warns of is appended to
-    `warnings`."""
+    """Holds the options of a write. `validation` is Ignore, Warn or Strict; what it warns of is appended to `warnings`,
+    a sentence each of `duplicates` among it."""
 
     user: User = SYSTEM
     manager: str = "unknown"
@@ -68,8 +69,8 @@ class Writer:
     def now(self) -> str:
         return objectmeta.rfc3339(self._clock())
 
-    def decode(self, plan: Plan, body: Any, options: Options, *, partial: bool = False) -> Object:
-        """Returns the object of a body, pruned, with its kind checked; `partial` for a configuration to apply."""
+    def decode(self, plan: Plan, body: Any, options: Options) -> Object:
+        """Returns the object of a body, pruned, with its kind checked."""
         type_ = plan.type
         if not isinstance(body, dict):
             raise bad_request(f"the object provided is unrecognized (must be of type {type_.kind})")
@@ -94,17 +95,16 @@ class Writer:
             metadata = body["metadata"] = {}
         unknown: list[str] = []
         if plan.decoder is not None:
-            unknown = plan.decoder.decode(body, type_.kind, type_.version, compact=not partial)
+            unknown = plan.decoder.decode(body, type_.kind, type_.version)
         unknown += type_.prune(body)
         self._report(plan, unknown, options)
-        if not partial:
-            objectmeta.drop_empty(metadata)
+        objectmeta.drop_empty(metadata)
         return body
 
     def _report(self, plan: Plan, unknown: list[str], options: Options) -> None:
         if not (unknown or options.duplicates) or options.validation == "Ignore":
             return
-        problems = pruning.strict_problems(unknown, list(options.duplicates))
+        problems = [*options.duplicates, *(f'unknown field "{path}"' for path in unknown)]
         if options.validation == "Strict":
             raise pruning.strict_error(plan.type.kind, plan.type.version, problems)
         options.warnings.extend(problems)
@@ -166,7 +166,7 @@ class Writer:
         admission = Admission(self._api, type_, "CREATE", namespace, options.user, options.dry_run)
         type_.admit(obj, None, admission)
         type_.prepare_create(obj)
-        errors = objectmeta.validate(obj, type_.namespaced, type_.name_rule)
+        errors = objectmeta.validate(obj, type_.namespaced, type_.name_rule, custom=type_.custom)
         if not errors or not type_.custom:
             errors += custom_errors(plan, obj, None) if type_.custom else type_.validate_create(obj)
         if errors:
@@ -234,7 +234,7 @@ class Writer:
         errors = objectmeta.validate_update(new, before)
         if type_.custom:
             # kube-apiserver asks twice for custom resources, and so names each cause twice.
-            errors += errors + objectmeta.validate(new, type_.namespaced, type_.name_rule)
+            errors += errors + objectmeta.validate(new, type_.namespaced, type_.name_rule, custom=True)
             errors += custom_errors(plan, new, before)
         else:
             errors += (
@@ -332,33 +332,80 @@ class Writer:
         old: Revision | None,
         config: Object,
         namespace: str,
+        name: str,
         subresource: str,
         options: Options,
         force: bool,
     ) -> Revision:
-        """Applies a decoded configuration: creates the object or merges into it."""
+        """Applies a configuration: creates the object or merges into it. A schema it doesn't fit makes a 500."""
         type_ = plan.type
+        metadata = config.get("metadata")
+        given: Object = metadata if isinstance(metadata, dict) else {}
+        kind = f"{type_.group}/{type_.version}, Kind={type_.kind}"
+        applied = "({}/{}; {})".format(*(_text(given.get(part)) for part in ("namespace", "name")), kind)
+        misfit = typed.problems(config, plan.schema)
+        if misfit:
+            raise ApiError(500, "", f"failed to create typed patch object {applied}: {misfit}")
         manager = Manager(options.manager, "Apply", type_.api_version, subresource)
         if subresource == "status":
             reset: tuple[tuple[str, ...], ...] = (("f:spec",), ("f:metadata",)) if type_.custom else (("f:spec",),)
         else:
             reset = plan.reset
-        self.place(plan, config, namespace)
         live: Object = old.object if old is not None else {"metadata": {}}
         entries = managed.read(live)
         merged, entries = managed.applied(
             live, config, entries, manager, plan.schema, self.now(), force=force, reset=reset
         )
-        merged = copied(merged)
+        try:
+            merged = self._converted(plan, merged)
+        except Undecodable as error:
+            problem = f"unable to convert unstructured object to {kind}: {error.problem}"
+            raise ApiError(500, "", f"failed to convert new object {applied} to proper version: {problem}") from error
+        self._report_repeated(options)
+        check_name(merged, name, url=f"{name} based on URL")
+        metadata = merged["metadata"]
         if old is None:
-            merged["metadata"].pop("managedFields", None)
-            uid = merged["metadata"].get("uid")
-            if uid:
-                problem = f"Precondition failed: UID in precondition: {uid}, UID in object meta: "
-                raise conflict(type_.group, type_.plural, config["metadata"].get("name", ""), problem)
+            metadata.pop("managedFields", None)
+            if metadata.get("uid"):
+                problem = f"Precondition failed: UID in precondition: {metadata['uid']}, UID in object meta: "
+                raise conflict(type_.group, type_.plural, name, problem)
             return self.create(plan, merged, namespace, options, entries)
-        merged["metadata"]["resourceVersion"] = config["metadata"].get("resourceVersion", "")
+        metadata["resourceVersion"] = given.get("resourceVersion", "")
         return self.update(plan, old, merged, subresource, options, entries=entries)
+
+    def _converted(self, plan: Plan, merged: Object) -> Object:
+        """Returns what an apply made as an object of its type; without what only the schema's openness let in."""
+        merged = copied(merged)
+        if merged.get("metadata") is None:
+            merged["metadata"] = {}
+        if plan.decoder is not None:
+            plan.decoder.decode(merged, plan.type.kind, plan.type.version, converts=True)
+        plan.type.prune(merged)
+        return merged
+
+    def _report_repeated(self, options: Options) -> None:
+        """Reports what the YAML of an applied configuration has twice."""
+        if options.duplicates and options.validation == "Strict":
+            listed = "".join(f"\n  {problem}" for problem in options.duplicates)
+            raise bad_request(
+                f"error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:{listed}"
+            )
+        if options.validation != "Ignore":
+            options.warnings.extend(options.duplicates)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def check_name(obj: Object, name: str, url: str = "") -> None:
+    """Raises 400 where an object has another name than the request's URL. `url`: it has to have one, said with that."""
+    given = obj["metadata"].get("name") or ""
+    if url and not given:
+        raise bad_request(f"the name of the object ({url}) was undeterminable: name must be provided")
+    if given and given != name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
+    obj["metadata"]["name"] = name
 
 
 def require(plan: Plan, revision: Revision | None, name: str) -> Revision:

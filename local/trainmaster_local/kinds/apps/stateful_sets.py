@@ -22,6 +22,7 @@ from trainmaster_local.kinds.apps.templates import (
 from trainmaster_local.kinds.columns import AGE, NAME, created
 from trainmaster_local.kinds.meta_validation import IMMUTABLE, not_negative
 from trainmaster_local.kinds.pods.defaults import default_pod_template
+from trainmaster_local.kinds.pods.warnings import template_warnings
 
 Json = dict[str, Any]
 
@@ -129,6 +130,7 @@ STATEFUL_SET = ResourceType(
     prepare_create=_prepare_set,
     validate_create=_set_errors,
     validate_update=_set_update_errors,
+    warnings=template_warnings,
     columns=(NAME, Column("Ready", description="Number of the pod with ready state"), AGE, *template_columns()),
     row=_set_row,
     tracks_generation=True,

@@ -18,7 +18,7 @@ from trainmaster_local.kinds.meta_validation import (
     selector_string,
     selects,
 )
-from trainmaster_local.kinds.pods.validation import template_errors
+from trainmaster_local.kinds.pods.validation import template_errors, template_metadata_errors
 
 Json = dict[str, Any]
 
@@ -67,10 +67,14 @@ def workload_errors(obj: Json, kind: str) -> list[FieldError]:
             errors.append(FieldError.invalid("spec.selector", selector, f"empty selector is invalid for {kind}"))
     template = spec["template"]
     labels = template["metadata"].get("labels") or {}
-    if selector is not None and not errors and not selects(selector, labels):
+    # No selector selects nothing.
+    if (not errors and not selects(selector, labels)) or selector is None:
         detail = "`selector` does not match template `labels`"
-        errors.append(FieldError.invalid("spec.template.metadata.labels", labels, detail))
+        errors.append(FieldError.invalid("spec.template.metadata.labels", labels or None, detail))
     errors += template_errors(template, "spec.template")
+    if kind == "statefulset":
+        # Kubernetes validates them twice there.
+        errors += template_metadata_errors(template, "spec.template")
     policy = template["spec"]["restartPolicy"]
     if policy != "Always":
         errors = [error for error in errors if error.field != "spec.template.spec.restartPolicy"]

@@ -85,6 +85,14 @@ def _address_problem(address: str, taken: set[Any]) -> str:
     return f"failed to allocate IP {address}: provided IP is already allocated" if address in taken else ""
 
 
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _service_errors(obj: Json) -> list[FieldError]:
     spec = obj["spec"]
     errors: list[FieldError] = []
@@ -102,11 +110,19 @@ def _service_errors(obj: Json) -> list[FieldError]:
         errors += _port_errors(port, f"spec.ports[{index}]", len(ports) > 1, names)
         pair = (port.get("protocol"), port.get("port"))
         if pair in pairs:
-            duplicate = {key: value for key, value in port.items() if key in ("port", "protocol")}
-            errors.append(FieldError.duplicate(f"spec.ports[{index}]", duplicate))
+            struct = (
+                f'{{"Name":"","Protocol":"{pair[0]}","AppProtocol":null,"Port":{pair[1]},"TargetPort":0,"NodePort":0}}'
+            )
+            errors.append(FieldError(f"spec.ports[{index}]", "FieldValueDuplicate", f"Duplicate value: {struct}"))
         pairs.add(pair)
     errors += label_errors(spec.get("selector") or {}, "spec.selector")
-    if spec["sessionAffinity"] != "None":
+    address = spec.get("clusterIP", "")
+    if address and not headless and not _is_address(address):
+        detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+        errors.append(FieldError.invalid("spec.clusterIPs[0]", address, detail))
+    if spec["sessionAffinity"] not in ("ClientIP", "None"):
+        errors.append(FieldError.not_supported("spec.sessionAffinity", spec["sessionAffinity"], ("ClientIP", "None")))
+    elif spec["sessionAffinity"] != "None":
         errors.append(FieldError.forbidden("spec.sessionAffinity", NOT_HERE))
     return errors
 

@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, FieldError
-from trainmaster_local.apiserver.apimachinery.names import dns_label_problems, qualified_name_problems
+from trainmaster_local.apiserver.apimachinery.names import (
+    dns_label_problems,
+    dns_subdomain_problems,
+    qualified_name_problems,
+)
 from trainmaster_local.kinds.meta_validation import (
     NOT_NEGATIVE,
     config_key_problems,
@@ -90,8 +94,6 @@ def _container_errors(container: Json, field: str, volumes: set[str]) -> list[Fi
     image = container.get("image", "")
     if not image:
         errors.append(FieldError.required(f"{field}.image"))
-    elif image != image.strip():
-        errors.append(FieldError.invalid(f"{field}.image", image, "must not have leading or trailing whitespace"))
     policy = container.get("terminationMessagePolicy", "")
     if policy not in _MESSAGE_POLICIES:
         errors.append(FieldError.not_supported(f"{field}.terminationMessagePolicy", policy, _MESSAGE_POLICIES))
@@ -164,6 +166,8 @@ def _env_source_errors(variable: Json, field: str) -> list[FieldError]:
         errors += _resource_ref_errors(source["resourceFieldRef"], f"{field}.resourceFieldRef")
     for name in ("configMapKeyRef", "secretKeyRef"):
         if name in source:
+            referred = source[name].get("name", "")
+            errors += invalid_all(f"{field}.{name}.name", referred, dns_subdomain_problems(referred))
             errors += _key_ref_errors(source[name], f"{field}.{name}")
     if variable.get("value"):
         if given:
@@ -241,7 +245,7 @@ def _mount_errors(mounts: list[Json], field: str, volumes: set[str]) -> list[Fie
             errors.append(FieldError.not_found(f"{here}.name", name))
         if not path:
             errors.append(FieldError.required(f"{here}.mountPath"))
-        elif path in paths:
+        if path in paths:
             errors.append(FieldError.invalid(f"{here}.mountPath", path, "must be unique"))
         paths.add(path)
         for part in ("subPath", "subPathExpr"):

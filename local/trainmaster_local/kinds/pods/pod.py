@@ -15,6 +15,7 @@ from trainmaster_local.kinds.pods.printing import POD_COLUMNS, pod_row
 from trainmaster_local.kinds.pods.qos import qos_class
 from trainmaster_local.kinds.pods.subresources import POD_SUBRESOURCES
 from trainmaster_local.kinds.pods.validation import pod_errors, pod_update_errors
+from trainmaster_local.kinds.pods.warnings import pod_warnings
 
 Json = dict[str, Any]
 
@@ -92,6 +93,7 @@ POD = ResourceType(
     validate_update=pod_update_errors,
     validate_status=_status_errors,
     name_rule=dns_subdomain_problems,
+    warnings=pod_warnings,
     columns=POD_COLUMNS,
     row=pod_row,
     selectable=(

@@ -14,8 +14,14 @@ from trainmaster_local.apiserver.apimachinery.names import (
     qualified_name_problems,
 )
 from trainmaster_local.apiserver.apimachinery.objectmeta import annotation_errors, label_errors
-from trainmaster_local.kinds.meta_validation import NOT_NEGATIVE, invalid_all, label_selector_errors
+from trainmaster_local.kinds.meta_validation import (
+    NOT_NEGATIVE,
+    invalid_all,
+    label_selector_errors,
+    selector_requirement_errors,
+)
 from trainmaster_local.kinds.pods.container_validation import container_list_errors
+from trainmaster_local.kinds.pods.defaults import containers_of
 from trainmaster_local.kinds.pods.volume_validation import volume_errors
 
 Json = dict[str, Any]
@@ -34,15 +40,24 @@ POD_UPDATE = (
 
 def pod_errors(pod: Json) -> list[FieldError]:
     """Validates a new pod; its metadata is checked by the API."""
-    return pod_spec_errors(pod["spec"], "spec")
+    errors = pod_spec_errors(pod["spec"], "spec")
+    for field, container in containers_of(pod["spec"]):
+        image = container.get("image", "")
+        if image != image.strip():
+            detail = "must not have leading or trailing whitespace"
+            errors.append(FieldError.invalid(f"spec.{field}.image", image, detail))
+    return errors
 
 
 def template_errors(template: Json, field: str) -> list[FieldError]:
     """Validates a template: its labels, annotations and spec."""
+    return template_metadata_errors(template, field) + pod_spec_errors(template["spec"], f"{field}.spec")
+
+
+def template_metadata_errors(template: Json, field: str) -> list[FieldError]:
     metadata = template.get("metadata") or {}
     errors = label_errors(metadata.get("labels") or {}, f"{field}.labels")
-    errors += annotation_errors(metadata.get("annotations") or {}, f"{field}.annotations")
-    return errors + pod_spec_errors(template["spec"], f"{field}.spec")
+    return errors + annotation_errors(metadata.get("annotations") or {}, f"{field}.annotations")
 
 
 def pod_spec_errors(spec: Json, field: str) -> list[FieldError]:
@@ -113,6 +128,10 @@ def _affinity_errors(affinity: Json, field: str) -> list[FieldError]:
     if node is not None and not node.get("nodeSelectorTerms"):
         here = f"{field}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
         errors.append(FieldError.required(here, "must have at least one node selector term"))
+    for index, term in enumerate((node or {}).get("nodeSelectorTerms") or []):
+        here = f"{field}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{index}]"
+        for position, requirement in enumerate(term.get("matchExpressions") or []):
+            errors += _requirement_errors(requirement, f"{here}.matchExpressions[{position}]")
     for kind in ("podAffinity", "podAntiAffinity"):
         here = f"{field}.{kind}.requiredDuringSchedulingIgnoredDuringExecution"
         terms = (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or []
@@ -121,6 +140,18 @@ def _affinity_errors(affinity: Json, field: str) -> list[FieldError]:
             if not term.get("topologyKey"):
                 errors.append(FieldError.required(f"{here}[{index}].topologyKey", "can not be empty"))
     return errors
+
+
+def _requirement_errors(requirement: Json, field: str) -> list[FieldError]:
+    operator, values = requirement.get("operator", ""), requirement.get("values") or []
+    if operator in ("Gt", "Lt"):
+        key = requirement.get("key", "")
+        errors = invalid_all(f"{field}.key", key, qualified_name_problems(key))
+        if len(values) != 1:
+            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
+            errors.insert(0, FieldError.required(f"{field}.values", detail))
+        return errors
+    return selector_requirement_errors(requirement, field)
 
 
 def _spread_errors(constraints: list[Json], field: str) -> list[FieldError]:

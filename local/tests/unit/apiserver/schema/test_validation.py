@@ -204,7 +204,7 @@ def test_unknown_fields_are_dropped_and_named() -> None:
         },
         "extra": 1,
     }
-    unknown = Decoder(with_object_meta(schema), typed=False, root=True).decode(obj, "Widget", "v1", compact=True)
+    unknown = Decoder(with_object_meta(schema), typed=False, root=True).decode(obj, "Widget", "v1")
     assert sorted(unknown) == ["extra", "metadata.colour", "spec.parts[1].nam", "spec.template.spec.y"]
     assert obj["spec"] == {
         "parts": [{"name": "a"}, {}],
@@ -219,13 +219,13 @@ def test_wrong_types_of_built_ins_and_of_metadata_are_refused_while_decoding() -
     with pytest.raises(
         ApiError, match=r"cannot unmarshal string into Go struct field Set\.spec\.replicas of type int32"
     ):
-        built_in.decode({"spec": {"replicas": "2"}}, "Set", "v1", compact=True)
+        built_in.decode({"spec": {"replicas": "2"}}, "Set", "v1")
     custom = Decoder(schema, typed=False, root=True)
-    assert custom.decode({"spec": {"replicas": "2"}}, "Set", "v1", compact=True) == []
+    assert custom.decode({"spec": {"replicas": "2"}}, "Set", "v1") == []
     with pytest.raises(
-        ApiError, match=r"cannot unmarshal number into Go struct field Set\.metadata\.labels\.a of type string"
+        ApiError, match=r"cannot unmarshal number into Go struct field ObjectMeta\.metadata\.labels of type string"
     ):
-        custom.decode({"metadata": {"labels": {"a": 1}}}, "Set", "v1", compact=True)
+        custom.decode({"metadata": {"labels": {"a": 1}}}, "Set", "v1")
 
 
 @pytest.mark.parametrize(
