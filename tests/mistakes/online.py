@@ -86,14 +86,19 @@ def _dry_run(kubeconfig: Path, path: Path) -> Answer:
 
 
 def _operators_answers(cluster: Cluster, files: Mapping[str, Path], folder: Path) -> dict[str, Answer]:
-    jobs = {}
-    for name, path in files.items():
-        applied = cluster.kubectl("apply", "-o", "name", "-f", str(path)).stdout.split()
-        jobs[name] = [one.split("/")[1] for one in applied if one.startswith("distributedtrainingjob")]
+    jobs: dict[str, list[str]] = {}
     found: dict[str, Answer] = {}
+    for name, path in files.items():
+        done = cluster.kubectl("apply", "-o", "name", "-f", str(path), check=False)
+        names = [one.split("/")[1] for one in done.stdout.split() if one.startswith("distributedtrainingjob")]
+        if done.returncode:
+            # Such as a job of the same name that another entry has made.
+            found[name] = Answer("server", done.stderr)
+        else:
+            jobs[name] = names
     with running_operator(cluster, folder):
         deadline = time.monotonic() + _OPERATOR_SECONDS
-        while len(found) < len(jobs) and time.monotonic() < deadline:
+        while not found.keys() >= jobs.keys() and time.monotonic() < deadline:
             time.sleep(0.2)
             found.update(_decided(cluster, {name: jobs[name] for name in jobs if name not in found}))
         states = {job["metadata"]["name"]: str(job.get("status")) for job in cluster.items("dtj")}
