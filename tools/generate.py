@@ -1,7 +1,8 @@
 """The generated files are made from their sources, or compared with what these make now.
 
 `python -m tools.generate` writes them; with `--check` it names the ones that differ and exits with 1. The custom
-resource's models are the source of the CRD and of the reference pages, the chart is the source of the plain manifests.
+resource's models are the source of the CRD and of the reference pages, the chart is the source of the plain manifests,
+Kubernetes' definitions are the source of the types of a pod.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from tools.api_reference import api_reference
 from tools.chart import chart_crd, manifests
 from tools.operator_options import operating_page
+from tools.pod_types import pod_types
 from tools.reasons_page import reasons_page
 from tools.training_reference import training_reference
 from trainmaster.api.crd import crd_yaml
@@ -23,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # In this order: the plain manifests are rendered from the chart, which contains a copy of the CRD.
 GENERATED: dict[str, Callable[[], str]] = {
+    "operator/trainmaster/api/pod_schema/types.json": pod_types,
     "manifests/crd.yaml": crd_yaml,
     "charts/trainmaster/files/crd.yaml": chart_crd,
     "manifests/rbac.yaml": lambda: manifests("rbac.yaml"),

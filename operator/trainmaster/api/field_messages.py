@@ -11,7 +11,7 @@ from trainmaster.api.misplaced import belongs, model_in
 from trainmaster.api.nearest import SIMILAR, VERY_SIMILAR, nearest, only_longer
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
-from trainmaster.api.values import HINTS, number, show
+from trainmaster.api.values import HALF_A_CHARACTER, HINTS, number, show
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
@@ -81,7 +81,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
         case "string_too_long" | "too_long":
             return f"{shown} is too long; give at most {context['max_length']}"
         case "string_unicode":
-            return "has half of a character, which is no Unicode; write the whole character"
+            return HALF_A_CHARACTER
     if kind in _OURS:
         return detail["msg"]
     return f"{shown} can't be used; see the field in docs/reference.md"

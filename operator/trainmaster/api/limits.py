@@ -9,22 +9,26 @@ UTF-8; a legal job that has one of each is about as large as what etcd takes (1.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from trainmaster.api.problems import Problem
-from trainmaster.api.values import show
+from trainmaster.api.values import HALF_A_CHARACTER, show
 
 # Items of any list of podTemplate and training; lists of the spec's own fields have limits of their own.
 MAX_ITEMS = 1_000
 # Lists and mappings in each other, each field of the spec by itself.
 MAX_NESTING = 64
+# What a sentence each is worth, of a pod that is wrong everywhere.
+MAX_POD_PROBLEMS = 20
 KIB = 1024
 # Bytes. What is mounted into pods goes into a ConfigMap, which holds 1 MiB, as YAML.
 MAX_BYTES: Mapping[str, int] = {"podTemplate": 256 * KIB, "training": 512 * KIB}
 # Bytes of all other fields together: 128 KiB is also what Linux takes for one argument (MAX_ARG_STRLEN).
 MAX_OTHER_BYTES = 128 * KIB
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 # A character takes at most this many bytes of JSON (a control character: \u0000).
 _BYTES_A_CHARACTER = 6
 
@@ -70,6 +74,10 @@ def _check(path: str, value: Any, most: int) -> Problem | None:
         size += _least_bytes(one)
         if size > most:
             return _too_large(path, value, most)
+        if isinstance(one, str):
+            if _has_half_a_character(one):
+                return Problem(_written(path, place), None, HALF_A_CHARACTER)
+            continue
         if not isinstance(one, dict | list):
             continue
         if depth > MAX_NESTING:
@@ -77,6 +85,8 @@ def _check(path: str, value: Any, most: int) -> Problem | None:
             message = f"has more than {MAX_NESTING} lists and mappings in each other; use at most {MAX_NESTING}"
             return Problem(field, None, message)
         if isinstance(one, dict):
+            if any(isinstance(name, str) and _has_half_a_character(name) for name in one):
+                return Problem(_written(path, place), None, HALF_A_CHARACTER)
             waiting.extend((child, depth + 1, (place, name)) for name, child in one.items())
             continue
         if path != "spec" and len(one) > MAX_ITEMS:
@@ -90,6 +100,11 @@ def _check(path: str, value: Any, most: int) -> Problem | None:
     except (TypeError, ValueError) as error:
         return Problem(path, None, f"can't be written as JSON ({error}); use text, numbers, lists and mappings")
     return _too_large(path, value, most) if exact > most else None
+
+
+def _has_half_a_character(text: str) -> bool:
+    # Python knows of ASCII text that it is, without reading it.
+    return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def _too_large(path: str, value: Any, most: int) -> Problem:

@@ -17,6 +17,7 @@ from trainmaster.api.accelerator_names import device_names
 from trainmaster.api.field_messages import problem_of, unknown_field
 from trainmaster.api.limits import check_size
 from trainmaster.api.metadata import check_metadata
+from trainmaster.api.pod_schema import worker_resources
 from trainmaster.api.pod_template import check_pod_template
 from trainmaster.api.problems import InvalidJob, Problem
 from trainmaster.api.quantities import quantity
@@ -73,7 +74,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
         raise InvalidJob([problem_of(each, JobSpec, "spec") for each in error.errors(include_url=False)]) from error
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
-        problems.extend(check_pod_template(spec.pod_template, device_names(spec)))
+        problems.extend(check_pod_template(spec.pod_template, device_names(spec), worker_resources(spec)))
     if problems:
         raise InvalidJob(problems, spec)
     return spec

@@ -1,21 +1,30 @@
-"""A podTemplate may not change what attempts rely on in their pods.
+"""A podTemplate has to be what Kubernetes takes (`pod_schema`), and may not change what attempts rely on in their pods.
 
-The API server doesn't check podTemplate (it accepts any PodSpec), so the operator and the command line check it.
+The API server checks the most common types in podTemplate only, so the operator and the command line check all of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+from trainmaster.api.limits import MAX_POD_PROBLEMS
 from trainmaster.api.merge import DIRECTIVE, MergeError, merge
 from trainmaster.api.paths import RESERVED_PATHS, is_below
+from trainmaster.api.pod_schema import (
+    AGENT_CONTAINER,
+    WORKER_CONTAINER,
+    WorkerResources,
+    check_annotations,
+    check_fields,
+    check_labels,
+    check_relations,
+)
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import PodTemplate
 from trainmaster.api.values import show
 
-WORKER_CONTAINER = "worker"
-AGENT_CONTAINER = "trainmaster-agent"
 RESERVED_PREFIX = "trainmaster-"
 RESERVED_VARIABLES = frozenset(
     {
@@ -68,17 +77,35 @@ _WORKER_LISTS = ("env", "ports", "volumeMounts")
 _OTHER_HANDLERS = ("exec", "tcpSocket", "grpc")
 
 
-def check_pod_template(template: PodTemplate, devices: frozenset[str]) -> Iterator[Problem]:
-    """Yields what is wrong with a podTemplate. `devices` are the extended resources that the job's fields ask for."""
+def check_pod_template(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
+    """Yields what is wrong with a podTemplate: of each field, and what is in it, the first thing, and of a pod that is
+    wrong everywhere MAX_POD_PROBLEMS at most.
+
+    `devices` are the extended resources that the job's fields ask for, `worker` is all that they ask for.
+    """
+    fields: list[str] = []
+    for problem in islice(_check(template, devices, worker), MAX_POD_PROBLEMS):
+        if not any(f"{problem.field}.".startswith((f"{field}.", f"{field}[")) for field in fields):
+            fields.append(problem.field)
+            yield problem
+
+
+def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResources) -> Iterator[Problem]:
     path = "spec.podTemplate"
     if template.metadata is not None:
         for field in ("labels", "annotations"):
             for name in getattr(template.metadata, field) or {}:
                 if name in RESERVED_LABELS or name.startswith(RESERVED_DOMAIN):
                     yield Problem(f"{path}.metadata.{field}", name, f"{show(name)} is set by the system; remove it")
+        yield from check_labels(f"{path}.metadata.labels", template.metadata.labels)
+        yield from check_annotations(f"{path}.metadata.annotations", template.metadata.annotations)
     if template.spec is not None:
         pod = template.spec.value()
-        problems = list(_check_pod(f"{path}.spec", pod, devices))
+        problems = [
+            *_check_pod(f"{path}.spec", pod, devices),
+            *islice(check_fields(pod), MAX_POD_PROBLEMS),
+            *islice(check_relations(pod, worker), MAX_POD_PROBLEMS),
+        ]
         try:
             merge({}, pod, f"{path}.spec")
         except MergeError as error:
@@ -165,12 +192,7 @@ def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> 
 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:
-    """Checks that the list is one, and doesn't replace the rendered list; `merge` checks the items' form."""
-    if value is None:
-        return
-    if not isinstance(value, list):
-        yield Problem(path, value, f"{show(value)} is not a list; give a list of mappings")
-        return
+    """Checks that the list doesn't replace the rendered one."""
     for position, item in _items(value):
         if dict(item) == {DIRECTIVE: "replace"}:
             message = "would drop what is rendered; give only the items to add or change"

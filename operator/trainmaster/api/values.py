@@ -53,6 +53,9 @@ HINTS = {
     ABSOLUTE_PATH_PATTERN: "use an absolute path without ':'",
 }
 
+# Of text with half a pair of surrogates, which no UTF-8 has: an API server would refuse it or change it.
+HALF_A_CHARACTER = "has half of a character, which is no Unicode; write the whole character"
+
 # Quantities beyond 32 characters are refused, so that the cost of rules over them is bounded.
 MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8

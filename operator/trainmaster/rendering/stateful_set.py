@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainmaster.api.accelerator_names import resource_name
-from trainmaster.api.v1alpha1 import CPU, CheckpointVolume, JobSpec, Resources, Topology, is_bundled
+from trainmaster.api.pod_schema import requests_and_limits
+from trainmaster.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import extended_resources, toleration_seconds
 from trainmaster.rendering.child import ChildContext, child_context, training_name
 from trainmaster.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
@@ -108,7 +109,7 @@ def set_context(
     """Returns all that a group's StatefulSet is rendered from."""
     bundled = is_bundled(spec.image)
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
-    requests, limits = _requests_and_limits(group.resources)
+    requests, limits = requests_and_limits(group.resources)
     checkpoint = spec.checkpoint
     security = (
         {} if spec.security_context is None else spec.security_context.model_dump(by_alias=True, exclude_none=True)
@@ -169,22 +170,6 @@ def _arguments(spec: JobSpec) -> tuple[str, ...]:
 def _temporary_directory(spec: JobSpec) -> str | None:
     is_taken = spec.checkpoint is not None and spec.checkpoint.path.rstrip("/") == TEMPORARY_DIRECTORY
     return TEMPORARY_DIRECTORY if has_read_only_root(spec) and not is_taken else None
-
-
-def _requests_and_limits(resources: Resources) -> tuple[dict[str, str], dict[str, str]]:
-    requests: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    cpu = resources.cpu
-    if isinstance(cpu, CPU):
-        if cpu.request is not None:
-            requests["cpu"] = str(cpu.request)
-        if cpu.limit is not None:
-            limits["cpu"] = str(cpu.limit)
-    elif cpu is not None:
-        requests["cpu"] = limits["cpu"] = str(cpu)
-    if resources.memory is not None:
-        requests["memory"] = limits["memory"] = str(resources.memory)
-    return requests, limits
 
 
 def _shared_memory(resources: Resources) -> str | None:

@@ -6,7 +6,7 @@
 | `compact` | `unit/rendering/test_hostile` |
 | `crd` | `test_crd` |
 | `decoding` | `unit/controller/cache/test_unreadable` |
-| `encoding` | `test_encoding` |
+| `encoding` | `test_encoding`, `cluster/test_refused_objects` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
 | `limits` | `test_limits` |
@@ -16,6 +16,11 @@
 | `nearest` | `test_field_messages` |
 | `paths` | `test_sentences`, `test_pod_template` |
 | `parsing` | `test_sentences`, `test_limits` |
+| `pod_schema/fields` | `test_pod_schema` |
+| `pod_schema/relations` | `test_pod_schema` |
+| `pod_schema/resources` | `test_pod_schema` |
+| `pod_schema/types` | `test_pod_schema` |
+| `pod_schema/values` | `test_pod_schema` |
 | `pod_template` | `test_pod_template` |
 | `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |
 | `problems` | `test_sentences`, `unit/cli/test_manifests` |

@@ -85,6 +85,15 @@ TOO_LARGE: dict[str, tuple[dict[str, Any], str]] = {
         {"notes": "a" * 200_000},
         "spec: has more than 131072 bytes beside podTemplate and training; use at most 131072",
     ),
+    "half of a character": (
+        {"podTemplate": {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": "\ud83d"}]}]}}},
+        "spec.podTemplate.spec.containers[0].env[0].value: has half of a character, which is no Unicode; write the "
+        "whole character",
+    ),
+    "half of a character in a name": (
+        {"training": {"x": [{"a\ude00": 1}]}},
+        "spec.training.x[0]: has half of a character, which is no Unicode; write the whole character",
+    ),
     "what JSON can't hold": (
         {"training": {"x": {"a" * 100_000: {1, 2}}}},
         "spec.training: can't be written as JSON (Object of type set is not JSON serializable); use text, numbers, "

@@ -52,12 +52,29 @@ REFUSED = {
         "spec.containers[0].env[1].name: PET_NNODES is set by Trainmaster; remove it",
     ),
     "a mount over the agent's files": (
-        worker(volumeMounts=[{"name": "x", "mountPath": "/run/trainmaster/state"}]),
+        {
+            "spec": {
+                "containers": [
+                    {"name": "worker", "volumeMounts": [{"name": "x", "mountPath": "/run/trainmaster/state"}]}
+                ],
+                "volumes": [{"name": "x", "emptyDir": {}}],
+            }
+        },
         "spec.containers[0].volumeMounts[0].mountPath: '/run/trainmaster/state' is Trainmaster's own; mount it "
         "elsewhere",
     ),
     "a mount over the agent's files, written otherwise": (
-        worker(volumeMounts=[{"name": "x", "mountPath": "/etc/../run//trainmaster/./state/"}]),
+        {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "worker",
+                        "volumeMounts": [{"name": "x", "mountPath": "/etc/../run//trainmaster/./state/"}],
+                    }
+                ],
+                "volumes": [{"name": "x", "emptyDir": {}}],
+            }
+        },
         "spec.containers[0].volumeMounts[0].mountPath: '/etc/../run//trainmaster/./state/' is Trainmaster's own; mount "
         "it elsewhere",
     ),
@@ -88,11 +105,11 @@ REFUSED = {
     ),
     "a container without a name": (
         {"spec": {"containers": [{"image": "x"}]}},
-        "spec.containers[0].name: is missing; items of this list merge by it",
+        "spec.containers[0].name: is missing; set it: items of this list merge by it",
     ),
     "containers that aren't a list": (
         {"spec": {"containers": {"worker": {}}}},
-        "spec.containers: a mapping is not a list; give a list of mappings",
+        "spec.containers: a mapping is not a list; write its items as - name: …",
     ),
     "a volume with a reserved name": (
         {"spec": {"volumes": [{"name": "trainmaster-state", "emptyDir": {}}]}},
@@ -121,7 +138,7 @@ REFUSED = {
     ),
     "a port without its key": (
         worker(ports=[{"name": "http"}]),
-        "spec.containers[0].ports[0].containerPort: is missing; items of this list merge by it",
+        "spec.containers[0].ports[0].containerPort: is missing; set it: items of this list merge by it",
     ),
     "a directive that isn't one": (
         {"spec": {"securityContext": {"$patch": "remove"}}},
@@ -155,7 +172,12 @@ ALLOWED = {
         }
     },
     "less security": {"spec": {"securityContext": {"runAsNonRoot": None, "seccompProfile": {"$patch": "delete"}}}},
-    "another place for shared memory": worker(volumeMounts=[{"mountPath": "/dev/shm", "name": "big"}]),
+    "another place for shared memory": {
+        "spec": {
+            "containers": [{"name": "worker", "volumeMounts": [{"mountPath": "/dev/shm", "name": "big"}]}],
+            "volumes": [{"name": "big", "emptyDir": {"medium": "Memory"}}],
+        }
+    },
 }
 
 

@@ -13,6 +13,7 @@
 | `apiserver/connection` | `test_app` |
 | `apiserver/decoding` | `cache/test_unreadable` |
 | `apiserver/errors` | `apiserver/test_errors` |
+| `apiserver/refusals` | `apiserver/test_refusals`, `cluster/test_refused_objects` |
 | `apiserver/pod_http` | `apiserver/test_pod_http` |
 | `cache/large_jobs` | `cache/test_large_jobs` |
 | `cache/lookup_results` | `lookups/test_lookup` |

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from trainmaster.api.pod_template import WORKER_CONTAINER
+from trainmaster.api.pod_schema import WORKER_CONTAINER
 from trainmaster.controller.apiserver.cluster import Cluster, RawObject
 from trainmaster.controller.apiserver.errors import ClusterError
 from trainmaster.controller.cache.lookup_results import LookupResults

@@ -1,0 +1,306 @@
+"""Names and types of a pod's fields are checked as the user wrote them, merge directives and nulls aside."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trainmaster.api.field_messages import EXPECTED
+from trainmaster.api.merge import DIRECTIVE
+from trainmaster.api.nearest import VERY_SIMILAR, nearest, plain
+from trainmaster.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
+from trainmaster.api.pod_schema.values import keyed, quantity_problem
+from trainmaster.api.problems import Problem
+from trainmaster.api.values import show
+
+POD = "spec.podTemplate.spec"
+# Names that are compared with the known ones, of which each comparison takes 0.1 ms: a pod that has more names that
+# Kubernetes doesn't know is left to the API server.
+_MOST_UNKNOWN = 50
+# Places that a sentence lists.
+_MOST_PLACES = 3
+# Items of a command that a sentence writes out.
+_MOST_WORDS = 8
+
+# What people write for a field, by type.
+_ALIASES: Mapping[str, Mapping[str, str]] = {
+    "Container": {
+        "enviroment": "env",
+        "environment": "env",
+        "environments": "env",
+        "envs": "env",
+        "envVars": "env",
+        "variables": "env",
+        "mounts": "volumeMounts",
+        "cmd": "command",
+        "entrypoint": "command",
+        "pullPolicy": "imagePullPolicy",
+        "cwd": "workingDir",
+        "workdir": "workingDir",
+    },
+    "EnvVar": {"key": "name", "val": "value", "from": "valueFrom"},
+    "EnvFromSource": {"secretKeyRef": "secretRef", "configMapKeyRef": "configMapRef"},
+    "SecretKeySelector": {"secretName": "name"},
+    "SecretEnvSource": {"secretName": "name"},
+    "ConfigMapKeySelector": {"configMapName": "name"},
+    "ConfigMapEnvSource": {"configMapName": "name"},
+    "ConfigMapVolumeSource": {"configMapName": "name"},
+    "SecretVolumeSource": {"name": "secretName"},
+    "PersistentVolumeClaimVolumeSource": {"name": "claimName", "claim": "claimName", "pvcName": "claimName"},
+    "EmptyDirVolumeSource": {"size": "sizeLimit"},
+    "LocalObjectReference": {"secretName": "name"},
+    "Volume": {"pvc": "persistentVolumeClaim", "claim": "persistentVolumeClaim"},
+    "VolumeMount": {"path": "mountPath", "volume": "name", "volumeName": "name"},
+    "ContainerPort": {"port": "containerPort", "number": "containerPort"},
+    "PodSpec": {"serviceaccountname": "serviceAccountName", "pullSecrets": "imagePullSecrets"},
+}
+# What belongs elsewhere, by type.
+_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    "PodSpec": {
+        "labels": "it belongs in spec.podTemplate.metadata",
+        "annotations": "it belongs in spec.podTemplate.metadata",
+        "metadata": "it belongs in spec.podTemplate, beside spec",
+        "spec": "its fields belong here, without another spec",
+        "template": "its metadata and spec belong in spec.podTemplate",
+        "image": "set spec.image",
+        "imagePullPolicy": "set spec.imagePullPolicy",
+        "command": "set spec.command",
+        "args": "set spec.args",
+        "replicas": "set spec.workers",
+    },
+}
+# The field that text in place of a mapping was meant for, by type.
+_MAIN_FIELD: Mapping[str, str] = {
+    "ConfigMapEnvSource": "name",
+    "ConfigMapVolumeSource": "name",
+    "Container": "name",
+    "ContainerPort": "containerPort",
+    "EnvVar": "name",
+    "HostPathVolumeSource": "path",
+    "LocalObjectReference": "name",
+    "PersistentVolumeClaimVolumeSource": "claimName",
+    "SecretEnvSource": "name",
+    "SecretVolumeSource": "secretName",
+}
+# What a sentence can write out, and a taint as `kubectl taint` writes it.
+_NAME = re.compile(r"[A-Za-z0-9/._-]{1,80}")
+_TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
+# Kubernetes' defaults of fields in which a list's items differ.
+_DEFAULTS = {"protocol": "TCP"}
+_RANGES = {"int32": 2**31, "int64": 2**63}
+
+
+def check_fields(pod: Mapping[str, Any], path: str = POD) -> Iterator[Problem]:
+    """Yields what is wrong with names and types of the fields of a partial PodSpec that stands at `path`."""
+    return _Walk().struct(pod_spec(), pod, path, ())
+
+
+class _Walk:
+    """_Walk goes through a pod once; `outer` has the types around a value, the innermost last, each with its place."""
+
+    def __init__(self) -> None:
+        self._unknown = 0
+
+    def struct(
+        self, struct: Struct, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool = False
+    ) -> Iterator[Problem]:
+        """Checks a mapping with known fields. `alone`: it isn't merged into anything rendered, so it must be whole."""
+        if not isinstance(value, Mapping):
+            yield _no_mapping(struct, value, path)
+            return
+        if value.get(DIRECTIVE) == "delete":
+            return
+        around = (*outer, (struct, path))
+        meant = set()
+        for name, one in value.items():
+            name = str(name)
+            kind = struct.fields.get(name)
+            if kind is None:
+                if not name.startswith("$") and (remedy := self._remedy(struct, name, outer)) is not None:
+                    meant.add(remedy)
+                    yield Problem(f"{path}.{name}", one, f"unknown field; {remedy}")
+            elif one is not None:
+                is_whole = alone or name in _NOT_RENDERED.get(struct.name, ())
+                yield from self._any(kind, one, f"{path}.{name}", around, alone=is_whole)
+        for name in struct.required if alone else ():
+            if value.get(name) is None and _did_you_mean(name) not in meant:
+                yield Problem(f"{path}.{name}", None, "is missing; set it")
+
+    def _any(
+        self, kind: Type, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
+    ) -> Iterator[Problem]:
+        match kind:
+            case Scalar():
+                message = _scalar(kind, value)
+                if message is not None:
+                    yield Problem(path, value, message)
+            case Struct():
+                yield from self.struct(kind, value, path, outer, alone=alone)
+            case ListOf():
+                yield from self._list(kind, value, path, outer, alone=alone)
+            case MappingOf():
+                if not isinstance(value, Mapping):
+                    yield Problem(path, value, f"{show(value)} is not {EXPECTED['dict_type']}")
+                    return
+                for name, one in value.items():
+                    if one is not None and not str(name).startswith("$"):
+                        yield from self._any(kind.value, one, keyed(path, str(name)), outer, alone=alone)
+
+    def _list(
+        self, kind: ListOf, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
+    ) -> Iterator[Problem]:
+        if not isinstance(value, list):
+            yield _no_list(kind, value, path)
+            return
+        seen: set[tuple[str, ...]] = set()
+        for position, item in enumerate(value):
+            here = f"{path}[{position}]"
+            if item is None:
+                continue
+            is_mapping = isinstance(item, Mapping)
+            if kind.keys and is_mapping and DIRECTIVE not in item:
+                identity = tuple(str(item.get(key, _DEFAULTS.get(key))) for key in kind.keys)
+                if identity in seen and item.get(kind.keys[0]) is not None:
+                    yield Problem(f"{here}.{kind.keys[0]}", item[kind.keys[0]], _TWICE.format(show(item[kind.keys[0]])))
+                seen.add(identity)
+            if is_mapping and isinstance(kind.item, Struct):
+                yield from self.struct(kind.item, item, here, outer, alone=alone or not kind.keys)
+            else:
+                yield from self._any(kind.item, item, here, outer, alone=alone)
+
+    def _remedy(self, struct: Struct, name: str, outer: tuple[tuple[Struct, str], ...]) -> str | None:
+        """Returns what to do about a field that the type doesn't have; None where a newer Kubernetes may have it."""
+        self._unknown += 1
+        if self._unknown > _MOST_UNKNOWN:
+            return None
+        elsewhere = _ELSEWHERE.get(struct.name, {})
+        if name in elsewhere:
+            return elsewhere[name]
+        aliases = _ALIASES.get(struct.name, {})
+        found = nearest(name, (*struct.fields, *aliases), VERY_SIMILAR)
+        if found is not None:
+            return _did_you_mean(aliases.get(found, found))
+        same = plain(name)
+        for around, place in reversed(outer):
+            if any(plain(each) == same for each in around.fields):
+                return f"it belongs in {place}"
+        if struct.name == "PodSpec" and any(plain(each) == same for each in pod_types()["Container"].fields):
+            return f"it belongs in {POD}.containers, in the one called worker"
+        if struct.name == "ResourceRequirements":
+            return "it belongs in limits or requests" if "/" in name or same in _RESOURCES else None
+        places = [each for each, kind in struct.fields.items() if _has(kind, name)]
+        return f"it belongs in {' or '.join(places)}" if 0 < len(places) <= _MOST_PLACES else None
+
+
+# Fields of the worker and of the pod that Trainmaster renders nothing into: what stands there must be whole.
+_NOT_RENDERED: Mapping[str, frozenset[str]] = {
+    "Container": frozenset({"env", "envFrom", "lifecycle", "readinessProbe", "startupProbe"}),
+    "PodSpec": frozenset({"volumes", "hostAliases", "dnsConfig"}),
+}
+_RESOURCES = frozenset({"cpu", "memory", "ephemeralstorage", "gpu", "gpus"})
+_TWICE = "{} is given twice; keep one"
+
+
+def _did_you_mean(name: str) -> str:
+    return f"did you mean {name}?"
+
+
+def _has(kind: Type, name: str) -> bool:
+    inner = kind.item if isinstance(kind, ListOf) else kind
+    return isinstance(inner, Struct) and name in inner.fields
+
+
+def _scalar(kind: Scalar, value: Any) -> str | None:
+    match kind.name:
+        case "string":
+            if not isinstance(value, str):
+                return f"{show(value)} is not {EXPECTED['string_type']}"
+            return _value(kind, value)
+        case "boolean":
+            return None if isinstance(value, bool) else f"{show(value)} is not {EXPECTED['bool_type']}"
+        case "int32" | "int64":
+            return _integer(value, _RANGES[kind.name])
+        case "number":
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return None if is_number else f"{show(value)} is not {EXPECTED['float_type']}"
+        case "quantity":
+            return quantity_problem(value)
+        case "intOrString":
+            is_either = isinstance(value, int | str) and not isinstance(value, bool)
+            return None if is_either else f"{show(value)} is neither a whole number nor text; use one of them"
+    return None
+
+
+def _integer(value: Any, limit: int) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        # kubectl sends 30.0 as 30.
+        value = int(value)
+    if isinstance(value, float):
+        return f"{show(value)} is not {EXPECTED['int_from_float']}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        return f"{show(value)} is not {EXPECTED['int_type']}"
+    return None if -limit <= value < limit else f"{show(value)} has too many digits; use a smaller number"
+
+
+def _value(kind: Scalar, value: str) -> str | None:
+    if not kind.values or value in kind.values or value == "":
+        return None
+    meant = nearest(value, kind.values, VERY_SIMILAR)
+    if meant is not None:
+        return f"{show(value)} is not known; did you mean {meant}?"
+    return None if kind.is_open else f"{show(value)} is not known; use {_either(kind.values)}"
+
+
+def _either(values: tuple[str, ...]) -> str:
+    return f"{', '.join(values[:-1])} or {values[-1]}"
+
+
+def _no_mapping(struct: Struct, value: Any, path: str) -> Problem:
+    remedy = EXPECTED["dict_type"]
+    written = _as_mapping(struct.name, value)
+    if written is not None:
+        remedy = f"a mapping; write {{{written}}}"
+    elif struct.name == "EmptyDirVolumeSource":
+        remedy = "a mapping; write {}"
+    return Problem(path, value, f"{show(value)} is not {remedy}")
+
+
+def _as_mapping(name: str, value: Any) -> str | None:
+    """Returns the fields that a value in place of a mapping stands for."""
+    field = _MAIN_FIELD.get(name)
+    if field is not None and isinstance(value, int if name == "ContainerPort" else str):
+        return f"{field}: {value}" if _NAME.fullmatch(str(value)) else None
+    taint = _TAINT.fullmatch(value) if name == "Toleration" and isinstance(value, str) else None
+    if taint is None:
+        return None
+    key, given, effect = taint.groups()
+    operator = "operator: Exists" if given is None else f"operator: Equal, value: '{given}'"
+    return f"key: {key}, {operator}" + (f", effect: {effect}" if effect else "")
+
+
+def _no_list(kind: ListOf, value: Any, path: str) -> Problem:
+    remedy = EXPECTED["list_type"]
+    inner = kind.item
+    if isinstance(value, str) and isinstance(inner, Scalar):
+        remedy = f"a list; write [{', '.join(_words(value))}]"
+    elif isinstance(value, Mapping) and isinstance(inner, Struct):
+        first = next(iter(inner.fields)) if not kind.keys else kind.keys[0]
+        if set(map(str, value)) & set(inner.fields):
+            remedy = "a list; put '- ' before its first field"
+        elif kind.keys:
+            remedy = f"a list; write its items as - {first}: …"
+    return Problem(path, value, f"{show(value)} is not {remedy}")
+
+
+def _words(text: str) -> list[str]:
+    """Returns the words of a command line, quoted where YAML needs it."""
+    try:
+        words = shlex.split(text[:200])
+    except ValueError:
+        words = text[:200].split()
+    shown = [
+        word if word.replace("-", "").replace(".", "").replace("/", "").isalnum() else repr(word) for word in words
+    ]
+    return shown if len(shown) <= _MOST_WORDS else [*shown[:_MOST_WORDS], "…"]
