@@ -33,7 +33,7 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
 
 def unfit(value: Any, pattern: str) -> str:
     """Returns the message for a text that doesn't fit a pattern."""
-    return f"{show(value)} can't be used; {HINTS.get(pattern, f'it must fit {pattern}')}"
+    return f"{show(value)} can't be used; {HINTS[pattern]}"
 
 
 def problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Problem:
@@ -77,9 +77,11 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
         case "string_pattern_mismatch":
             return unfit(value, context["pattern"])
         case "string_too_short" | "too_short":
-            return f"{shown} is too short; give at least {context['min_length']}"
-        case "string_too_long" | "too_long":
-            return f"{shown} is too long; give at most {context['max_length']}"
+            return "is empty; give it a value, or remove it"
+        case "string_too_long":
+            return f"{shown} is too long; use at most {context['max_length']} characters"
+        case "too_long":
+            return f"has {context['actual_length']} items; use at most {context['max_length']}"
         case "string_unicode":
             return HALF_A_CHARACTER
     if kind in _OURS:
@@ -88,7 +90,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
 
 
 # Errors of our own types, which bring their sentences.
-_OURS = frozenset({"quantity", "processes", "json"})
+_OURS = frozenset({"quantity", "processes", "json", "time"})
 _NUMBERS = frozenset({"int_type", "float_type"})
 EXPECTED = {
     "int_type": "a whole number; write it without quotes and without a fraction",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import Field, StrictBool, StrictInt, StringConstraints, ValidationError
+from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints, ValidationError
+from pydantic_core import PydanticCustomError
 
 from trainmaster.api.field_messages import problem_of, unfit
 from trainmaster.api.problems import Problem
@@ -25,6 +27,21 @@ _MAX_DOMAIN = 253
 _EXCLUSIVE_FINALIZERS = frozenset({"orphan", "foregroundDeletion"})
 
 _TextMap = dict[str, str | None]
+
+
+def _time(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise PydanticCustomError(
+            "time", "{shown} is no time; remove it, the API server sets it", {"shown": show(text)}
+        )
+    return text
+
+
+_Time = Annotated[str, AfterValidator(_time)]
 _Text = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -45,7 +62,7 @@ class ManagedFields(SpecModel):
     manager: str | None = None
     operation: str | None = None
     api_version: str | None = None
-    time: str | None = None
+    time: _Time | None = None
     fields_type: str | None = None
     fields_v1: dict[str, Any] | None = None
     subresource: str | None = None
@@ -65,8 +82,8 @@ class ObjectMeta(SpecModel):
     uid: str | None = None
     resource_version: str | None = None
     generation: StrictInt | None = None
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
+    creation_timestamp: _Time | None = None
+    deletion_timestamp: _Time | None = None
     deletion_grace_period_seconds: StrictInt | None = None
     self_link: str | None = None
 
@@ -92,7 +109,10 @@ def _check(metadata: ObjectMeta) -> Iterator[Problem]:
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
-    if metadata.namespace and not (_fits(DNS_LABEL_PATTERN, metadata.namespace) and len(metadata.namespace) <= 63):
+    if len(metadata.namespace) > MAX_LABEL:
+        message = f"{show(metadata.namespace)} is too long; use at most {MAX_LABEL} characters"
+        yield Problem("metadata.namespace", metadata.namespace, message)
+    elif metadata.namespace and not _fits(DNS_LABEL_PATTERN, metadata.namespace):
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
     yield from check_labels("metadata.labels", metadata.labels)
     yield from check_annotations("metadata.annotations", metadata.annotations)

@@ -62,7 +62,9 @@ def mistake_of(value: Any) -> str | None:
     if not isinstance(value, Mapping):
         return "not an object; give a mapping with apiVersion and kind"
     kind, version = value.get("kind"), value.get("apiVersion")
-    if isinstance(kind, str) and kind.endswith("List") and "items" in value:
+    if kind == "List" or (isinstance(kind, str) and kind.endswith("List") and "items" in value):
+        if isinstance(value.get("items"), list):
+            return f"kubectl opens no {kind} in a list; move its items out of it"
         return "items: is not a list; give the objects one a line after '-'"
     for field, given, right in (("apiVersion", version, "v1"), ("kind", kind, "ConfigMap")):
         if given is not None and not isinstance(given, str):

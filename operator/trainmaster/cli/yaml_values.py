@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from trainmaster.api.values import show
+from trainmaster.api.values import HALF_A_CHARACTER, show
 from trainmaster.cli.yaml_messages import TEMPLATE
 from trainmaster.cli.yaml_scalars import key_text, plain_scalar, tagged_scalar
 
@@ -164,14 +164,12 @@ class Reader:
                 self._add(node, f"{where}{show(node.value)} {error}; remove the tag, or give what it says")
                 return None, 1
         if isinstance(value, float) and not math.isfinite(value):
-            self._add(
-                node, f"{where}{node.value} is no number that can be sent as JSON; give a finite one, or quote it"
-            )
+            self._add(node, f"{where}{node.value} is not a finite number; use one")
             return None, 1
         if isinstance(value, str) and _HALF_CHARACTER.search(value):
             if self._is_json:
                 value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
             if _HALF_CHARACTER.search(value):
-                self._add(node, f"{where}has half of a character, which is no Unicode; write the whole character")
+                self._add(node, f"{where}{HALF_A_CHARACTER}")
                 return value.encode("utf-8", "replace").decode(), 1
         return value, 1

@@ -73,6 +73,14 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"ownerReferences": [{**OWNER, "controller": True}, {**OWNER, "controller": True}]},
         "metadata.ownerReferences: more than one owner has controller: true; keep it on one",
     ),
+    "a namespace that is too long": (
+        {"namespace": "x" * 64},
+        f"metadata.namespace: '{'x' * 64}' is too long; use at most 63 characters",
+    ),
+    "a time that is none": (
+        {"creationTimestamp": "yesterday"},
+        "metadata.creationTimestamp: 'yesterday' is no time; remove it, the API server sets it",
+    ),
     "a text for a generation": (
         {"generation": "3"},
         "metadata.generation: '3' is not a whole number; write it without quotes and without a fraction",

@@ -210,7 +210,19 @@ BAD_INPUT = {
     "a list for a spec": ([], "spec: a list is not a mapping; give its fields"),
     "a setup line that is too long, unquoted": (
         {"workers": 1, "setup": "export TOKEN=hunter2\n" * 400},
-        "spec.setup: this text is too long; give at most 8192",
+        "spec.setup: this text is too long; use at most 8192 characters",
+    ),
+    "an empty command": (
+        {"workers": 1, "command": []},
+        "spec.command: is empty; give it a value, or remove it",
+    ),
+    "too many arguments": (
+        {"workers": 1, "args": ["x"] * 1025},
+        "spec.args: has 1025 items; use at most 1024",
+    ),
+    "a misspelled field without a value": (
+        {"workers": 1, "runPolicy": {"keepPod": None}},
+        "spec.runPolicy.keepPod: unknown field; did you mean keepPods?",
     ),
 }
 

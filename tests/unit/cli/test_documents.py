@@ -163,7 +163,7 @@ WRONG = {
     "a list as key": ("a:\n  [b]: 1\n", "2:3: a: a list or a mapping can't be a key; write a text"),
     "infinity": (
         "a: .inf\n",
-        "1:4: a: .inf is no number that can be sent as JSON; give a finite one, or quote it",
+        "1:4: a: .inf is not a finite number; use one",
     ),
     "half of a character": (
         'a: ["\\ud83d"]\n',

@@ -136,6 +136,14 @@ NO_JOBS = {
     "no kind": ("apiVersion: v1\nmetadata: {name: a}\n", "-:1:1: kind: is missing; set it, such as ConfigMap"),
     "no apiVersion": ("kind: ConfigMap\nmetadata: {name: a}\n", "-:1:1: apiVersion: is missing; set it, such as v1"),
     "a kind that is a number": ("apiVersion: v1\nkind: 3\n", "-:1:1: kind: is not text; write it in quotes"),
+    "a list without items": (
+        "apiVersion: v1\nkind: List\n",
+        "-:1:1: items: is not a list; give the objects one a line after '-'",
+    ),
+    "a list in a list": (
+        "apiVersion: v1\nkind: List\nitems: [{kind: List, apiVersion: v1, items: []}]\n",
+        "-:3:9: kubectl opens no List in a list; move its items out of it",
+    ),
     "a list of text": (
         "apiVersion: v1\nkind: List\nitems: a\n",
         "-:1:1: items: is not a list; give the objects one a line after '-'",

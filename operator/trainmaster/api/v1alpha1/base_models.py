@@ -20,8 +20,11 @@ class SpecModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """Removes fields that are null, as the API server does when it sets defaults (KEP-1523)."""
-        return {name: value for name, value in given.items() if value is not None} if isinstance(given, dict) else given
+        """Removes fields that are null, as the API server does when it sets defaults (KEP-1523); no unknown ones."""
+        if not isinstance(given, dict):
+            return given
+        known = {info.alias for info in cls.model_fields.values()}
+        return {name: value for name, value in given.items() if value is not None or name not in known}
 
 
 class StatusModel(BaseModel):
