@@ -35,6 +35,7 @@ class StatusChange:
     resizing: bool | Unset | None = UNSET
     scheduling_backoff: bool | Unset | None = UNSET
     scheduling_backoffs: int | Unset = UNSET
+    startup_start_time: str | Unset | None = UNSET
     node_failures: dict[str, int] | Unset = UNSET
     avoided_nodes: list[str] | Unset = UNSET
     replacing_pod_uids: list[str] | Unset = UNSET
@@ -71,6 +72,8 @@ class StatusChange:
 NO_CHANGE = StatusChange()
 # The job waits for nothing that a policy has asked for.
 NO_WAIT = StatusChange(next_attempt_time=None, resizing=None, scheduling_backoff=None)
+# No scheduling backoff counts any more: a startup after this has all of `startupSeconds`.
+NEW_STARTUP = StatusChange(scheduling_backoffs=0, startup_start_time=None)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@
 | `policies/quarantine` | `policies/test_quarantine` |
 | `policies/queueing` | `policies/test_queueing` |
 | `policies/replacement` | `policies/test_crash_loop_backoff`, `test_scripted_histories` |
-| `policies/scheduling_backoff` | `test_scripted_histories` |
+| `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
 | `policies/startup` | `policies/test_startup` |
 | `policies/success` | `policies/test_lifecycle`, `cluster/test_failures_policy` |
 | `policies/suspension` | `policies/test_lifecycle`, `cluster/test_failures_run_policy` |

@@ -125,6 +125,8 @@ class World:
         )
         assert status.restarts <= self.spec.failure_policy.max_restarts, "more restarts than the budget has"
         assert len(status.failures) <= 10
+        if before.scheduling_backoffs and status.scheduling_backoffs and status.failures[:1] == before.failures[:1]:
+            assert status.startup_start_time == before.startup_start_time, "a scheduling backoff renewed startupSeconds"
         check_time(before, status)
         self.status = JobStatus.model_validate(status.model_dump(by_alias=True))
         self.version += 1

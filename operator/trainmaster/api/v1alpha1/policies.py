@@ -74,7 +74,9 @@ class FailurePolicy(SpecModel):
     )
     hang: Hang = Field(default_factory=Hang, description="When missing progress is a hang, and what follows.")
     startup_seconds: PositiveSeconds = Field(
-        900, description="Seconds until all ranks must be up; then the job fails with the reason why they aren't."
+        900,
+        description="Seconds until all ranks must be up; then the job fails with the reason why they aren't. They run "
+        "on while the job gives up its nodes, because not all its pods found one, and asks for them again.",
     )
     nodes: NodePolicy = Field(default_factory=NodePolicy, description="What to do about nodes that fail.")
 

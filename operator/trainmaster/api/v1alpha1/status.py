@@ -142,6 +142,10 @@ class JobStatus(StatusModel):
     scheduling_backoffs: int = Field(
         0, description="How often the job has given up its nodes to wait without pods since all its ranks were up."
     )
+    startup_start_time: str | None = Field(
+        None,
+        description="When the startup began that scheduling backoffs have interrupted; startupSeconds run from there.",
+    )
     node_failures: dict[str, int] = Field(
         default_factory=dict, description="Failures that the node can have caused, by the node's name."
     )

@@ -153,12 +153,14 @@ class Situation:
         """Returns whether every worker has a pod that may live on: then an attempt can be opened.
 
         An elastic job waits until they also have nodes, because it can do without those that get none; one with a
-        topology, because the nodes decide the order of the ranks.
+        topology, because the nodes decide the order of the ranks; one that has given up its nodes before, because an
+        attempt that finds no nodes again is none.
         """
         if self.lacks_domains:
             return False
         pods = [self.pods.get(worker) for worker in self.desired_workers]
-        needs_node = self.spec.elastic is not None or self.spec.scheduling.topology is not None
+        ordered = self.spec.elastic is not None or self.spec.scheduling.topology is not None
+        needs_node = ordered or self.status.scheduling_backoffs > 0
         return all(
             pod is not None
             and is_alive(pod)

@@ -26,7 +26,7 @@ from trainmaster.reconciling.policies.topology import in_rank_order, is_unordere
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.status.conditions import MAX_MESSAGE_CHARACTERS
 from trainmaster.reconciling.times import since, to_seconds, to_text
-from trainmaster.reconciling.transition import NO_CHANGE, NO_WAIT, StatusChange, Transition
+from trainmaster.reconciling.transition import NEW_STARTUP, NO_CHANGE, NO_WAIT, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
 
 # The watch has confirmed by then what happened (measured: 1 to 2 s).
@@ -157,7 +157,7 @@ def advance(situation: Situation) -> Transition:
             "Running",
             "AllRanksUp",
             f"attempt {status.attempt}: all ranks are up",
-            change | StatusChange(scheduling_backoffs=0),
+            change | NEW_STARTUP,
         )
     if status.phase == "Pending" and change:
         return Transition("Starting", "PodsScheduled", f"attempt {status.attempt}: the workers are starting", change)
@@ -193,6 +193,7 @@ def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Tra
         disruptions=status.disruptions + (0 if counted else 1),
         failures=_with_failure_recorded(situation, cause, counted=counted, at=at),
         next_attempt_time=to_text(situation.now + wait) if wait > 0 else None,
+        startup_start_time=_startup_begins_after(situation, wait),
     )
     message = f"attempt {cause.attempt} ended: {cause.message}"
     moving = cause.node is not None and cause.node in nodes.avoided
@@ -226,16 +227,23 @@ def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str
     return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
 
 
+def _startup_begins_after(situation: Situation, wait: float) -> str | None:
+    """Returns when the startup of the next attempt begins, where it isn't simply that attempt's start."""
+    return to_text(situation.now + wait) if situation.status.scheduling_backoffs else None
+
+
 def _wait_for_cause(situation: Situation, cause: Failure) -> Transition:
     silent = _silent(situation, cause.attempt)
     awaited = f"for a report of worker {silent[0]}, or of its node" if silent else "a moment for the cause"
+    wait = _settling_seconds(situation, cause.attempt)
     return Transition(
         "Restarting",
         "DeterminingCause",
         f"attempt {cause.attempt} ended: {cause.message}; waiting {awaited}",
         StatusChange(
             failures=_with_failure_recorded(situation, cause, counted=False, provisional=True),
-            next_attempt_time=to_text(situation.now + _settling_seconds(situation, cause.attempt)),
+            next_attempt_time=to_text(situation.now + wait),
+            startup_start_time=_startup_begins_after(situation, wait),
         ),
     )
 

@@ -10,10 +10,13 @@ Resizing is nobody's failure: it counts neither as a restart nor as a disruption
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainmaster.reconciling.observed.situation import Situation, is_alive
+from trainmaster.reconciling.policies import startup
 from trainmaster.reconciling.policies.attempts import held_since, open_attempt, restart_at
 from trainmaster.reconciling.times import since, to_text
-from trainmaster.reconciling.transition import StatusChange, Transition
+from trainmaster.reconciling.transition import NEW_STARTUP, StatusChange, Transition
 from trainmaster.rendering import rank_grace_seconds
 
 # Seconds that an attempt has run before it is stopped to grow: it has to pay for its start first.
@@ -42,7 +45,7 @@ def reopen_resized(situation: Situation) -> Transition | None:
     if waiting and not all(_has_left(situation, worker) for worker in situation.workers):
         return None
     able = scheduled_workers(situation)
-    return open_attempt(situation, able, "Resized") if _is_enough(situation, able) else None
+    return _open_with(situation, able, "Resized") if is_enough(situation, able) else None
 
 
 def shrink(situation: Situation) -> Transition | None:
@@ -60,15 +63,17 @@ def shrink(situation: Situation) -> Transition | None:
     if situation.running and set(able) == set(situation.workers):
         return None
     due = max(shrink_at(situation), restart_at(situation) or 0.0)
-    if situation.now < due or not _is_enough(situation, able):
+    if situation.now < due or not is_enough(situation, able):
         return None
-    return open_attempt(situation, able, "Shrunk")
+    return _open_with(situation, able, "Shrunk")
 
 
 def shrink_at(situation: Situation) -> float:
-    """Returns when a worker that isn't there is left out."""
+    """Returns when a worker that isn't there is left out: before the job would fail for it."""
     waited = since(situation.now, held_since(situation))
-    return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    due = situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
+    fails = startup.due_at(situation)
+    return due if fails is None else min(due, fails)
 
 
 def grow_at(situation: Situation) -> float | None:
@@ -88,6 +93,11 @@ def scheduled_workers(situation: Situation) -> tuple[int, ...]:
         for worker, pod in pods
         if pod is not None and is_alive(pod) and pod.node is not None and pod.uid not in situation.leaving
     )
+
+
+def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Transition:
+    opened = open_attempt(situation, able, reason)
+    return replace(opened, change=opened.change | NEW_STARTUP)
 
 
 def _can_grow(situation: Situation) -> bool:
@@ -110,6 +120,7 @@ def _has_left(situation: Situation, worker: int) -> bool:
     return ended or worker not in situation.pods
 
 
-def _is_enough(situation: Situation, able: tuple[int, ...]) -> bool:
+def is_enough(situation: Situation, able: tuple[int, ...]) -> bool:
+    """Returns whether an elastic job can do with these workers."""
     elastic = situation.spec.elastic
     return elastic is not None and len(able) >= elastic.min_workers

@@ -4,7 +4,9 @@ Without a gang scheduler each pod is scheduled by itself: two jobs can each hold
 job that holds nodes, but has had pods without one for a fifth of `startupSeconds` (three minutes by default: a cluster
 autoscaler needs two to four for a node), is scaled to zero, waits, and tries again. The waits grow, and both they and
 the patience are jittered by the job's uid, so that the same two jobs don't collide again. `startupSeconds` goes on all
-the while.
+the while, and no attempt opens before all pods have nodes: one without ranks is none.
+
+An elastic job that can do with the workers that have nodes isn't half-started: it gives up nothing, and shrinks.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import zlib
 
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import held_since, restart_at
-from trainmaster.reconciling.policies.elastic import scheduled_workers
+from trainmaster.reconciling.policies.elastic import is_enough, scheduled_workers
+from trainmaster.reconciling.policies.startup import began_at
 from trainmaster.reconciling.times import since, to_seconds, to_text
 from trainmaster.reconciling.transition import StatusChange, Transition
 
@@ -39,11 +42,17 @@ def begin(situation: Situation) -> Transition | None:
         f"{missing} of {len(situation.desired_workers)} workers found no node; the others leave theirs for {shown} s"
     )
     until = to_text(situation.now + wait)
+    began = began_at(situation)
     return Transition(
         "Restarting",
         "SchedulingBackoff",
         message,
-        StatusChange(scheduling_backoff=True, scheduling_backoffs=times, next_attempt_time=until),
+        StatusChange(
+            scheduling_backoff=True,
+            scheduling_backoffs=times,
+            startup_start_time=None if began is None else to_text(began),
+            next_attempt_time=until,
+        ),
     )
 
 
@@ -64,7 +73,8 @@ def begins_at(situation: Situation) -> float | None:
     if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
         return None
     unschedulable = [pod for pod in situation.pods.values() if is_alive(pod) and pod.node is None and pod.unschedulable]
-    if not unschedulable or not scheduled_workers(situation):
+    placed = scheduled_workers(situation)
+    if not unschedulable or not placed or is_enough(situation, placed):
         return None
     began = situation.now - since(situation.now, held_since(situation))
     again = to_seconds(status.next_attempt_time)

@@ -3,6 +3,9 @@
 Nothing waits for ever holding GPUs: when not all ranks are up `startupSeconds` after their attempt was opened, the job
 fails with the gravest problem. What time can't heal (a name that is no image, a program that isn't there) fails it
 at once.
+
+A job that gives up its nodes to wait without pods (`scheduling_backoff`) and asks for them again is still starting, so
+its time runs on. What the scheduler said of its pods is kept while it has none.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from trainmaster.reconciling.observed.container_ends import START_FAILURES, late
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite
 from trainmaster.reconciling.policies.attempts import fail, held_since
+from trainmaster.reconciling.status.conditions import condition
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.reconciling.transition import Transition
 from trainmaster.rendering import worker_layout
@@ -89,20 +93,43 @@ def due_at(situation: Situation) -> float | None:
     """Returns when the job fails for not being up; None while that can't happen."""
     if not _is_starting(situation):
         return None
-    status = situation.status
-    times = [to_seconds(text) for text in (status.attempt_start_time, status.next_attempt_time, held_since(situation))]
-    known = [moment for moment in (*times, scheduled_at(situation)) if moment is not None]
-    if not known:
+    began = began_at(situation)
+    if began is None:
         return None
     gang = situation.spec.scheduling.gang
     if gang is not None and waits_for_nodes(situation):
-        return None if gang.timeout_seconds is None else max(known) + gang.timeout_seconds
-    return max(known) + situation.spec.failure_policy.startup_seconds
+        return None if gang.timeout_seconds is None else began + gang.timeout_seconds
+    return began + situation.spec.failure_policy.startup_seconds
+
+
+def began_at(situation: Situation) -> float | None:
+    """Returns when the startup began that the job is in."""
+    status = situation.status
+    before_backoffs = to_seconds(status.startup_start_time) if status.scheduling_backoffs else None
+    if before_backoffs is not None:
+        return before_backoffs
+    times = [to_seconds(text) for text in (status.attempt_start_time, status.next_attempt_time, held_since(situation))]
+    return max((moment for moment in (*times, scheduled_at(situation)) if moment is not None), default=None)
 
 
 def gravest_problem(situation: Situation) -> StartProblem | None:
     """Returns the gravest problem, by the order of its reason."""
-    return min(start_problems(situation), key=lambda problem: _ORDER.index(problem.reason), default=None)
+    problems = start_problems(situation)
+    return min(problems, key=lambda problem: _ORDER.index(problem.reason), default=_remembered_problem(situation))
+
+
+def _remembered_problem(situation: Situation) -> StartProblem | None:
+    """Returns what last kept workers from starting, while a job that has given up its nodes hasn't all of them again.
+
+    It has no pods, or new ones of which the scheduler hasn't said anything yet.
+    """
+    shown = condition(situation.status.conditions, "Running")
+    if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
+        return None
+    pods = [situation.pods.get(worker) for worker in situation.desired_workers]
+    if all(pod is not None and is_alive(pod) and pod.node is not None for pod in pods):
+        return None
+    return StartProblem(shown.reason, shown.message)
 
 
 def start_problems(situation: Situation) -> Iterator[StartProblem]:

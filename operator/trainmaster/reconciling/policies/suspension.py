@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trainmaster.reconciling.observed.situation import Situation, suspended_since
 from trainmaster.reconciling.times import since, to_text
-from trainmaster.reconciling.transition import NO_WAIT, StatusChange, Transition
+from trainmaster.reconciling.transition import NEW_STARTUP, NO_WAIT, StatusChange, Transition
 
 
 def suspend(situation: Situation) -> Transition | None:
@@ -29,5 +29,5 @@ def resume(situation: Situation) -> Transition | None:
         "Restarting",
         "Resumed",
         "resumed; waiting for the pods of all workers",
-        StatusChange(suspended_seconds=round(suspended, 3), attempt_start_time=to_text(situation.now)),
+        NEW_STARTUP | StatusChange(suspended_seconds=round(suspended, 3), attempt_start_time=to_text(situation.now)),
     )

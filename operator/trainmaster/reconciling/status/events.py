@@ -29,14 +29,12 @@ def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[Jo
     # The first attempt is what applying the job asks for: its pods show enough, and a write until they exist is saved.
     if new.attempt > max(old.attempt, 1):
         yield JobEvent("Normal", "AttemptOpened", f"Attempt {new.attempt} with {_who(new)}")
-    for name, before, after in (
-        ("SchedulingBackoff", old.scheduling_backoff, new.scheduling_backoff),
-        ("Resizing", old.resizing, new.resizing),
-    ):
-        running = condition(new.conditions, "Running")
-        if after and not before and running is not None:
-            yield JobEvent("Warning" if name == "SchedulingBackoff" else "Normal", name, _sentence(running.message))
     running = condition(new.conditions, "Running")
+    if new.scheduling_backoff and not old.scheduling_backoff and running is not None:
+        left = f"The job gives up its nodes until {new.next_attempt_time}: {running.message}"
+        yield JobEvent("Warning", "SchedulingBackoff", left)
+    if new.resizing and not old.resizing and running is not None:
+        yield JobEvent("Normal", "Resizing", _sentence(running.message))
     if (
         set(new.replacing_pod_uids) - set(old.replacing_pod_uids)
         and running is not None
