@@ -1,0 +1,279 @@
+"""docs/troubleshooting.md prints what is printed: each situation of the page is made, and its commands are run.
+
+The commands are those of the page's `console` blocks, in order. What the page shows below a command has to be what the
+command prints, numbers, times, blanks and the breaks of lines aside; `…` stands for anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.gang_schedulers import installed
+from tests.cluster.operator_under_test import install_crd, running_operator
+from tests.cluster.test_gangs import KUEUE
+from tests.unit.docs.snippets import Block, blocks
+from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster, suite_config
+
+PAGE = "troubleshooting.md"
+_NUMBERS = re.compile(r"\d[\d,.]*(?:[dhm]\d+)*")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A job with a mistake, what stands beside it, and how its status shows that it has come to what the page shows."""
+
+    spec: Mapping[str, Any]
+    phase: str
+    reason: str
+    beside: tuple[Mapping[str, Any], ...] = ()
+
+
+def program(text: str, **spec: Any) -> dict[str, Any]:
+    """A job's spec whose workers run some lines of Python."""
+    return {"image": "python:3.12", "launcher": "exec", "workers": 2, "command": ["python3", "-c", text], **spec}
+
+
+def named(kind: str, name: str, **body: Any) -> dict[str, Any]:
+    """An object of the core API."""
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **body}
+
+
+WAIT = "import time; time.sleep(600)"
+WORKER_ENV = {
+    "name": "worker",
+    "env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "wandb", "key": "t"}}}],
+}
+# Rank 0 is a step behind the other one.
+STEP = """
+import faulthandler, json, os, signal, time
+faulthandler.register(signal.SIGUSR2, all_threads=True, chain=False)
+step = 7 + int(os.environ["RANK"])
+open(os.environ["TRAINMASTER_PROGRESS_FILE"], "w").write(json.dumps({"step": step}))
+def load_batch():
+    time.sleep(600)
+load_batch()
+"""
+FAILING = """
+import os, time
+if os.environ["RANK"] == "1":
+    time.sleep(600)
+print("loading /data/train.bin")
+raise FileNotFoundError("/data/train.bin")
+"""
+EAT = """
+import os, time
+held = bytearray(512 << 20 if os.environ["RANK"] == "0" else 1)
+time.sleep(600)
+"""
+# A rule of the cluster on pods, as a Pod Security Standard or Kyverno have it.
+_RULE = {
+    "expression": "!object.spec.?volumes.orValue([]).exists(volume, has(volume.hostPath))",
+    "message": "hostPath volumes are not allowed here",
+}
+_PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+_ADMISSION = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": "no-host-paths"}}
+POLICY = {
+    **_ADMISSION,
+    "kind": "ValidatingAdmissionPolicy",
+    "spec": {"matchConstraints": {"resourceRules": [_PODS]}, "validations": [_RULE]},
+}
+BINDING = {
+    **_ADMISSION,
+    "kind": "ValidatingAdmissionPolicyBinding",
+    "spec": {"policyName": "no-host-paths", "validationActions": ["Deny"]},
+}
+REFUSED = {"image": "python:3.12", "command": ["python3", "train.py"], "workers": 0, "resources": {"memory": "10GB"}}
+# By the job's name on the page.
+SITUATIONS: dict[str, Situation] = {
+    "big": Situation(program(WAIT, resources={"gpus": 64}), "Pending", "Unschedulable"),
+    "crowded": Situation(
+        program(WAIT), "Pending", "QuotaExceeded", (named("ResourceQuota", "team", spec={"hard": {"pods": "1"}}),)
+    ),
+    "unpulled": Situation({**program(WAIT), "image": "registry.example.com/team/train:1.0"}, "Starting", "ImagePull"),
+    "unclaimed": Situation(
+        program(WAIT, checkpoint={"volume": {"claimName": "checkpoints"}}), "Pending", "Unschedulable"
+    ),
+    "secretless": Situation(
+        program(WAIT, podTemplate={"spec": {"containers": [WORKER_ENV]}}), "Starting", "CreateContainer"
+    ),
+    "gang": Situation(program(WAIT, scheduling={"gang": {"scheduler": "volcano"}}), "Pending", "NotInstalled"),
+    "wrong": Situation(program(WAIT, resources={"cpu": {"request": 4, "limit": 2}}), "Failed", "InvalidSpec"),
+    "failing": Situation(program(FAILING, failurePolicy={"maxRestarts": 1}), "Failed", "MaxRestartsExceeded"),
+    "hungry": Situation(
+        program(EAT, resources={"memory": "128Mi"}, failurePolicy={"maxRestarts": 0}), "Failed", "MaxRestartsExceeded"
+    ),
+    "hanging": Situation(
+        program(STEP, failurePolicy={"hang": {"progressSeconds": 2, "action": "Fail"}}), "Failed", "Hung"
+    ),
+    "late": Situation(program(WAIT, runPolicy={"activeDeadlineSeconds": 3}), "Failed", "DeadlineExceeded"),
+    "paused": Situation(program(WAIT, runPolicy={"suspend": True}), "Suspended", "Suspended"),
+    "queued": Situation(
+        program(WAIT, scheduling={"gang": {"scheduler": "kueue"}, "queue": "team"}), "Suspended", "Queued"
+    ),
+    "missing": Situation({**program(WAIT), "command": ["/opt/train/train.sh"], "workers": 1}, "Failed", "LaunchError"),
+    "torchless": Situation(
+        {
+            "image": "python:3.12",
+            "workers": 1,
+            "command": ["/opt/conda/bin/python", "train.py"],
+            "podTemplate": {
+                "spec": {
+                    "volumes": [{"name": "conda", "configMap": {"name": "conda", "defaultMode": 0o755}}],
+                    "containers": [
+                        {"name": "worker", "volumeMounts": [{"name": "conda", "mountPath": "/opt/conda/bin"}]}
+                    ],
+                }
+            },
+        },
+        "Failed",
+        "LaunchError",
+        # A Python that has nothing but its standard library.
+        (named("ConfigMap", "conda", data={"python": f'#!/bin/sh\nexec {sys.executable} -S "$@"\n'}),),
+    ),
+    "onhost": Situation(
+        program(WAIT, checkpoint={"volume": {"hostPath": "/data"}}), "Pending", "Refused", (POLICY, BINDING)
+    ),
+}
+
+
+@dataclass
+class Console:
+    """A shell whose kubectl talks to a cluster, in a namespace that it shows as `default`."""
+
+    kubeconfig: Path
+    namespace: str
+    folder: Path
+
+    def run(self, command: str) -> str:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environ = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": path, "COLUMNS": "160"}
+        done = subprocess.run(
+            ["/bin/sh", "-c", command], env=environ, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        return (done.stdout + done.stderr).replace(self.namespace, "default")
+
+
+def console(shared: SharedCluster, namespace: str, folder: Path) -> Console:
+    """A shell in a namespace that a person has made the context's."""
+    config = yaml.safe_load(shared.kubeconfig.read_text())
+    for context in config["contexts"]:
+        context["context"]["namespace"] = namespace
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    path.chmod(0o600)
+    return Console(path, namespace, folder)
+
+
+@pytest.fixture(scope="module")
+def served(
+    shared_cluster: SharedCluster, pods_run: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A namespace with an operator."""
+    with new_namespace(shared_cluster) as cluster, running_operator(cluster, tmp_path_factory.mktemp("operator")):
+        yield cluster
+
+
+@pytest.fixture
+def shell(request: pytest.FixtureRequest, shared_cluster: SharedCluster, tmp_path: Path) -> Iterator[Console]:
+    """The shell in which a block's commands are run, once its situation has come about."""
+    if shared_cluster.embedded is None:
+        pytest.skip("the page shows the embedded cluster's node and its kubelet's words")
+    block: Block = request.param
+    names = [name for name in (*SITUATIONS, "ignored") if re.search(rf"\b{name}\b", block.text)]
+    if block.heading == "The custom resource isn't installed":
+        with open_cluster(suite_config(tmp_path)) as bare:
+            (tmp_path / "job.yaml").write_text(yaml.safe_dump(job("early", program(WAIT))))
+            yield console(bare, "default", tmp_path)
+        return
+    if names and names != ["ignored"]:
+        cluster = request.getfixturevalue("served")
+        with situation(cluster, names[0]):
+            yield console(cluster.shared, cluster.namespace, tmp_path)
+        return
+    cluster = request.getfixturevalue("cluster")
+    install_crd(cluster)
+    (tmp_path / "refused.yaml").write_text(yaml.safe_dump(job("refused", REFUSED)))
+    for name in names:
+        cluster.apply(job(name, program(WAIT)))
+    yield console(cluster.shared, cluster.namespace, tmp_path)
+
+
+@contextmanager
+def situation(cluster: Cluster, name: str) -> Iterator[None]:
+    """A job of the table while it is as the page shows it."""
+    made = SITUATIONS[name]
+    with ExitStack() as stack:
+        if name == "queued":
+            stack.enter_context(installed(cluster, *KUEUE))
+        for item in made.beside:
+            cluster.apply(dict(item))
+        cluster.apply(job(name, made.spec))
+        cluster.eventually(lambda: shown(cluster, name) == (made.phase, made.reason), 60, f"{name}: {made}")
+        try:
+            yield
+        finally:
+            cluster.kubectl("delete", "dtj", name)
+            cluster.eventually(lambda: not cluster.items("pods"), 60, "its pods are gone")
+            for item in made.beside:
+                cluster.kubectl("delete", item["kind"], item["metadata"]["name"])
+
+
+def shown(cluster: Cluster, name: str) -> tuple[str, str]:
+    """A job's phase, and the reason of the condition that says why."""
+    status = cluster.get("dtj", name).get("status", {})
+    phase = str(status.get("phase", ""))
+    kind = phase if phase in ("Failed", "Suspended") else "Running"
+    reasons = [each["reason"] for each in status.get("conditions", []) if each["type"] == kind]
+    return phase, next(iter(reasons), "")
+
+
+def job(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's manifest."""
+    body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
+    return {**body, "metadata": {"name": name}, "spec": dict(spec)}
+
+
+def exchanges(block: Block) -> list[tuple[str, str]]:
+    """A block's commands, each with what is shown below it."""
+    parts = re.split(r"^\$ (.+)\n", block.text, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def plain(text: str) -> str:
+    """The words of a text: neither where lines break nor which numbers stand there matters."""
+    return " ".join(_NUMBERS.sub("0", text).split())
+
+
+def pattern(shown: str) -> re.Pattern[str]:
+    """What the page shows stands for: `…` is anything."""
+    return re.compile(re.sub(r"\s*…\s*", ".*", re.escape(plain(shown)).replace("\\ ", " ")), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("block", "shell"),
+    [(block, block) for block in blocks(PAGE, "console")],
+    indirect=["shell"],
+    ids=lambda block: f"{block.heading}:{block.line}" if isinstance(block, Block) else "",
+)
+def test_a_command_prints_what_the_page_shows(block: Block, shell: Console) -> None:
+    for command, shown in exchanges(block):
+        said = shell.run(command)
+        print(f"$ {command}\n{said}")
+        assert plain(shown).strip("…"), f"the page shows nothing below {command}"
+        assert pattern(shown).fullmatch(plain(said)), f"not what the page shows:\n{shown}"
+
+
+def test_every_situation_is_on_the_page() -> None:
+    commands = [command for block in blocks(PAGE, "console") for command, _ in exchanges(block)]
+    assert {name for name in SITUATIONS if not any(name in command.split() for command in commands)} == set()
