@@ -10,6 +10,7 @@
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
 | `dtj`, `show`, `evidence` | `kubectl dtj status`, `logs`, `evidence`, `wait` …; how a job and its evidence are shown |
+| `following`, `watching` | `kubectl dtj logs`, and followed; `… status --watch`, in a terminal and into a pipe |
 | `completion` | tab completion of `kubectl dtj` |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
 """

@@ -11,12 +11,18 @@ from rich.text import Text
 
 from trainmaster.api.printable import printable
 
+# Columns of a line that goes to no terminal.
+UNLIMITED = 1_000_000
+
 
 class SafeConsole(Console):
     """The console prints tables, texts and live pictures; see the module. Only rich marks segments as controls."""
 
     def __init__(self) -> None:
         super().__init__(markup=False, emoji=False, highlight=False)
+        if not self.is_terminal:
+            # Who reads a pipe or a file wants names whole, and one row in one line.
+            self.width = UNLIMITED
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Returns a plain string as it will be shown, so that columns are as wide."""

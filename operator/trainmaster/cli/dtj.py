@@ -6,20 +6,16 @@ the request was refused, 2 wrong usage, 3 the time given was over.
 
 from __future__ import annotations
 
-import queue
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainmaster.cli.terminal import Program, log_line, say, write
+from trainmaster.cli.terminal import Program, say, write
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from trainmaster.client import JobClient, TrainingJob
 
 app = Program(
@@ -127,15 +123,16 @@ def status(
     ] = False,
     context: Context = None,
     kubeconfig: Kubeconfig = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until the job has ended.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show every change, of one job until it has ended.")
+    ] = False,
     output: Annotated[str | None, typer.Option("--output", "-o", help="json: the status as JSON.")] = None,
 ) -> None:
     """Show where a job stands: attempt, workers, progress, failures."""
-    from rich.live import Live
-
     from trainmaster.api.printable import json_text
+    from trainmaster.cli import watching
     from trainmaster.cli.console import SafeConsole
-    from trainmaster.cli.show import job_table
+    from trainmaster.cli.show import as_json, job_table
 
     if output not in (None, "json"):
         raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
@@ -144,28 +141,32 @@ def status(
     console = SafeConsole()
     with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
-        if name is None:
-            found = jobs.list(all_namespaces=everywhere)
+        known = None if name is None else _find(jobs, name)
+        if watch:
+            if known is None and not jobs.list(all_namespaces=everywhere):
+                say(f"{_none_in(jobs, everywhere)} Waiting for the first.", error=True)
+            found = watching.changes(jobs, name, all_namespaces=everywhere)
             if output == "json":
-                write(json_text([_as_json(job) for job in found]) + "\n")
-            elif found:
-                console.print(job_table(found, namespaces=everywhere))
+                watching.print_documents(found)
+            elif not console.is_terminal:
+                watching.print_rows(found, namespaces=everywhere)
+            elif known is not None:
+                watching.draw(console, watching.job_views(jobs, found))
             else:
-                where = "any namespace" if everywhere else f"namespace {jobs.namespace}"
-                say(f"No DistributedTrainingJobs in {where}.", error=True)
-            return
-        job = jobs.get(name)
-        if output == "json":
-            write(json_text(_as_json(job)) + "\n")
-            return
-        if not watch:
-            console.print(_view(jobs, job))
-            return
-        with Live(_view(jobs, job), console=console, auto_refresh=False) as live:
-            for job in jobs.watch(name):
-                live.update(_view(jobs, job), refresh=True)
-                if job.finished:
-                    return
+                watching.draw(console, watching.table_views(found, namespaces=everywhere))
+        elif known is not None:
+            if output == "json":
+                write(json_text(as_json(known)) + "\n")
+            else:
+                console.print(watching.view_of(jobs, known)())
+        else:
+            listed = jobs.list(all_namespaces=everywhere)
+            if output == "json":
+                write(json_text([as_json(job) for job in listed]) + "\n")
+            elif listed:
+                console.print(job_table(listed, namespaces=everywhere))
+            else:
+                say(_none_in(jobs, everywhere), error=True)
 
 
 @app.command()
@@ -175,29 +176,25 @@ def logs(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
     worker: Annotated[int | None, typer.Option("--worker", help="Only this worker's output.", min=0)] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as output comes.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for output and print it as it comes, until the job has ended.")
+    ] = False,
     tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each worker.", min=0)] = None,
 ) -> None:
-    """Print the output of a job's workers, also after the pods are gone."""
+    """Print the output of a job's workers, also after the pods are gone.
+
+    With -f it goes on through restarts, replaced pods, suspend and resume. What it waits for, and how the job ended, is
+    on stderr.
+    """
+    from trainmaster.cli.following import Follower, print_logs
+
     with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
-        jobs.get(name)
-        workers = [worker] if worker is not None else _workers(jobs, name)
-        waiting = _not_started(jobs, name)
-        for each in sorted(waiting.keys() & set(workers)):
-            say(f"Worker {each} has no output yet: {waiting[each]}.", error=True)
-            workers.remove(each)
-        if not workers and waiting:
-            return
-        if not workers:
-            say(f"Job {name} has no output: it has no pods, and none was kept.", error=True)
-            return
-        if not follow or len(workers) == 1:
-            for each in workers:
-                for line in jobs.logs(name, each, follow=follow, tail=tail):
-                    log_line(line, _label(each, len(workers)))
-            return
-        _follow_all(jobs, name, workers, tail)
+        job = _find(jobs, name)
+        if follow:
+            Follower(jobs, job, worker, tail).run()
+        else:
+            print_logs(jobs, job, worker, tail)
 
 
 @app.command()
@@ -218,7 +215,7 @@ def evidence(
         raise typer.BadParameter(f"{output!r} is not known; use json", param_hint="--output")
     with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
-        jobs.get(name)
+        _find(jobs, name)
         found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
         if output == "json":
             write(json_text(as_json(found, rank)) + "\n")
@@ -249,17 +246,22 @@ def wait(
 
     Exits with 0 when it succeeded or is in that phase, 1 when it ended otherwise, 3 when the time is over.
     """
+    from trainmaster.cli.show import failure_summary
+
     if phase.lower() not in wait_targets():
-        raise typer.BadParameter(f"{phase!r} is no phase; use one of {', '.join(wait_targets())}", param_hint="--for")
+        kubectls = "; conditions are for kubectl wait" if "=" in phase else ""
+        targets = ", ".join(wait_targets())
+        raise typer.BadParameter(f"{phase!r} is no phase; use one of {targets}{kubectls}", param_hint="--for")
     with errors_reported():
         jobs = _client(namespace, kubeconfig, context)
         wanted = phase.capitalize()
+        _find(jobs, name)
         job = jobs.wait(
             name,
             until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
             timeout=timeout,
         )
-        say(f"{name}: {job.phase}" + (f" ({_failure_summary(job)})" if _failure_summary(job) else ""))
+        say(f"{name}: {job.phase}" + (f" ({failure_summary(job)})" if failure_summary(job) else ""))
         if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
             raise typer.Exit(1)
 
@@ -268,96 +270,43 @@ def wait(
 def suspend(name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Stop a job with a checkpoint and free what it holds, until it is resumed."""
     with errors_reported():
-        job = _client(namespace, kubeconfig, context).suspend(name)
-        say(f"{name}: {job.phase} already" if job.finished else f"{name}: to be suspended")
+        jobs = _client(namespace, kubeconfig, context)
+        if _find(jobs, name).to_be_suspended:
+            say(f"{name}: is suspended already")
+        else:
+            jobs.suspend(name)
+            say(f"{name}: to be suspended")
 
 
 @app.command()
 def resume(name: JobName, namespace: Namespace = None, context: Context = None, kubeconfig: Kubeconfig = None) -> None:
     """Let a suspended job go on from its checkpoint."""
     with errors_reported():
-        job = _client(namespace, kubeconfig, context).resume(name)
-        say(f"{name}: {job.phase} already" if job.finished else f"{name}: to go on")
+        jobs = _client(namespace, kubeconfig, context)
+        job = _find(jobs, name)
+        jobs.resume(name)
+        say(f"{name}: to go on" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
 
 
-def _view(jobs: JobClient, job: TrainingJob) -> RenderableType:
-    """Returns the view of a job, with its pods where the user may read them."""
-    from rich.console import Group
+def _none_in(jobs: JobClient, everywhere: bool) -> str:
+    return f"No DistributedTrainingJobs in {'any namespace' if everywhere else f'namespace {jobs.namespace}'}."
 
-    from trainmaster.cli.show import job_view
-    from trainmaster.client import NotAllowed
+
+def _find(jobs: JobClient, name: str) -> TrainingJob:
+    """Returns the job. Raises JobNotFound, with the names that are nearest where the user may list them."""
+    from difflib import get_close_matches
+
+    from trainmaster.client import ClientError, JobNotFound
 
     try:
-        return job_view(job, jobs.pods(job.name))
-    except NotAllowed as error:
-        return Group(job_view(job, []), f"(without its pods: {error})")
-
-
-def _workers(jobs: JobClient, name: str) -> list[int]:
-    from trainmaster.client import worker_index
-
-    pods = jobs.pods(name)
-    if pods:
-        return [worker_index(pod) for pod in pods]
-    return jobs.kept_workers(name)
-
-
-def _not_started(jobs: JobClient, name: str) -> dict[int, str]:
-    """Returns, by worker, the state of each pod that has no container yet."""
-    from trainmaster.cli.show import pod_state
-    from trainmaster.client import worker_index
-
-    pods = [pod for pod in jobs.pods(name) if (pod.get("status") or {}).get("phase") == "Pending"]
-    return {worker_index(pod): f"pod {pod['metadata']['name']} is {pod_state(pod)}" for pod in pods}
-
-
-def _label(worker: int, workers: int) -> str:
-    return "" if workers == 1 else f"[worker {worker}] "
-
-
-def _follow_all(jobs: JobClient, name: str, workers: list[int], tail: int | None) -> None:
-    """Follows the logs of several workers at once: a thread reads each, this one prints, until all have ended."""
-    from trainmaster.client import ClientError
-
-    lines: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
-
-    def read(worker: int) -> None:
+        return jobs.get(name)
+    except JobNotFound as error:
         try:
-            for line in jobs.logs(name, worker, follow=True, tail=tail):
-                lines.put((worker, line))
-        except ClientError as error:
-            say(f"error: worker {worker}: {error}", error=True)
-        finally:
-            lines.put((worker, None))
-
-    for worker in workers:
-        threading.Thread(target=read, args=(worker,), daemon=True).start()
-    left = len(workers)
-    while left:
-        worker, line = lines.get()
-        if line is None:
-            left -= 1
-        else:
-            log_line(line, _label(worker, len(workers)))
-
-
-def _failure_summary(job: TrainingJob) -> str:
-    """Returns which failure ended a failed job; empty for other jobs."""
-    if job.phase != "Failed":
-        return ""
-    ended = next((each for each in job.status.conditions if each.type == "Failed"), None)
-    reason = ended.reason if ended is not None else ""
-    failure = job.status.failures[0] if job.status.failures else None
-    if failure is None or reason not in ("", "MaxRestartsExceeded", failure.reason):
-        # What ended the job was no failure of a rank: a deadline, no room, an image.
-        return f"{reason}: {ended.message}" if ended is not None and ended.message else reason
-    rank = "" if failure.rank is None else f" of rank {failure.rank}"
-    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
-    return f"{failure.reason}{rank}{code}"
-
-
-def _as_json(job: TrainingJob) -> dict[str, object]:
-    return {"namespace": job.namespace, "name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
+            near = get_close_matches(name, [job.name for job in jobs.list()], n=3)
+        except ClientError:
+            raise error from None
+        remedy = f"did you mean {' or '.join(near)}?" if near else "kubectl dtj status -A shows those that are there"
+        raise JobNotFound(f"There is no job {name} in namespace {jobs.namespace}; {remedy}") from error
 
 
 if __name__ == "__main__":

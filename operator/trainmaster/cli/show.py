@@ -29,6 +29,7 @@ MAX_FAILURES = 5
 TIME_WIDTH = 40
 # Progress moves the account of the time every few seconds; less than this isn't worth a line.
 UNACCOUNTED_SECONDS = 20.0
+UNSEEN = "no operator has accepted this job yet; if that lasts: is one running that serves its namespace?"
 TIME_STYLES = {"productive": "green", "recompute": "red", "stall": "red", "restart": "yellow", "suspended": "dim"}
 
 
@@ -70,45 +71,53 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         avoided = (f"{node} ({job.status.node_failures.get(node, 0)} failures)" for node in job.status.avoided_nodes)
         parts.append(Text(f"avoids nodes: {', '.join(avoided)}", style="yellow"))
     if job.status.phase is None:
-        unseen = "no operator has accepted this job yet; if that lasts: is one running that serves its namespace?"
-        parts.append(Text(unseen, style="yellow"))
+        parts.append(Text(UNSEEN, style="yellow"))
     message = _blocking_message(job)
     if message:
         parts.append(Text(message, style="yellow" if not job.finished else ""))
     return Group(*parts)
 
 
+def job_columns(*, namespaces: bool) -> list[str]:
+    """Returns the names of the columns of a table of jobs."""
+    columns = ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
+    return [*(["NAMESPACE"] if namespaces else []), *columns]
+
+
+def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool) -> list[str]:
+    """Returns a job's row of a table of jobs; the last cell, its age, changes by itself."""
+    now = now or datetime.now(UTC)
+    status, progress = job.status, job.status.progress or Progress()
+    created = parse_time(job.raw["metadata"].get("creationTimestamp"))
+    return [
+        *([job.namespace] if namespaces else []),
+        job.name,
+        job.phase,
+        str(status.attempt),
+        str(status.restarts),
+        f"{status.workers.running}/{status.workers.desired}",
+        _steps(progress),
+        "" if progress.loss is None else f"{progress.loss:.4g}",
+        duration((now - created).total_seconds()) if created else "",
+    ]
+
+
 def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False) -> Table:
     """Returns a table with one line a job, and their namespaces where there are several."""
-    now = now or datetime.now(UTC)
     table = Table(box=None, pad_edge=False)
-    for name in (
-        *(["NAMESPACE"] if namespaces else []),
-        "NAME",
-        "PHASE",
-        "ATTEMPT",
-        "RESTARTS",
-        "WORKERS",
-        "STEP",
-        "LOSS",
-        "AGE",
-    ):
+    for name in job_columns(namespaces=namespaces):
         table.add_column(name, justify="left")
     for job in jobs:
-        status, progress = job.status, job.status.progress or Progress()
-        created = parse_time(job.raw["metadata"].get("creationTimestamp"))
-        table.add_row(
-            *([job.namespace] if namespaces else []),
-            job.name,
-            Text(job.phase, style=PHASE_STYLES.get(job.phase, "")),
-            str(status.attempt),
-            str(status.restarts),
-            f"{status.workers.running}/{status.workers.desired}",
-            _steps(progress),
-            "" if progress.loss is None else f"{progress.loss:.4g}",
-            duration((now - created).total_seconds()) if created else "",
-        )
+        cells: list[RenderableType] = list(job_cells(job, now, namespaces=namespaces))
+        phase = int(namespaces) + 1
+        cells[phase] = Text(job.phase, style=PHASE_STYLES.get(job.phase, ""))
+        table.add_row(*cells)
     return table
+
+
+def as_json(job: TrainingJob) -> dict[str, object]:
+    """Returns a job for a program."""
+    return {"namespace": job.namespace, "name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
 
 
 def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
@@ -142,6 +151,49 @@ def pod_state(pod: Mapping[str, Any]) -> str:
         if waiting and waiting.get("reason") not in (None, "PodInitializing"):
             return str(waiting["reason"])
     return str(status.get("reason") or status.get("phase") or "Unknown")
+
+
+def pod_trouble(pod: Mapping[str, Any]) -> str:
+    """Returns a pod's state with what Kubernetes says of it: Pending (Unschedulable: 0/3 nodes are available)."""
+    state, status = pod_state(pod), pod.get("status") or {}
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") == state and waiting.get("message"):
+            return f"{state} ({waiting['message']})"
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return f"{state} ({condition.get('reason')}: {condition.get('message')})"
+    return state
+
+
+def job_trouble(job: TrainingJob) -> str:
+    """Returns why a job that has no pods has none."""
+    if job.status.phase is None:
+        return UNSEEN
+    return f"{job.phase}: {_blocking_message(job)}" if _blocking_message(job) else job.phase
+
+
+def failure_summary(job: TrainingJob) -> str:
+    """Returns which failure ended a failed job; empty for other jobs."""
+    if job.phase != "Failed":
+        return ""
+    ended = next((each for each in job.status.conditions if each.type == "Failed"), None)
+    failure = job.status.failures[0] if job.status.failures else None
+    reason = "" if ended is None else ended.reason
+    if failure is None or reason not in ("", "MaxRestartsExceeded", failure.reason):
+        # What ended the job was no failure of a rank: a deadline, no room, an image, a spec that can't run.
+        return f"{reason}: {ended.message}" if ended is not None and ended.message else reason
+    rank = "" if failure.rank is None else f" of rank {failure.rank}"
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    return f"{failure.reason}{rank}{code}"
+
+
+def job_end(job: TrainingJob) -> str:
+    """Returns one sentence about how a job ended, with the operator's message."""
+    ended = next((each for each in job.status.conditions if each.type == job.phase and each.message), None)
+    if job.phase != "Failed":
+        return f"Job {job.name} has ended: {job.phase}."
+    return f"Job {job.name} has failed: {f'{ended.reason}: {ended.message}' if ended else failure_summary(job)}"
 
 
 def _headline(job: TrainingJob, now: datetime) -> Text:

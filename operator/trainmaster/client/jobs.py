@@ -33,6 +33,7 @@ FIELD_MANAGER = "trainmaster-client"
 MAX_NAME = 253
 # A watch is opened anew after this long without a line: a half-open connection is noticed.
 WATCH_SECONDS = 60
+REOPEN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class TrainingJob:
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> TrainingJob:
         """Parses the status of an object from the API server. Raises ClientError for one of another release."""
-        if not isinstance(metadata := raw.get("metadata"), dict) or not isinstance(metadata.get("name"), str):
+        metadata = raw.get("metadata") if isinstance(raw, Mapping) else None
+        if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
             raise NoCluster("What was answered is no job; is the kubeconfig's server a Kubernetes API server?")
         try:
             return cls(raw, JobStatus.model_validate(raw.get("status") or {}))
@@ -70,6 +72,17 @@ class TrainingJob:
     def uid(self) -> str:
         """Returns metadata.uid."""
         return str(self.raw["metadata"]["uid"])
+
+    @property
+    def version(self) -> str:
+        """Returns metadata.resourceVersion, which every change makes another one."""
+        return str(self.raw["metadata"].get("resourceVersion") or "")
+
+    @property
+    def to_be_suspended(self) -> bool:
+        """Returns whether runPolicy.suspend is set, which the operator follows."""
+        policy = (self.raw.get("spec") or {}).get("runPolicy")
+        return isinstance(policy, Mapping) and policy.get("suspend") is True
 
     @property
     def phase(self) -> str:
@@ -134,8 +147,9 @@ class JobClient:
 
     def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
         """Returns all jobs of the namespace, or of all namespaces, by name."""
-        path = f"/apis/{GROUP}/{VERSION}/{PLURAL}" if all_namespaces else self._path()
-        jobs = [TrainingJob.of(item) for item in _items(self.transport.request("GET", path))]
+        jobs = [
+            TrainingJob.of(item) for item in _items(self.transport.request("GET", self._collection(all_namespaces)))
+        ]
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     def delete(self, name: str) -> None:
@@ -143,12 +157,12 @@ class JobClient:
         self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
 
     def suspend(self, name: str) -> TrainingJob:
-        """Stops a job with a checkpoint and frees its resources."""
-        return self._merge(name, {"spec": {"runPolicy": {"suspend": True}}})
+        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for one that has ended."""
+        return self._set_suspend(name, "suspend", suspend=True)
 
     def resume(self, name: str) -> TrainingJob:
-        """Lets a suspended job go on."""
-        return self._merge(name, {"spec": {"runPolicy": {"suspend": False}}})
+        """Lets a suspended job go on. Raises InvalidRequest for one that has ended."""
+        return self._set_suspend(name, "resume", suspend=False)
 
     def scale(self, name: str, workers: int) -> TrainingJob:
         """Asks for another number of workers."""
@@ -162,14 +176,31 @@ class JobClient:
             except JobNotFound:
                 return
             yield job
-            version = str(job.raw["metadata"]["resourceVersion"])
-            for line in self._watch_lines(name, version):
-                event = decode(line)
-                if event["type"] == "DELETED":
+            for kind, changed in self._events(self._path(), job.version, name=name):
+                if kind == "DELETED":
                     return
-                if event["type"] == "ERROR":
-                    break
-                yield TrainingJob.of(event["object"])
+                yield changed
+
+    def watch_all(self, *, all_namespaces: bool = False) -> Iterator[tuple[TrainingJob, bool]]:
+        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        path = self._collection(all_namespaces)
+        known: dict[str, TrainingJob] = {}
+        while True:
+            answer = self.transport.request("GET", path)
+            listed = {job.uid: job for job in map(TrainingJob.of, _items(answer))}
+            for uid in known.keys() - listed.keys():
+                yield known.pop(uid), True
+            for uid, job in sorted(listed.items(), key=lambda item: (item[1].namespace, item[1].name)):
+                if uid not in known or known[uid].version != job.version:
+                    yield job, False
+            known = listed
+            version = str((answer.get("metadata") or {}).get("resourceVersion") or "")
+            for kind, job in self._events(path, version):
+                if kind == "DELETED":
+                    known.pop(job.uid, None)
+                else:
+                    known[job.uid] = job
+                yield job, kind == "DELETED"
 
     def wait(
         self,
@@ -188,17 +219,16 @@ class JobClient:
             left = WATCH_SECONDS if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise WaitTimeout(f"Job {name} is {job.phase} after {timeout:g} s.", job.phase)
-            version = str(job.raw["metadata"]["resourceVersion"])
-            for line in self._watch_lines(name, version, seconds=min(left, WATCH_SECONDS)):
-                event = decode(line)
-                if event["type"] == "DELETED":
+            events = self._events(self._path(), job.version, name=name, seconds=min(left, WATCH_SECONDS))
+            for kind, job in events:
+                if kind == "DELETED":
                     raise JobNotFound(f"Job {name} was deleted while it was waited for.")
-                if event["type"] == "ERROR":
-                    break
-                job = TrainingJob.of(event["object"])
                 if until(job):
                     return job
-            job = self.get(name)
+            try:
+                job = self.get(name)
+            except JobNotFound as error:
+                raise JobNotFound(f"Job {name} was deleted while it was waited for.") from error
         return job
 
     def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
@@ -216,18 +246,30 @@ class JobClient:
         if pod is None:
             yield from self._kept(name, worker, tail)
             return
-        query = {"container": "worker"}
-        if follow:
-            query["follow"] = "true"
-        if tail is not None:
-            query["tailLines"] = str(tail)
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"
         try:
-            for line in self.transport.lines(path, query=query, read_seconds=None):
-                yield line.decode("utf-8", "replace")
+            yield from self.pod_log(pod["metadata"]["name"], follow=follow, tail=tail)
         except JobNotFound:
             # The job has ended meanwhile: its pods go when their logs are kept.
             yield from self._kept(name, worker, tail)
+
+    def pod_log(
+        self, pod: str, *, follow: bool = False, tail: int | None = None, previous: bool = False
+    ) -> Iterator[str]:
+        """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
+
+        InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
+        connection breaks.
+        """
+        query = {"container": "worker"}
+        if follow:
+            query["follow"] = "true"
+        if previous:
+            query["previous"] = "true"
+        if tail is not None:
+            query["tailLines"] = str(tail)
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
+        for line in self.transport.lines(path, query=query, read_seconds=None):
+            yield line.decode("utf-8", "replace")
 
     def kept_workers(self, name: str) -> builtins.list[int]:
         """Returns the workers whose output the operator kept when the job ended."""
@@ -258,6 +300,16 @@ class JobClient:
             return {}
         return dict(found.get("data") or {})
 
+    def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
+        job = self.get(name)
+        if job.finished:
+            raise InvalidRequest(
+                f"Job {name} has ended ({job.phase}): there is nothing to {verb}, and nothing was changed."
+            )
+        if job.to_be_suspended == suspend:
+            return job
+        return self._merge(name, {"spec": {"runPolicy": {"suspend": suspend}}})
+
     def _merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
         return TrainingJob.of(
             self.transport.request(
@@ -269,18 +321,30 @@ class JobClient:
             )
         )
 
-    def _watch_lines(self, name: str, version: str, *, seconds: float = WATCH_SECONDS) -> Iterator[bytes]:
-        query = {
-            "watch": "1",
-            "fieldSelector": f"metadata.name={name}",
-            "resourceVersion": version,
-            "timeoutSeconds": str(max(1, round(seconds))),
-        }
+    def _events(
+        self, path: str, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
+    ) -> Iterator[tuple[str, TrainingJob]]:
+        """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
+        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
+        if name is not None:
+            query["fieldSelector"] = f"metadata.name={name}"
+        began = time.monotonic()
         try:
-            yield from self.transport.lines(self._path(), query=query, read_seconds=seconds + 5)
-        except InvalidRequest:
-            # 410: the version is too old; the caller reads the job again.
-            return
+            for line in self.transport.lines(path, query=query, read_seconds=seconds + 5):
+                event = decode(line)
+                kind, changed = event["type"], event["object"]
+                if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(changed, dict):
+                    break
+                yield kind, TrainingJob.of(changed)
+        except (InvalidRequest, ValueError, TypeError, KeyError):
+            # 410: the version is too old. What isn't an event is a proxy's: it is no reason to give up.
+            pass
+        if time.monotonic() - began < REOPEN_SECONDS:
+            # What cuts watches off at once isn't asked again and again.
+            time.sleep(REOPEN_SECONDS)
+
+    def _collection(self, all_namespaces: bool) -> str:
+        return f"/apis/{GROUP}/{VERSION}/{PLURAL}" if all_namespaces else self._path()
 
     def _path(self, name: str | None = None) -> str:
         base = f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/{PLURAL}"

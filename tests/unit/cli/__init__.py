@@ -8,16 +8,18 @@
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_dtj` |
 | `evidence` | `test_dtj`, `test_hostile_text` |
+| `following` | `test_following` |
 | `keys` | `test_keys` |
-| `local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
 | `local_images` | `processes/local/test_local_cluster`, `e2e/test_demo` |
+| `local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
 | `main` | `test_manifests`, `test_start` |
 | `manifests` | `test_manifests` |
-| `other_kinds` | `test_manifests` |
 | `operator` | `test_settings_options` |
+| `other_kinds` | `test_manifests` |
 | `settings_options` | `test_settings_options` |
 | `show` | `test_dtj` |
 | `terminal` | `test_hostile_text` |
+| `watching` | `test_dtj`, `test_hostile_text` |
 | `yaml_messages` | `test_documents` |
 | `yaml_scalars` | `test_documents` |
 | `yaml_values` | `test_documents` |

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.client.fakes import FakeTransport, job, pod
+from tests.unit.client.fakes import FakeTransport, event, job, pod
 from trainmaster.api.evidence import AttemptEvidence
-from trainmaster.cli import dtj
-from trainmaster.client import JobClient, JobNotFound, NotAllowed
+from trainmaster.cli import dtj, watching
+from trainmaster.cli.console import SafeConsole
+from trainmaster.client import JobClient, JobNotFound, NoCluster, NotAllowed
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 PODS = "/api/v1/namespaces/default/pods"
@@ -169,12 +172,39 @@ def test_what_no_job_can_be_named_is_wrong_usage_and_asks_nothing(
     assert transport.asked == []
 
 
+def suspended(**status: Any) -> dict[str, Any]:
+    found = job(**status)
+    found["spec"]["runPolicy"] = {"suspend": True}
+    return found
+
+
 def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> None:
-    transport.answers = {f"PATCH {JOBS}/reviews": job(**RUNNING)}
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"PATCH {JOBS}/reviews": job(**RUNNING)}
     assert run("suspend", "reviews").output == "reviews: to be suspended\n"
+    transport.answers[f"GET {JOBS}/reviews"] = suspended(phase="Suspended")
     assert run("resume", "reviews").output == "reviews: to go on\n"
-    transport.answers = {f"PATCH {JOBS}/reviews": job(phase="Failed")}
-    assert run("resume", "reviews").output == "reviews: Failed already\n"
+    assert [body for method, _, _, body in transport.asked if method == "PATCH"] == [
+        {"spec": {"runPolicy": {"suspend": suspend}}} for suspend in (True, False)
+    ]
+
+
+def test_suspend_and_resume_of_what_is_so_already_write_nothing_and_say_so(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": suspended(phase="Suspended")}
+    assert run("suspend", "reviews").output == "reviews: is suspended already\n"
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
+    assert run("resume", "reviews").output == "reviews: is not suspended; it is Running\n"
+    assert {method for method, *_ in transport.asked} == {"GET"}
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_suspend_and_resume_of_a_finished_job_change_nothing(transport: FakeTransport, verb: str, phase: str) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase=phase)}
+    result = run(verb, "reviews")
+    assert result.exit_code == 1
+    sentence = f"error: Job reviews has ended ({phase}): there is nothing to {verb}, and nothing was changed.\n"
+    assert result.stderr == sentence
+    assert {method for method, *_ in transport.asked} == {"GET"}
 
 
 def test_status_as_json_is_the_api_s_own(transport: FakeTransport) -> None:
@@ -233,10 +263,21 @@ def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> No
 
 
 def test_a_missing_job_is_one_sentence_and_exit_code_1(transport: FakeTransport) -> None:
-    sentence = 'distributedtrainingjobs.trainmaster.dev "none" not found'
-    transport.answers = {f"GET {JOBS}/none": JobNotFound(sentence)}
-    result = run("logs", "none")
+    sentence = 'distributedtrainingjobs.trainmaster.dev "review" not found'
+    transport.answers = {f"GET {JOBS}/review": JobNotFound(sentence), f"GET {JOBS}": NotAllowed("may not list")}
+    result = run("logs", "review")
     assert (result.exit_code, result.output) == (1, f"error: {sentence}\n")
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "wait", "suspend", "resume", "evidence"])
+def test_a_missing_job_comes_with_the_names_that_are_near(transport: FakeTransport, command: str) -> None:
+    transport.answers = {
+        f"GET {JOBS}/review": JobNotFound("not found"),
+        f"GET {JOBS}": {"items": [job(), job("other")]},
+    }
+    result = run(command, "review")
+    assert result.exit_code == 1
+    assert result.stderr == "error: There is no job review in namespace default; did you mean reviews?\n"
 
 
 def test_logs_of_several_workers_name_each(transport: FakeTransport) -> None:
@@ -245,25 +286,98 @@ def test_logs_of_several_workers_name_each(transport: FakeTransport) -> None:
     assert run("logs", "reviews").output == "[worker 0] hello 0\n[worker 1] hello 1\n"
 
 
-@pytest.mark.parametrize("follow", [[], ["-f"]])
-def test_logs_of_a_worker_that_has_not_started_say_so(transport: FakeTransport, follow: list[str]) -> None:
+def test_without_a_terminal_nothing_is_cut_and_a_row_is_a_line(transport: FakeTransport) -> None:
+    long = "bert-large-uncased-whole-word-masking-finetuned-on-squad-with-seed-42"
+    node = "ip-10-0-0-1.eu-central-1.compute.internal.example.com"
+    one = {**pod(0, name=long), "spec": {"nodeName": node}}
     transport.answers = {
-        f"GET {JOBS}/reviews": job(**RUNNING),
-        f"GET {PODS}": {"items": [pod(0), pod(1, phase="Pending")]},
+        f"GET {JOBS}": {"items": [job(long, **RUNNING), job("a")]},
+        f"GET {JOBS}/{long}": job(long, **RUNNING),
+        f"GET {PODS}": {"items": [one]},
     }
-    transport.streams = {f"{PODS}/reviews-0/log": [[b"hello"]]}
-    result = run("logs", "reviews", *follow)
-    assert result.exit_code == 0
-    assert result.stdout == "hello\n"
-    assert result.stderr == "Worker 1 has no output yet: pod reviews-1 is Pending.\n"
+    for columns in ("20", "80"):
+        environment = {"COLUMNS": columns}
+        rows = CliRunner().invoke(dtj.app, ["status"], env=environment).output.splitlines()
+        assert [row.split()[0] for row in rows] == ["NAME", "a", long]
+        view = CliRunner().invoke(dtj.app, ["status", long], env=environment).output
+        assert any(line.split()[:2] == ["0", f"{long}-0"] and node in line for line in view.splitlines())
+        assert "\x1b" not in view and "…" not in view
 
 
-def test_follow_reads_all_workers_until_each_has_ended(transport: FakeTransport) -> None:
-    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {PODS}": {"items": [pod(0), pod(1)]}}
-    transport.streams = {f"{PODS}/reviews-{worker}/log": [[b"x", b"y"]] for worker in (0, 1)}
-    assert sorted(run("logs", "reviews", "-f").output.splitlines()) == [
-        f"[worker {worker}] {text}" for worker in (0, 1) for text in "xy"
+def test_watching_into_a_pipe_is_a_row_for_each_change_that_shows(transport: FakeTransport) -> None:
+    running = job(**RUNNING, version="2")
+    transport.answers = {f"GET {JOBS}/reviews": job(version="1")}
+    transport.streams = {
+        JOBS: [[event("MODIFIED", each) for each in (running, running, job(phase="Succeeded", version="3"))]]
+    }
+    result = run("status", "reviews", "-w")
+    assert [line.split()[:2] for line in result.stdout.splitlines()] == [
+        ["NAME", "PHASE"],
+        ["reviews", "Pending"],
+        ["reviews", "Running"],
+        ["reviews", "Succeeded"],
     ]
+    assert result.exit_code == 0
+
+
+def test_watching_all_jobs_shows_new_changed_and_deleted_ones(transport: FakeTransport) -> None:
+    changes = [
+        event("ADDED", job("b", version="5")),
+        event("MODIFIED", job("a", phase="Running", version="6")),
+        event("DELETED", job("a", phase="Running", version="7")),
+    ]
+    first = {"items": [job("a", version="4")], "metadata": {"resourceVersion": "4"}}
+    later = {"items": [job("c", phase="Starting")], "metadata": {}}
+    transport.answers = {f"GET {JOBS}": [first, first, later, NoCluster("The cluster at x doesn't answer.")]}
+    transport.streams = {JOBS: [changes, []]}
+    result = run("status", "-w")
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
+        ["a", "Pending"],
+        ["b", "Pending"],
+        ["a", "Running"],
+        ["a", "Deleted"],
+        ["b", "Deleted"],
+        ["c", "Starting"],
+    ]
+    assert (result.exit_code, result.stderr) == (1, "error: The cluster at x doesn't answer.\n")
+
+
+def test_watching_as_json_is_a_document_in_a_line_for_each_change(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
+    transport.streams = {JOBS: [[event("MODIFIED", job(phase="Succeeded", version="3"))]]}
+    documents = [json.loads(line) for line in run("status", "reviews", "-w", "-o", "json").stdout.splitlines()]
+    assert [document["phase"] for document in documents] == ["Running", "Succeeded"]
+    assert documents[0]["status"] == RUNNING
+
+
+@pytest.mark.parametrize("output", [[], ["-o", "json"]])
+def test_watching_a_job_that_is_deleted_ends_with_1(transport: FakeTransport, output: list[str]) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
+    transport.streams = {JOBS: [[event("DELETED", job(**RUNNING))]]}
+    result = run("status", "reviews", "-w", *output)
+    assert (result.exit_code, result.stderr) == (1, "error: Job reviews was deleted while it was watched.\n")
+
+
+def test_the_clock_moves_between_events_and_asks_the_cluster_nothing(
+    transport: FakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "TICK_SECONDS", 0.001)
+    drawn: list[str] = []
+    ended = threading.Event()
+
+    def draw() -> str:
+        drawn.append("")
+        if len(drawn) == 5:
+            ended.set()
+        return "now"
+
+    def views() -> Iterator[watching.View]:
+        yield draw
+        assert ended.wait(20)
+
+    watching.draw(SafeConsole(), views())
+    assert len(drawn) >= 5
+    assert transport.asked == []
 
 
 def test_wrong_output_format_is_a_usage_error(transport: FakeTransport) -> None:

@@ -194,6 +194,8 @@ def prepare(transport: FakeTransport, command: tuple[str, ...]) -> None:
     transport.answers = answers("Failed" if command[0] == "wait" else "Running")
     log = [[LOG, b"\x1b[32mgreen\x1b[0m 10%\r20%\r", LOG]]
     transport.streams = {f"{PODS}/{HOSTILE}/log": log * 9}
+    if "--follow" in command:
+        transport.answers[f"GET {JOBS}/reviews"] = [*[hostile_job("Running")] * 3, hostile_job("Failed")]
     if ends:
         transport.streams[JOBS] = [[event("MODIFIED", hostile_job("Failed"))]]
 
@@ -246,7 +248,7 @@ def test_the_log_of_a_worker_keeps_its_colours_on_a_terminal_and_writes_nothing_
     prepare(transport, ("logs",))
     transport.streams = {f"{PODS}/{HOSTILE}/log": [[b"\x1b[32mgreen 10%\r20%\r", b"plain\x1b[9999;1H"]] * 2}
     output = on_a_terminal(monkeypatch, dtj.app, ("logs", "reviews"))
-    assert output.splitlines()[1:4] == [
+    assert output.splitlines()[:3] == [
         "[worker 0] \x1b[32mgreen 10%\x1b[0m",
         "[worker 0] 20%",
         "[worker 0] plain\\x1b[9999;1H",
@@ -377,7 +379,7 @@ def test_a_foreign_s_pod_with_the_job_s_label_ends_no_command(transport: FakeTra
     transport.answers = answers() | {f"GET {PODS}": {"items": [foreign, pod(0)]}}
     transport.streams = {f"{PODS}/reviews-0/log": [[b"hello"]]}
     assert "reviews-7" not in in_a_pipe(dtj.app, ("status", "reviews"))
-    assert in_a_pipe(dtj.app, ("logs", "reviews")) == "hello\n"
+    assert in_a_pipe(dtj.app, ("logs", "reviews")) == "[worker 0] hello\n"
 
 
 def test_a_fault_s_traceback_is_harmless_too(transport: FakeTransport, monkeypatch: pytest.MonkeyPatch) -> None:

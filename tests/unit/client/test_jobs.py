@@ -106,7 +106,17 @@ def test_logs_come_from_what_was_kept_when_the_pod_is_gone() -> None:
     ids=["suspend", "resume", "scale"],
 )
 def test_steering_is_a_small_merge_patch(call: object, patch: object) -> None:
-    transport = FakeTransport({f"PATCH {JOBS}/reviews": job()})
+    known = job()
+    known["spec"]["runPolicy"] = {"suspend": patch == {"spec": {"runPolicy": {"suspend": False}}}}
+    transport = FakeTransport({f"GET {JOBS}/reviews": known, f"PATCH {JOBS}/reviews": known})
     assert callable(call)
     call(client(transport))
-    assert transport.asked[0][3] == patch
+    assert transport.asked[-1][3] == patch
+
+
+def test_what_is_no_event_ends_a_watch_and_the_job_is_read_again() -> None:
+    for line in (b"<html>", b"[]", b"{}", b'{"type": "MODIFIED"}', b'{"type": "MODIFIED", "object": null}', b"\xff"):
+        transport = FakeTransport(
+            {f"GET {JOBS}/reviews": [job(phase="Running"), job(phase="Succeeded")]}, {JOBS: [[line]]}
+        )
+        assert client(transport).wait("reviews").phase == "Succeeded"

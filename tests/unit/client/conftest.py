@@ -1,0 +1,12 @@
+"""A watch that a fake ends at once is opened again at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.client import jobs
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "REOPEN_SECONDS", 0.0)
