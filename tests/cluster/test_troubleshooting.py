@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.gang_schedulers import installed
+from tests.cluster.gang_schedulers import KUEUE, installed
 from tests.cluster.operator_under_test import install_crd, running_operator
-from tests.cluster.test_gangs import KUEUE
 from tests.unit.docs.snippets import Block, blocks
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster, suite_config
 

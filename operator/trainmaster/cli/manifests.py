@@ -12,7 +12,7 @@ from trainmaster.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster.api.printable import UNSAFE, json_text, yaml_escapes
 from trainmaster.api.v1alpha1 import KIND
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
-from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, owner_of
+from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
 from trainmaster.cli.terminal import say, write
 from trainmaster.rendering import JobIdentity, Manifest, Settings, first_assignment, render
 
@@ -107,7 +107,7 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
             yield _parse(file, document, path, value)
             continue
         mistake = mistake_of(value)
-        if mistake is None or (has_job and isinstance(value, Mapping) and owner_of(value)):
+        if mistake is None or (has_job and isinstance(value, Mapping) and other_job(value)):
             say(f"{file}: skipped document {position} ({value['kind']} in {value['apiVersion']})", error=True)
         else:
             _report(file, [(*document.place(path), mistake)])

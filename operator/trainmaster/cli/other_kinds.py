@@ -7,26 +7,41 @@ nothing of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
 from trainmaster.api.v1alpha1 import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 
 # The page that names the fields of other operators' jobs one by one.
 _PAGE = "docs/migrating.md"
-# The beginning of the apiVersion, the kind (all where it is empty), and whose it is.
-_TRAINING = (
-    ("trainer.kubeflow.org/", "TrainJob", "Kubeflow Trainer"),
-    ("trainer.kubeflow.org/", "", "Kubeflow Trainer"),
-    ("kubeflow.org/v2beta1", "MPIJob", "the MPI operator"),
-    ("kubeflow.org/", "", "Kubeflow's training operator"),
-    ("jobset.x-k8s.io/", "JobSet", "JobSet"),
-    ("batch.volcano.sh/", "Job", "Volcano"),
-    ("leaderworkerset.x-k8s.io/", "LeaderWorkerSet", "LeaderWorkerSet"),
-    ("ray.io/", "", "KubeRay"),
-    ("elastic.iml.github.io/", "ElasticJob", "DLRover"),
-    ("training.kubedl.io/", "", "KubeDL"),
-    ("batch/", "Job", "Kubernetes"),
+
+
+class OtherJob(NamedTuple):
+    """OtherJob is what apiVersion and kind say of a job that another operator runs."""
+
+    # What the apiVersion begins with.
+    group: str
+    # Any kind where it is empty.
+    kind: str
+    owner: str
+    # Of the page.
+    section: str
+
+
+# The first that fits counts.
+OTHER_JOBS = (
+    OtherJob("trainer.kubeflow.org/", "", "Kubeflow Trainer", "from-trainjob"),
+    OtherJob("kubeflow.org/v2beta1", "MPIJob", "the MPI operator", "from-mpijob"),
+    OtherJob("kubeflow.org/", "MPIJob", "Kubeflow's training operator", "from-mpijob"),
+    OtherJob("kubeflow.org/", "PyTorchJob", "Kubeflow's training operator", "from-pytorchjob"),
+    OtherJob("kubeflow.org/", "", "Kubeflow's training operator", "from-others"),
+    OtherJob("jobset.x-k8s.io/", "JobSet", "JobSet", "from-jobset"),
+    OtherJob("batch.volcano.sh/", "Job", "Volcano", "from-volcanos-job"),
+    OtherJob("leaderworkerset.x-k8s.io/", "LeaderWorkerSet", "LeaderWorkerSet", "from-leaderworkerset"),
+    OtherJob("ray.io/", "", "KubeRay", "from-rayjob"),
+    OtherJob("elastic.iml.github.io/", "ElasticJob", "DLRover", "from-others"),
+    OtherJob("training.kubedl.io/", "", "KubeDL", "from-others"),
+    OtherJob("batch/", "Job", "Kubernetes", "from-a-kubernetes-job"),
 )
 # A file with one of these and without a kind is rather a job than a chart's values.
 _JOBS_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec"})
@@ -73,16 +88,16 @@ def mistake_of(value: Any) -> str | None:
             return f"{field}: is missing; set it, such as {right}"
     if not kind:
         return "is no object of Kubernetes, which has apiVersion and kind; a chart's values are for helm (--values)"
-    owner = owner_of(value)
-    if owner is not None:
+    other = other_job(value)
+    if other is not None:
         return (
-            f"{kind} is a job of {owner}, which Trainmaster doesn't run; {_PAGE} says what its fields are called here"
+            f"{kind} is a job of {other.owner}, which Trainmaster doesn't run; {_PAGE}#{other.section} says what its "
+            "fields are called here"
         )
     return None
 
 
-def owner_of(value: Mapping[str, Any]) -> str | None:
-    """Returns whose job it is, where it is another operator's."""
+def other_job(value: Mapping[str, Any]) -> OtherJob | None:
+    """Returns what a document is, where it is another operator's job."""
     kind, version = str(value.get("kind")), str(value.get("apiVersion"))
-    fitting = (who for begin, one, who in _TRAINING if version.startswith(begin) and one in ("", kind))
-    return next(fitting, None)
+    return next((job for job in OTHER_JOBS if version.startswith(job.group) and job.kind in ("", kind)), None)

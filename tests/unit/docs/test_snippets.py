@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.docs.snippets import OURS, Block, blocks
+from tests.unit.docs.snippets import OURS, ROOT, Block, blocks, slugs
 from trainmaster.api.parsing import parse_job
+from trainmaster.cli.other_kinds import OTHER_JOBS
 from trainmaster.rendering import JobIdentity, Settings, first_assignment, render
 
 SNIPPETS = [block for page in ("pods.md", "migrating.md") for block in blocks(page, "yaml")]
@@ -40,3 +41,7 @@ def test_a_job_of_another_operator_stands_beside_ours_of_the_same_name_and_size(
         else spec["trainer"]["numNodes"]
     )
     assert ours["spec"]["workers"] == pods
+
+
+def test_validate_names_only_sections_that_the_page_has() -> None:
+    assert {job.section for job in OTHER_JOBS} <= slugs(ROOT / "docs" / "migrating.md")
