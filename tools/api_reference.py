@@ -20,6 +20,8 @@ from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.api.values import MAX_GROUPS
 from trainmaster.wire.limits import MAX_WORKERS
 
+# Its fields are described by Kubernetes.
+_KUBERNETES_OWN = "spec.podTemplate.spec"
 # Columns of a page's prose; tables have lines of any length.
 WIDTH = 120
 
@@ -46,8 +48,8 @@ longest group's name and a `-`), because the labels that a StatefulSet puts on i
 **Size.** A spec that is larger is refused without being read, so that one job's size costs only itself: lists of
 {MAX_ITEMS:,} items, and {MAX_NESTING} lists and mappings in each other, in `podTemplate` and `training`;
 {MAX_BYTES["podTemplate"] // KIB} KiB of `podTemplate`, {MAX_BYTES["training"] // KIB} KiB of `training`,
-{MAX_OTHER_BYTES // KIB} KiB of all other fields together, as compact JSON. `kubectl apply` refuses long lists at the
-top of `podTemplate.spec`; of the rest the API server takes what it has room for, and the operator says in the job's
+{MAX_OTHER_BYTES // KIB} KiB of all other fields together, as compact JSON. `kubectl apply` refuses long lists of the
+most common fields of a pod; of the rest the API server takes what it has room for, and the operator says in the job's
 status what is too large, in the words of `trainmaster validate`.
 """
 
@@ -99,7 +101,7 @@ class _Sections:
         yield ""
         for name, field in properties.items():
             suffix, inner = ("[]", field["items"]) if "items" in field else ("", field)
-            if "properties" in inner:
+            if "properties" in inner and f"{path}.{name}" != _KUBERNETES_OWN:
                 yield from self._section(f"{path}.{name}{suffix}", inner, "###")
 
 
@@ -107,7 +109,8 @@ def _rules(spec: Mapping[str, Any]) -> Iterator[str]:
     yield "## Rules between fields\n"
     yield _prose(
         "`kubectl apply` is refused by these (CEL rules in the CRD), and `trainmaster validate` says the same words. "
-        "What is in `podTemplate.spec` only the operator and `trainmaster validate` check."
+        "Of `podTemplate.spec` the API server checks the types of the most common fields; the operator and "
+        "`trainmaster validate` check all that Kubernetes would refuse."
     )
     yield ""
     for rule in NAME_RULES:

@@ -77,6 +77,19 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {"workers": 1, "image": "me/x:1"},
         "is missing, and the image 'me/x:1' has no program that Trainmaster knows",
     ),
+    "a variable that isn't text": (
+        "job",
+        {
+            "workers": 1,
+            "podTemplate": {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": 4}]}]}},
+        },
+        'spec.podTemplate.spec.containers[0].env[0].value: Invalid value: "integer"',
+    ),
+    "tolerations as a mapping": (
+        "job",
+        {"workers": 1, "podTemplate": {"spec": {"tolerations": {"key": "x"}}}},
+        'spec.podTemplate.spec.tolerations: Invalid value: "object"',
+    ),
     "a name too long": ("x" * 53, {"workers": 1}, "has 53 characters, and the labels of its pods leave room for 52"),
     "a queue of nobody": (
         "job",
@@ -91,6 +104,28 @@ def test_what_cant_run_is_refused_at_apply(with_crd: Cluster, name: str, spec: d
     done = with_crd.kubectl("apply", "-f", "-", stdin=job(name, spec), check=False)
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_what_merging_takes_and_newer_fields_pass_the_podtemplates_schema(with_crd: Cluster) -> None:
+    container = {
+        "name": "worker",
+        "env": [{"name": "A", "value": None}, {"name": "B", "$patch": "delete"}],
+        "resources": {"limits": {"cpu": 0.5, "memory": "1Gi"}, "requests": None},
+        "newerField": {"a": [1]},
+    }
+    pod = {
+        "containers": [container],
+        "nodeSelector": {"$patch": "replace", "a": "b"},
+        "securityContext": {"$patch": "delete"},
+        "tolerations": None,
+        "volumes": [{"$patch": "replace"}, {"name": "d", "newerSource": {}}],
+    }
+    with_crd.kubectl(
+        "apply", "--server-side", "-f", "-", stdin=job("open", {"workers": 1, "podTemplate": {"spec": pod}})
+    )
+    assert with_crd.get("dtj", "open")["spec"]["podTemplate"]["spec"] == pod
+    assert "nodeSelector" in with_crd.kubectl("explain", "dtj.spec.podTemplate.spec").stdout
+    assert "value\t<string>" in with_crd.kubectl("explain", "dtj.spec.podTemplate.spec.containers.env").stdout
 
 
 def test_a_running_jobs_pods_cant_be_changed_but_its_policies_can(with_crd: Cluster) -> None:

@@ -17,6 +17,8 @@ from trainmaster_local.testing.clusters import Cluster
 EMOJI = "\U0001f600 \u2028 \x85 \ufeff é"
 MISTAKES: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "env": ({"env": [{"name": "A", "value": 4}]}, {}),
+    "enviroment": ({"enviroment": []}, {}),
+    "nodeselector": ({}, {"nodeselector": {"a": "b"}}),
     "nodeSelector": ({}, {"nodeSelector": {"a": 3}}),
     "tolerations": ({}, {"tolerations": {"key": "x"}}),
     "quantity": ({}, {"volumes": [{"name": "d", "emptyDir": {"sizeLimit": "10GB"}}]}),

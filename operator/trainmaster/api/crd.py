@@ -19,6 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from trainmaster.api.pod_schema import pod_spec_schema
 from trainmaster.api.rule import Rule, TransitionRule
 from trainmaster.api.rules import NAME_RULES, RULES, TRANSITIONS
 from trainmaster.api.v1alpha1 import (
@@ -128,6 +129,7 @@ def spec_schema() -> dict[str, Any]:
     schema = JobSpec.model_json_schema(by_alias=True)
     converted = _Converter(schema.get("$defs", {}), in_status=False).convert(schema, JobSpec.__name__)
     converted["x-kubernetes-validations"] += [_transition(transition) for transition in TRANSITIONS]
+    converted["properties"]["podTemplate"]["properties"]["spec"].update(pod_spec_schema())
     return converted
 
 

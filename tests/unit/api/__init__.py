@@ -17,6 +17,7 @@
 | `paths` | `test_sentences`, `test_pod_template` |
 | `parsing` | `test_sentences`, `test_limits` |
 | `pod_schema/fields` | `test_pod_schema` |
+| `pod_schema/openapi` | `test_pod_schema`, `cluster/test_custom_resource` |
 | `pod_schema/relations` | `test_pod_schema` |
 | `pod_schema/resources` | `test_pod_schema` |
 | `pod_schema/types` | `test_pod_schema` |

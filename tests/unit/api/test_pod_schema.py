@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.api.api_server import apply
 from trainmaster.api.limits import MAX_POD_PROBLEMS
 from trainmaster.api.nearest import plain
 from trainmaster.api.parsing import InvalidJob, parse_spec
@@ -385,6 +386,18 @@ def values(kind: Type, depth: int = 3) -> st.SearchStrategy[Any]:
 @given(values(pod_spec()))
 def test_every_pod_of_the_right_types_passes(pod: dict[str, Any]) -> None:
     assert list(check_fields(pod)) == []
+
+
+@given(values(pod_spec()))
+def test_every_pod_of_the_right_types_passes_the_crds_schema(pod: dict[str, Any]) -> None:
+    answer = apply({"workers": 1, "podTemplate": {"spec": pod}})
+    assert answer.accepted, answer
+
+
+@pytest.mark.parametrize("pod", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_what_kubernetes_takes_passes_the_crds_schema(pod: dict[str, Any]) -> None:
+    answer = apply({"workers": 1, "podTemplate": {"spec": pod}})
+    assert answer.accepted, answer
 
 
 FIELDS = sorted((name, field) for name, struct in pod_types().items() for field in struct.fields)

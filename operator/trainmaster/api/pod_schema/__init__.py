@@ -2,14 +2,16 @@
 
 `types` has every field of a pod, from `types.json` (made by `make generate` from Kubernetes' own definitions); `fields`
 checks names and types against it; `values` has the forms of names, labels, quantities and ports; `relations` checks
-containers, volumes and tolerations as Kubernetes' validation does, and `resources` requests and limits. All of them
-read what the user wrote, so that a sentence names the user's own field; podTemplate's directives and nulls pass.
+containers, volumes and tolerations as Kubernetes' validation does, and `resources` requests and limits. `openapi` is
+the part that the CRD has. All checks read what the user wrote, so that a sentence names the user's own field;
+podTemplate's directives and nulls pass.
 
 A field that Kubernetes doesn't have is refused only where it is like one that it has, or belongs elsewhere: the cluster
 may be newer than the table, and its own refusal becomes a sentence in the status.
 """
 
 from trainmaster.api.pod_schema.fields import check_fields
+from trainmaster.api.pod_schema.openapi import pod_spec_schema
 from trainmaster.api.pod_schema.relations import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
@@ -27,6 +29,7 @@ __all__ = [
     "check_fields",
     "check_labels",
     "check_relations",
+    "pod_spec_schema",
     "requests_and_limits",
     "worker_resources",
 ]

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from pydantic import Field, PrivateAttr, StrictBool, StrictInt, model_validator
 
 from trainmaster.api.compact import CompactMapping
-from trainmaster.api.limits import MAX_ITEMS
 from trainmaster.api.v1alpha1.base_models import SpecModel
 from trainmaster.api.values import AbsolutePath, LabelKey, PositiveWholeSeconds, Subdomain
 
@@ -78,35 +77,6 @@ class Checkpoint(SpecModel):
     path: AbsolutePath = Field("/checkpoints", description="Mount path; TRAINMASTER_CHECKPOINT_DIR in the workers.")
 
 
-# A schema can bound these of a PodSpec: the API server refuses longer lists at apply, the operator longer ones further
-# down. Their items are free, and null deletes them.
-_POD_LISTS = (
-    "containers",
-    "hostAliases",
-    "imagePullSecrets",
-    "initContainers",
-    "readinessGates",
-    "resourceClaims",
-    "schedulingGates",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
-)
-_POD_SPEC_SCHEMA = {
-    "x-kubernetes-preserve-unknown-fields": True,
-    "properties": {
-        name: {
-            "type": "array",
-            "maxItems": MAX_ITEMS,
-            "nullable": True,
-            "items": {"type": "object"},
-            "description": "As in a PodSpec.",
-        }
-        for name in _POD_LISTS
-    },
-}
-
-
 class PodTemplateMetadata(SpecModel):
     """PodTemplateMetadata has labels and annotations to add to the pods."""
 
@@ -118,7 +88,7 @@ class PodTemplate(SpecModel):
     """PodTemplate is partial, and merged over the rendered one as kubectl's strategic merge does."""
 
     metadata: PodTemplateMetadata | None = Field(None, description="Labels and annotations to add.")
-    spec: Annotated[CompactMapping, Field(json_schema_extra=_POD_SPEC_SCHEMA)] | None = Field(
+    spec: CompactMapping | None = Field(
         None,
         description="A partial PodSpec. containers, initContainers, volumes, env, ports and volumeMounts merge by "
         "their keys, other lists are replaced; null deletes, and so does `$patch: delete` in a mapping (kubectl apply "
