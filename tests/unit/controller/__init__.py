@@ -23,7 +23,7 @@
 | `cache/views` | `cache/test_hostile_objects` |
 | `cache/workload_view` | `cache/test_hostile_objects`, `lookups/test_kueue` |
 | `keeping/evidence` | `keeping/test_evidence` |
-| `keeping/logs` | `writing/test_executor` |
+| `keeping/logs` | `keeping/test_logs`, `writing/test_executor` |
 | `keeping/owned_config_map` | `keeping/test_evidence`, `writing/test_executor` |
 | `keys/agents_secrets` | `keys/test_signing_keys`, `writing/test_children` |
 | `keys/signing_keys` | `keys/test_signing_keys` |

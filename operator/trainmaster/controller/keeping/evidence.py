@@ -35,6 +35,7 @@ from trainmaster.wire.evidence import RankState
 from trainmaster.wire.limits import MAX_EVIDENCE_BYTES
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine
+from trainmaster.wire.values import last_lines
 
 logger = logging.getLogger(__name__)
 
@@ -320,7 +321,7 @@ def fitted(evidence: AttemptEvidence, limit: int = ATTEMPT_BYTES) -> AttemptEvid
             workers={
                 worker: {
                     **entry,
-                    "error": str(entry.get("error", ""))[-share if share else 2_000 :],
+                    "error": last_lines(str(entry.get("error", "")), share or 2_000),
                 }
                 for worker, entry in evidence.workers.items()
                 if share or worker == culprit

@@ -1,8 +1,9 @@
-"""Keeps the end of the workers' logs when a job has ended, before its pods go, where job and operator allow it.
+"""Keeps the end of the workers' logs when a job has ended or is suspended, before its pods go, where that is allowed.
 
 They are in the ConfigMap `<job>-logs`, one key a worker (`worker-0.log`), owned by the job, so that `kubectl dtj logs`
 and plain kubectl can show them as long as the job exists. A ConfigMap holds at most 1 MiB: the worker that failed and
-worker 0 get the largest shares, the others split what is left. The label `trainmaster.dev/content: logs` keeps it out
+worker 0 get the largest shares, the others split what is left. What is printed after a suspension is added to what was
+kept then; the agents print where an attempt begins. The label `trainmaster.dev/content: logs` keeps it out
 of the operator's watch.
 """
 
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
-from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Refused
+from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
+from trainmaster.controller.cache.views import owner_uid
 from trainmaster.controller.keeping.owned_config_map import owned_config_map
 from trainmaster.controller.watching.watched import LOGS_CONTENT
 from trainmaster.reconciling.messages import listed
@@ -31,6 +33,8 @@ READING_SECONDS = 5.0
 SETTLE_SECONDS = 0.2
 SETTLE_TRIES = 8
 CONCURRENT_READS = 16
+# The newest attempt of which a kept log has something.
+ATTEMPT_ANNOTATION = "trainmaster.dev/attempt"
 
 
 def logs_name(job: str) -> str:
@@ -44,22 +48,27 @@ def allows_logs(job: Job) -> bool:
 
 
 class KeptLogs:
-    """Saves a job's logs once."""
+    """Saves a job's logs once in an attempt."""
 
     def __init__(self, cluster: Cluster, *, limit: int) -> None:
         self._cluster = cluster
         self._limit = limit
-        self._saved: set[str] = set()
+        # By uid, the attempt whose logs were saved last.
+        self._saved: dict[str, int] = {}
 
     def forget(self, uid: str) -> None:
         """Forget a job that is gone."""
-        self._saved.discard(uid)
+        self._saved.pop(uid, None)
 
-    async def __call__(self, key: JobKey, snapshot: Snapshot) -> None:
-        """Save what there is. Never in the way of the job's end: what can't be read or written is logged."""
+    async def __call__(self, key: JobKey, snapshot: Snapshot, *, complete: bool = True) -> None:
+        """Save what there is. Never in the way of the job's end: what can't be read or written is logged.
+
+        `complete`: the ranks have ended, so that it is worth waiting for their last lines.
+        """
         job = snapshot.job
+        attempt = job.status.attempt
         pods = [pod for pod in snapshot.observed.pods if pod.worker_container is not None and _has_started(pod)]
-        if self._limit <= 0 or not allows_logs(job) or job.uid in self._saved or job.deleting or not pods:
+        if self._limit <= 0 or not allows_logs(job) or self._saved.get(job.uid) == attempt or job.deleting or not pods:
             return
         failed = {failure.pod for failure in job.status.failures}
         shares = share_out(pods, self._limit, failed)
@@ -68,7 +77,7 @@ class KeptLogs:
         async def read(pod: PodView, limit: int) -> tuple[str, str] | None:
             async with slots:
                 try:
-                    text = await self.tail(key.namespace, pod, limit)
+                    text = await self.tail(key.namespace, pod, limit, complete=complete)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     return None
@@ -83,10 +92,10 @@ class KeptLogs:
             logger.warning("%s: the log of %s isn't kept: it wasn't read within %g s", key, names, READING_SECONDS)
         data = dict(sorted(entry for task in done if (entry := task.result()) is not None))
         if data:
-            await self._write(key, snapshot, data)
-        self._saved.add(job.uid)
+            await self._write(key, snapshot, data, {f"worker-{pod.worker}.log": limit for pod, limit in shares})
+        self._saved[job.uid] = attempt
 
-    async def tail(self, namespace: str, pod: PodView, limit: int) -> str:
+    async def tail(self, namespace: str, pod: PodView, limit: int, *, complete: bool = True) -> str:
         """Read the end of a worker's log, at most `limit` bytes, from whole lines. Raises ClusterError."""
         # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut here.
         container = pod.worker_container
@@ -95,17 +104,15 @@ class KeptLogs:
             # Nothing comes any more. While the container waits for its next start, this is the one before already.
             text = await self._read(namespace, pod.name)
             restarted = restarted and container.state == "terminated"
-        else:
+        elif complete:
             text = await self._settled(namespace, pod.name, may_be_empty=restarted)
+        else:
+            text = await self._read(namespace, pod.name)
         if restarted or not text:
             # An agent that reported by exiting left what its ranks printed in the log of the container before; an empty
             # log is one of a container that was started again since the pod was last seen.
             text = await self._read(namespace, pod.name, previous=True) + text
-        raw = text.replace("\x00", "").encode()
-        if len(raw) <= limit:
-            return raw.decode(errors="replace")
-        tail = raw[-limit:].decode(errors="ignore")
-        return tail.partition("\n")[2] or tail
+        return _end_of(text.replace("\x00", ""), limit)
 
     async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
         """Read the log once it doesn't grow any more; an empty one may still be on its way."""
@@ -135,15 +142,75 @@ class KeptLogs:
                 return ""
             raise
 
-    async def _write(self, key: JobKey, snapshot: Snapshot, data: dict[str, str]) -> None:
+    async def _write(self, key: JobKey, snapshot: Snapshot, data: Mapping[str, str], shares: Mapping[str, int]) -> None:
+        """Write what was read behind what was kept of earlier attempts."""
         job = snapshot.job
         body = owned_config_map(job, logs_name(job.name), LOGS_CONTENT, data)
+        body["metadata"]["annotations"] = {ATTEMPT_ANNOTATION: str(job.status.attempt)}
         try:
-            await self._cluster.create(CONFIG_MAPS, job.namespace, body)
-        except AlreadyExists:
-            logger.debug("%s: the logs were kept by an earlier operator.", key)
-        except Refused as error:
+            try:
+                await self._cluster.create(CONFIG_MAPS, job.namespace, body)
+            except AlreadyExists:
+                await self._add(key, snapshot, data, shares)
+        except (Refused, Conflict, NotFound) as error:
             logger.warning("%s: the logs can't be kept: %s", key, error)
+
+    async def _add(self, key: JobKey, snapshot: Snapshot, data: Mapping[str, str], shares: Mapping[str, int]) -> None:
+        job = snapshot.job
+        found = await self._cluster.get(CONFIG_MAPS, job.namespace, logs_name(job.name))
+        metadata = found["metadata"]
+        if owner_uid(metadata) != job.uid:
+            logger.info("%s: %s belongs to somebody else", key, logs_name(job.name))
+            return
+        known = str((metadata.get("annotations") or {}).get(ATTEMPT_ANNOTATION, ""))
+        if known == str(job.status.attempt):
+            logger.debug("%s: the logs of the attempt were kept by an earlier operator.", key)
+            return
+        before = {str(name): str(text) for name, text in (found.get("data") or {}).items()}
+        await self._cluster.patch(
+            CONFIG_MAPS,
+            job.namespace,
+            logs_name(job.name),
+            {
+                "metadata": {
+                    "uid": metadata["uid"],
+                    "resourceVersion": metadata.get("resourceVersion"),
+                    "annotations": {ATTEMPT_ANNOTATION: str(job.status.attempt)},
+                },
+                "data": joined(before, data, shares, self._limit),
+            },
+        )
+
+
+def joined(
+    before: Mapping[str, str], data: Mapping[str, str], shares: Mapping[str, int], limit: int
+) -> dict[str, str | None]:
+    """Returns the changes that put new logs behind older ones: each in its share of the limit, others in what is left.
+
+    None removes the log of a worker that there is no room for.
+    """
+    changes: dict[str, str | None] = {}
+    left = limit
+    for name, text in data.items():
+        old = before.get(name, "")
+        changes[name] = kept = _end_of(old + ("\n" if old and not old.endswith("\n") else "") + text, shares[name])
+        left -= len(kept.encode())
+    others = [name for name in before if name not in data]
+    for name in others:
+        changes[name] = _end_of(before[name], max(0, left) // len(others)) or None
+    return changes
+
+
+def _end_of(text: str, limit: int) -> str:
+    """Returns the last whole lines of a text in at most `limit` bytes."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= limit:
+        return raw.decode()
+    if limit <= 0:
+        return ""
+    # One byte more shows whether the first line is whole.
+    whole = raw[-limit - 1 :].partition(b"\n")[2]
+    return (whole or raw[-limit:]).decode(errors="ignore")
 
 
 def share_out(pods: Sequence[PodView], limit: int, failed: set[str | None]) -> list[tuple[PodView, int]]:

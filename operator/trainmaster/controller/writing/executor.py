@@ -1,4 +1,4 @@
-"""Carries out a decision: status first (a finished job's logs before it), then the actions, then the events.
+"""Carries out a decision: status first (before it the logs of a job that ends or is suspended), then actions, events.
 
 Status is the source of truth, so it is written before anything that follows from it; an operator killed after any
 write finds in it what was meant. Each pass makes at most one status write and skips whatever already stands.
@@ -64,9 +64,9 @@ class Push(Protocol):
 
 
 class LogKeeper(Protocol):
-    """Saves what the workers printed, before their pods go."""
+    """Saves what the workers printed, before their pods go: all of it, or what there is while they still print."""
 
-    async def __call__(self, key: JobKey, snapshot: Snapshot) -> None: ...
+    async def __call__(self, key: JobKey, snapshot: Snapshot, *, complete: bool = True) -> None: ...
 
 
 class Evidence(Protocol):
@@ -122,11 +122,13 @@ class Executor:
 
     async def execute(self, key: JobKey, snapshot: Snapshot, decision: Decision) -> Outcome:
         """Write the status, carry out the actions, record the events."""
-        if decision.status.phase in TERMINAL_PHASES and snapshot.job.status.phase not in TERMINAL_PHASES:
+        before, after = snapshot.job.status.phase, decision.status.phase
+        ends = after in TERMINAL_PHASES and before not in TERMINAL_PHASES
+        if ends or (after == "Suspended" and before != "Suspended"):
             # Before the status: who sees that a job has ended finds its logs, and its pods still stand.
-            await self._keep_logs(key, snapshot)
-            if self._evidence is not None:
-                await self._evidence.last(key, snapshot, decision.status)
+            await self._keep_logs(key, snapshot, complete=ends)
+        if ends and self._evidence is not None:
+            await self._evidence.last(key, snapshot, decision.status)
         wrote, waits = await self._write_status(key, snapshot, decision)
         if self._evidence is not None:
             self._evidence.record_failure(key, snapshot, decision.status)

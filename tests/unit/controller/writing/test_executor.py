@@ -310,6 +310,33 @@ async def test_the_workers_logs_are_kept_before_the_job_is_called_finished() -> 
     assert kinds == ["ConfigMap", "DistributedTrainingJob", "Secret", "StatefulSet", "StatefulSet"]
 
 
+async def test_a_suspended_job_s_logs_are_kept_and_those_of_its_next_attempt_are_added() -> None:
+    world = World()
+    world.add_pods()
+    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 1})))
+    world.cluster.logs = {"bert-0": "step 1\n", "bert-1": "one\n"}
+    halted = JobStatus(phase="Suspended", attempt=1)
+    await world.execute(b.decided(halted))
+    assert world.stored("configmaps", "bert-logs")["data"] == {"worker-0.log": "step 1\n", "worker-1.log": "one\n"}
+    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 2})))
+    world.cluster.logs = {"bert-0": "--- attempt 2 ---\nstep 2\n", "bert-1": "--- attempt 2 ---\ntwo\n"}
+    await world.execute(b.decided(JobStatus(phase="Succeeded", attempt=2)))
+    assert world.stored("configmaps", "bert-logs")["data"] == {
+        "worker-0.log": "step 1\n--- attempt 2 ---\nstep 2\n",
+        "worker-1.log": "one\n--- attempt 2 ---\ntwo\n",
+    }
+
+
+async def test_an_operator_that_finds_an_attempt_s_logs_kept_adds_them_no_second_time() -> None:
+    world = World()
+    world.add_pods()
+    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status={"phase": "Running", "attempt": 3})))
+    world.cluster.logs = {"bert-0": "step 1\n"}
+    for _ in range(2):
+        await KeptLogs(world.cluster, limit=100_000)(KEY, world.snapshot())
+        assert world.stored("configmaps", "bert-logs")["data"]["worker-0.log"] == "step 1\n"
+
+
 @pytest.mark.parametrize(("limit", "spec"), [(100_000, {"runPolicy": {"keepLogs": False}}), (0, {})], ids=str)
 async def test_logs_are_neither_read_nor_kept_where_the_job_or_the_operator_forbids_it(
     limit: int, spec: dict[str, Any]
