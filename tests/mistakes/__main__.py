@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import logging
 import sys
 import tempfile
 from contextlib import redirect_stdout
@@ -31,19 +33,25 @@ def main() -> int:
         for entry in all_entries()
         if not options.words or any(word in f"{entry.theme} {entry.name}" for word in options.words)
     ]
+    # The cluster's controllers warn of a namespace that goes.
+    logging.disable(logging.WARNING)
+    log = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="trainmaster-mistakes-") as folder:
+        print(f"Asking validate about {len(entries)} manifests ...", file=sys.stderr)
         verdicts = {entry.name: validate(entry, Path(folder)) for entry in entries}
         answered = None
         if not options.offline:
-            # What the operator logs goes to stderr: the table may be read by a program.
-            with redirect_stdout(sys.stderr), opened_cluster(Path(folder)) as cluster:
+            print("Asking a cluster ...", file=sys.stderr)
+            with redirect_stdout(log), opened_cluster(Path(folder)) as cluster:
                 answered = answers(cluster, entries, Path(folder))
-    print(table(entries, verdicts, answered), end="")
     wrong = any(
         [*offline_differences(entry, verdicts[entry.name])]
         or (answered is not None and [*online_differences(entry, answered[entry.name])])
         for entry in entries
     )
+    if wrong:
+        print(log.getvalue(), file=sys.stderr)
+    print(table(entries, verdicts, answered), end="")
     return 1 if wrong else 0
 
 

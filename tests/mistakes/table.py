@@ -40,8 +40,9 @@ def _rows(entry: Entry, verdict: Verdict, answer: Answer | None, differences: Se
         if answer.by is None:
             yield from _row("cluster", f"accepts it: {entry.why}" if entry.why else "accepts it")
         else:
-            same = bool(entry.sentences) and not entry.says and not differences
-            yield from _row(_NAMES.get(answer.by, answer.by), "the same" if same else answer.text)
+            # kubectl's whole text is of interest only where it isn't what was expected.
+            expected = " | ".join(entry.says) or "the same"
+            yield from _row(_NAMES.get(answer.by, answer.by), answer.text if differences else expected)
     for difference in differences:
         yield from _row("DIFFERS", difference)
 
