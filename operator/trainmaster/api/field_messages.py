@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+import unicodedata
+from typing import Any, Literal, get_args, get_origin
 
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from trainmaster.api.misplaced import belongs, model_in
@@ -12,6 +14,7 @@ from trainmaster.api.nearest import SIMILAR, VERY_SIMILAR, nearest, only_longer
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
 from trainmaster.api.values import HALF_A_CHARACTER, HINTS, number, show
+from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
 _TAGS = frozenset({"object", "quantity"})
@@ -21,14 +24,23 @@ _FEW = 8
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
     """Returns the message for a field that isn't known at `path`: the nearest known one, or where it belongs."""
-    near = nearest(field, known, VERY_SIMILAR)
+    odd = [character for character in field if not character.isascii()]
+    if odd:
+        written = "".join(character for character in field if character.isascii()).strip()
+        message = unknown_field(path, written, known, model) if written not in known else f"did you mean {written}?"
+        what = unicodedata.name(odd[0], "character without a name").lower()
+        return f"unknown field with a {what} (U+{ord(odd[0]):04X}) in it; {message.removeprefix('unknown field; ')}"
+    near = nearest(field, known, VERY_SIMILAR) or only_longer(field, known)
     if near is None:
         place = belongs(field, path, model)
         if place is not None:
             return f"unknown field; {place}"
         near = nearest(field, known)
-    remedy = f"did you mean {near}?" if near else f"use one of {', '.join(known)}" if known else "remove it"
-    return f"unknown field; {remedy}"
+    if near is not None:
+        return f"unknown field; did you mean {near}?"
+    if len(known) > _FEW:
+        return "unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)"
+    return f"unknown field; use one of {', '.join(known)}" if known else "unknown field; remove it"
 
 
 def unfit(value: Any, pattern: str) -> str:
@@ -36,8 +48,30 @@ def unfit(value: Any, pattern: str) -> str:
     return f"{show(value)} can't be used; {HINTS[pattern]}"
 
 
-def problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Problem:
-    """Returns the problem for one of pydantic's errors in a `root`, which stands at `path`."""
+def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:
+    """Returns the problems of a `root`, which stands at `path`, in the order of its fields.
+
+    A field that is missing because it is misspelled, or elsewhere, isn't said to be missing too.
+    """
+    details = error.errors(include_url=False)
+    problems = [_problem_of(each, root, path) for each in details]
+    unknown = [each for each, detail in zip(problems, details, strict=True) if detail["type"] == "extra_forbidden"]
+    return [
+        each
+        for each, detail in zip(problems, details, strict=True)
+        if detail["type"] != "missing" or not any(_stands_for(other, each.field) for other in unknown)
+    ]
+
+
+def _stands_for(unknown: Problem, field: str) -> bool:
+    """Returns whether an unknown field's remedy is to write this one."""
+    parent, _, name = field.rpartition(".")
+    return unknown.message.endswith((f"; set {field}", f"; it belongs in {field}")) or (
+        unknown.field.startswith(f"{parent}.") and unknown.message.endswith(f"; did you mean {name}?")
+    )
+
+
+def _problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Problem:
     location = detail["loc"]
     shown = location
     if location and location[-1] in _TAGS and _model_at(root, location) is None:
@@ -45,22 +79,27 @@ def problem_of(detail: ErrorDetails, root: type[SpecModel], path: str) -> Proble
     parts = [path, *(part for position, part in enumerate(shown) if not _is_tag(shown, position))]
     value = ... if detail["type"] == "missing" else detail["input"]
     field = str(location[-1]) if location else path
-    return Problem(_join(parts), value, _sentence(detail, _model_at(root, location[:-1]), field, _join(parts[:-1])))
+    message = _mistyped(detail, field, _required(_model_at(root, location))) or _sentence(
+        detail, _model_at(root, location[:-1]), field, _join(parts[:-1])
+    )
+    return Problem(_join(parts), value, message)
 
 
 def _is_tag(location: tuple[int | str, ...], position: int) -> bool:
     return location[position] in _TAGS and position > 0 and location[position - 1] == "cpu"
 
 
+def _mistyped(detail: ErrorDetails, field: str, fields: tuple[str, ...]) -> str | None:
+    message = wrong_type(detail["type"], detail["input"], field, fields)
+    if message is not None or detail["type"] == "literal_error":
+        return typographic_quotes(detail["input"]) or message
+    return None
+
+
 def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, parent: str) -> str:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     # The setup line may hold what isn't meant for the readers of a status.
     shown = "this text" if field == "setup" and isinstance(value, str) else show(value)
-    if kind in _NUMBERS and field.endswith("Seconds") and isinstance(value, str):
-        return f"{shown} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
-    expected = EXPECTED.get(kind)
-    if expected is not None:
-        return f"{shown} is not {expected}"
     match kind:
         case "extra_forbidden":
             return unknown_field(parent, field, _field_names(model), model)
@@ -91,29 +130,6 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
 
 # Errors of our own types, which bring their sentences.
 _OURS = frozenset({"quantity", "processes", "json", "time"})
-_NUMBERS = frozenset({"int_type", "float_type"})
-EXPECTED = {
-    "int_type": "a whole number; write it without quotes and without a fraction",
-    "int_from_float": "a whole number; write it without a fraction",
-    "float_type": "a number; write it without quotes",
-    "finite_number": "a finite number; use one",
-    "string_type": "text; write it in quotes",
-    "bool_type": "true or false; write one of them without quotes",
-    "list_type": "a list; write its items in brackets or one a line after '-'",
-    "dict_type": "a mapping; give its fields",
-    "model_type": "a mapping; give its fields",
-    "model_attributes_type": "a mapping; give its fields",
-}
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
-_DURATION_UNITS = (86_400, 3_600, 60, 1)
-
-
-def _seconds(text: str) -> float | None:
-    """Returns the seconds of what people write for a duration: 300, 5s, 1h30m."""
-    parts = _DURATION.fullmatch(text.replace(" ", "")) if len(text) < 20 else None
-    if parts is None:
-        return None
-    return sum(float(part) * unit for part, unit in zip(parts.groups(), _DURATION_UNITS, strict=True) if part)
 
 
 def _alternatives(value: Any, expected: str) -> str:
@@ -125,10 +141,21 @@ def _alternatives(value: Any, expected: str) -> str:
 
 
 def _described(model: type[SpecModel] | None, field: str) -> str:
+    """Returns what a missing field is: its values where it has a few, or the beginning of its description."""
     for name, info in model.model_fields.items() if model is not None else ():
-        if (info.alias or name) == field and info.description:
-            return f" ({info.description.rstrip('.')})"
+        if (info.alias or name) != field:
+            continue
+        if get_origin(info.annotation) is Literal:
+            *others, last = get_args(info.annotation)
+            return f" to {', '.join(others)} or {last}"
+        first = re.split(r"[.;:] |\.$", info.description or "")[0]
+        return f" ({first})" if first else ""
     return ""
+
+
+def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
+    fields = model.model_fields.items() if model is not None else ()
+    return tuple(info.alias or name for name, info in fields if info.is_required())
 
 
 def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:

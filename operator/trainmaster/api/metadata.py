@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
-from trainmaster.api.field_messages import problem_of, unfit
+from trainmaster.api.field_messages import problems_of, unfit
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
 from trainmaster.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show
@@ -95,7 +95,7 @@ def check_metadata(raw: Any) -> list[Problem]:
     try:
         metadata = ObjectMeta.model_validate(raw, by_alias=True, by_name=False)
     except ValidationError as error:
-        return [problem_of(each, ObjectMeta, "metadata") for each in error.errors(include_url=False)]
+        return problems_of(error, ObjectMeta, "metadata")
     return list(_check(metadata))
 
 

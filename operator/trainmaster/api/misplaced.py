@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, get_args
 
-from trainmaster.api.nearest import VERY_SIMILAR, nearest, plain
+from trainmaster.api.nearest import plain
 from trainmaster.api.v1alpha1 import JobSpec, SpecModel
 
 # Further places say nothing more.
@@ -30,18 +30,18 @@ _CONTAINER_FIELDS = (
 
 # What to do instead of fields that other APIs have.
 _OTHERS_FIELDS = {
-    "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount parallelism completions "
-    "worldSize",
-    "set spec.processesPerWorker": "nproc nprocPerNode numProcPerNode procPerNode processesPerNode slotsPerWorker "
-    "ranksPerWorker",
+    "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount instanceCount parallelism "
+    "completions worldSize ntasks",
+    "set spec.processesPerWorker": "nproc nprocPerNode ntasksPerNode numProcPerNode procPerNode processesPerNode "
+    "slotsPerWorker ranksPerWorker",
     "set spec.resources.gpus": "nvidia.com/gpu amd.com/gpu gpu gpuCount numGpus gpusPerNode gpusPerWorker "
-    "resourcesPerNode",
+    "resourcesPerNode gres",
     "set spec.resources.cpu": "cpus",
     "set spec.resources.memory": "mem",
     "set spec.resources.sharedMemory": "shm shmSize sharedMemorySize",
     "set gpus, cpu and memory in spec.resources": "limits requests",
     "set spec.command, such as [python, train.py]": "entrypoint script cmd program main exec",
-    "set spec.training": "config trainingConfig hyperparameters",
+    "set spec.training": "config trainingConfig hyperparameters mixedPrecision",
     "set spec.failurePolicy.maxRestarts": "backoffLimit restartPolicy maxRetry maxRetries retries restarts "
     "restartLimit restartCount",
     "set spec.elastic with minWorkers and maxWorkers": "elasticPolicy",
@@ -50,10 +50,10 @@ _OTHERS_FIELDS = {
     "set spec.runPolicy.keepPods to None, Failed or All": "cleanPodPolicy",
     "set spec.runPolicy.suspend": "suspended paused",
     "set spec.runPolicy.ttlSecondsAfterFinished": "ttl ttlSeconds",
-    "set spec.runPolicy.activeDeadlineSeconds": "timeout activeDeadline",
+    "set spec.runPolicy.activeDeadlineSeconds": "timeout time activeDeadline",
     "set spec.scheduling.gang.scheduler; all workers are one gang": "minAvailable schedulingPolicy gangScheduling "
     "podGroup coscheduling",
-    "set spec.scheduling.queue": "queueName localQueue",
+    "set spec.scheduling.queue": "queueName localQueue partition",
     "set spec.scheduling.priorityClassName": "priorityClass",
     "set spec.checkpoint.path": "checkpointDir checkpointPath",
     f"set spec.checkpoint.volume.claimName, or mount it by {_POD}.volumes": "persistentVolumeClaim pvc",
@@ -64,8 +64,12 @@ _OTHERS_FIELDS = {
     "leaderWorkerTemplate trainer tasks jobTemplate podTemplateOverrides podSpec podSpecOverrides runtimeRef master "
     "launcherSpec",
     "the workers of a job find each other by themselves; remove it": "runLauncher runLauncherAsWorker "
-    "runLauncherAsNode launcherCreationPolicy mpiImplementation sshAuthMountPath rdzvBackend rdzvHost rdzvPort rdzvId "
-    "rdzvConf masterAddr masterPort nodeRank",
+    "runLauncherAsNode launcherCreationPolicy mpiImplementation sshAuthMountPath rdzvBackend rdzvEndpoint rdzvHost "
+    "rdzvPort rdzvId rdzvConf masterAddr masterPort nodeRank",
+    f"it belongs in {_POD}.containers, as env of the one with name: worker": "environment envVars environmentVariables",
+    f"it belongs in {_POD}.containers, in resources of the one with name: worker": "ephemeralStorage",
+    f"set {_POD}.nodeSelector to a label of such nodes": "gpuType instanceType nodeType",
+    f"mount it by {_POD}.volumes": "storage disk",
     "it belongs in metadata": "name namespace labels annotations generateName",
     "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
 }
@@ -81,15 +85,15 @@ _CONTAINERS_FIELDS = {plain(name): name for name in _CONTAINER_FIELDS.split()}
 def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     """Returns where a field belongs that isn't known to the model at `path`, as the remedy of a sentence.
 
-    The same name further down comes first, then what others call it, then similar names.
+    The same name further down comes first, then what others call it, then the same name elsewhere. A name that is only
+    similar to one elsewhere is no hint.
     """
     is_below = model is not None and path.startswith("spec.")
-    trees = [*([(path, model)] if is_below else []), ("spec", JobSpec)]
     remedies = (
-        *(_described(field, at, _places(tree), least=1) for at, tree in trees[:-1]),
+        _described(field, path, _places(model)) if model is not None and is_below else None,
         _of_others(field),
         _of_pods(field),
-        *(_described(field, at, _places(tree), least=VERY_SIMILAR) for at, tree in trees),
+        _described(field, "spec", _places(JobSpec)),
     )
     remedy = next((each for each in remedies if each is not None), None)
     if remedy is None or remedy == f"it belongs in {path}.{field}":
@@ -115,11 +119,11 @@ def _of_pods(field: str) -> str | None:
     return None
 
 
-def _described(field: str, path: str, places: Mapping[str, tuple[str, ...]], least: float) -> str | None:
-    name = nearest(field, places, least)
-    if name is None:
-        return None
-    return f"it belongs in {' or '.join(f'{path}.{place}' for place in places[name][:_MOST_PLACES])}"
+def _described(field: str, path: str, places: Mapping[str, tuple[str, ...]]) -> str | None:
+    found = next((places[name] for name in places if plain(name) == plain(field)), None)
+    return (
+        None if found is None else f"it belongs in {' or '.join(f'{path}.{place}' for place in found[:_MOST_PLACES])}"
+    )
 
 
 @cache

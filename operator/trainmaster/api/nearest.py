@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 # How similar names are (difflib's ratio) of which one was probably meant, and of which one was surely meant.
-SIMILAR = 0.6
+SIMILAR = 0.7
 VERY_SIMILAR = 0.85
 # No name of ours is longer, and comparing takes time with the square of the length.
 _LONGEST = 100
@@ -17,7 +17,7 @@ _SHORTEST_BEGINNING = 3
 
 def plain(name: str) -> str:
     """Returns the name as names are compared: maxRestarts, max_restarts and MAX-RESTARTS are one."""
-    return re.sub(r"[-_. ]", "", name).casefold()
+    return re.sub(r"[-_. \xa0]", "", name).casefold()
 
 
 def nearest(name: str, known: Iterable[str], least: float = SIMILAR) -> str | None:

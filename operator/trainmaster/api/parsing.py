@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from trainmaster.api.accelerator_names import device_names
-from trainmaster.api.field_messages import problem_of, unknown_field
+from trainmaster.api.field_messages import problems_of, unknown_field
 from trainmaster.api.limits import check_size
 from trainmaster.api.metadata import check_metadata
 from trainmaster.api.pod_schema import worker_resources
@@ -51,11 +51,14 @@ def parse_job(raw: Mapping[str, Any]) -> ParsedJob:
     metadata = mapping(raw.get("metadata"))
     name = metadata.get("name") or _generated(metadata.get("generateName"))
     spec = None
+    # Fields of the spec at the top are in `problems`: the spec is there, but not indented.
+    is_indented = raw.get("spec") is not None or not set(raw) - set(_TOP_LEVEL)
     try:
         # Without a name there is nothing to say of its length.
         spec = parse_spec(raw.get("spec"), name if isinstance(name, str) else "job")
     except InvalidJob as error:
-        problems.extend(_of_generated(each) if not metadata.get("name") else each for each in error.problems)
+        found = [each for each in error.problems if is_indented or each.field != "spec"]
+        problems.extend(_of_generated(each) if not metadata.get("name") else each for each in found)
     if problems or spec is None or name is None:
         raise InvalidJob(problems)
     return ParsedJob(namespace=metadata.get("namespace") or "", name=name, spec=spec)
@@ -71,7 +74,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
         # Python's own names of the fields are no other way to write them.
         spec = JobSpec.model_validate(raw_spec, by_alias=True, by_name=False)
     except ValidationError as error:
-        raise InvalidJob([problem_of(each, JobSpec, "spec") for each in error.errors(include_url=False)]) from error
+        raise InvalidJob(problems_of(error, JobSpec, "spec")) from error
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
         problems.extend(check_pod_template(spec.pod_template, device_names(spec), worker_resources(spec)))
@@ -101,6 +104,10 @@ def _check_top_level(raw: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(field, None, f"is missing; set it to {right}")
         elif given != right:
             yield Problem(field, given, f"{show(given)} is not {right}; use that")
+    if not isinstance(raw.get("status"), Mapping | None):
+        yield Problem(
+            "status", raw["status"], f"{show(raw['status'])} is not a mapping; remove it, the operator sets it"
+        )
     for field in raw:
         if field not in _TOP_LEVEL:
             yield Problem(str(field), raw[field], unknown_field("", str(field), _TOP_LEVEL))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainmaster.api.printable import one_line
+
 if TYPE_CHECKING:
     from trainmaster.api.v1alpha1 import JobSpec
 
@@ -20,7 +22,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.message}"
+        return one_line(f"{self.field}: {self.message}")
 
 
 class InvalidJob(ValueError):

@@ -25,13 +25,13 @@ WRONG: dict[str, tuple[Any, str]] = {
         "metadata.owner_references: unknown field; did you mean ownerReferences?",
     ),
     "a number for a name": ({"name": 3}, "metadata.name: 3 is not text; write it in quotes"),
-    "a list for a name": ({"name": ["a"]}, "metadata.name: a list is not text; write it in quotes"),
+    "a list for a name": ({"name": ["a"]}, "metadata.name: a list is not text; give one text"),
     "a label that is a number": ({"labels": {"a": 1}}, "metadata.labels.a: 1 is not text; write it in quotes"),
     "a label that is true": ({"labels": {"a": True}}, "metadata.labels.a: true is not text; write it in quotes"),
     "a list of labels": ({"labels": ["a"]}, "metadata.labels: a list is not a mapping; give its fields"),
     "an annotation in an annotation": (
         {"annotations": {"a": {"b": "c"}}},
-        "metadata.annotations.a: a mapping is not text; write it in quotes",
+        "metadata.annotations.a: a mapping is not text; give one text",
     ),
     "a label's value with spaces": (
         {"labels": {"a": "my team"}},
@@ -83,7 +83,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a text for a generation": (
         {"generation": "3"},
-        "metadata.generation: '3' is not a whole number; write it without quotes and without a fraction",
+        "metadata.generation: '3' is not a whole number; write it without quotes",
     ),
 }
 

@@ -32,15 +32,15 @@ BAD_INPUT = {
     ),
     "a wrong type": (
         {"workers": "2"},
-        "spec.workers: '2' is not a whole number; write it without quotes and without a fraction",
+        "spec.workers: '2' is not a whole number; write it without quotes",
     ),
     "a boolean for a number": (
         {"workers": True},
-        "spec.workers: true is not a whole number; write it without quotes and without a fraction",
+        "spec.workers: true is not a whole number; use one, such as 2",
     ),
     "a list for text": (
         {"workers": 1, "setup": ["source env.sh"]},
-        "spec.setup: a list is not text; write it in quotes",
+        "spec.setup: a list is not text; give one text",
     ),
     "text for a list": (
         {"workers": 1, "command": "python train.py"},
@@ -60,7 +60,7 @@ BAD_INPUT = {
     ),
     "fractional GPUs": (
         {"workers": 1, "resources": {"gpus": 0.5}},
-        "spec.resources.gpus: 0.5 is not a whole number; write it without quotes and without a fraction",
+        "spec.resources.gpus: 0.5 is not a whole number; write it without a fraction",
     ),
     "workers and workerGroups": (
         {"workers": 2, "workerGroups": [{"name": "a", "workers": 1}]},
@@ -151,6 +151,44 @@ BAD_INPUT = {
     "seconds with their unit": (
         {"workers": 1, "runPolicy": {"activeDeadlineSeconds": "1h30m"}},
         "spec.runPolicy.activeDeadlineSeconds: '1h30m' is not a number; give seconds as a number, such as 5400",
+    ),
+    "a placeholder": (
+        {"workers": "${WORKERS}"},
+        "spec.workers: '${WORKERS}' is a placeholder; put a whole number there",
+    ),
+    "a number in words": ({"workers": "two"}, "spec.workers: 'two' is not a whole number; use one, such as 2"),
+    "typographic quotes": (
+        {"workers": "\u201c2\u201d"},
+        "spec.workers: '\u201c2\u201d' has typographic quotes, which YAML takes as text; write ' or \" in "
+        "place of them",
+    ),
+    "a no-break space in a name": (
+        {"workers": 1, "\xa0launcher": "exec"},
+        "spec.\xa0launcher: unknown field with a no-break space (U+00A0) in it; did you mean launcher?",
+    ),
+    "no space behind a colon": (
+        {"workers": 1, "elastic": "minWorkers:2"},
+        "spec.elastic: 'minWorkers:2' is not a mapping; write a space after ':'",
+    ),
+    "a group as text": (
+        {"workerGroups": ["large"]},
+        "spec.workerGroups[0]: 'large' is not a mapping; give its fields, such as name and workers",
+    ),
+    "a name without its end, which is then no missing one": (
+        {"workers": 2, "elastic": {"min": 1, "maxWorkers": 4}},
+        "spec.elastic.min: unknown field; did you mean minWorkers?",
+    ),
+    "a foreign field of a group": (
+        {"workerGroups": [{"name": "a", "replicas": 2}]},
+        "spec.workerGroups[0].replicas: unknown field; set spec.workerGroups[0].workers",
+    ),
+    "a missing field with few values": (
+        {"workers": 1, "scheduling": {"gang": {}}},
+        "spec.scheduling.gang.scheduler: is missing; set it to volcano, coscheduling, kubernetes or kueue",
+    ),
+    "a field that nobody has": (
+        {"workers": 1, "flavour": "x"},
+        "spec.flavour: unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)",
     ),
     "seconds in words": (
         {"workers": 1, "failurePolicy": {"startupSeconds": "a while"}},
@@ -398,7 +436,7 @@ NAMES = {
     ),
     "with a line's end": (
         "job\n",
-        "metadata.name: 'job\n' is not a name that a Service can have; use lower case letters, digits and '-', "
+        "metadata.name: 'job\\n' is not a name that a Service can have; use lower case letters, digits and '-', "
         "beginning with a letter and ending with a letter or digit",
     ),
 }

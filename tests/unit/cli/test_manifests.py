@@ -70,7 +70,7 @@ def test_everything_wrong_is_said_with_its_place(runner: CliRunner, tmp_path: Pa
         f"{path}: skipped document 1 (ConfigMap in v1)",
         f"{path}:10:3: spec.wokers: unknown field; did you mean workers?",
         f"{path}:11:3: spec.launcher: 'mpi' is not known; use torchrun or exec",
-        f"{path}:13:5: spec.resources.gpus: 0.5 is not a whole number; write it without quotes and without a fraction",
+        f"{path}:13:5: spec.resources.gpus: 0.5 is not a whole number; write it without a fraction",
         f"{path}:15:5: spec.resources.memory: is given twice; keep one",
         f"{path}:20:7: spec.workerGroups[1].workers: 0 is too small; use at least 1",
     ]
@@ -232,6 +232,20 @@ def test_all_files_of_a_folder_are_checked(runner: CliRunner, tmp_path: Path) ->
         f"{tmp_path}/b.yaml: skipped document 1 (ConfigMap in v1)",
         f"{tmp_path}/c.yaml:1:4: not YAML: a bracket that was opened is never closed; close it with ]",
     ]
+
+
+def test_a_spec_that_isnt_indented_is_recognised(runner: CliRunner) -> None:
+    text = GOOD.replace("  workers: 2\n", "workers: 2\n").replace("  training: {lr", "training: {lr")
+    result = runner.invoke(app, ["validate", "-"], input=text)
+    assert result.stderr.splitlines() == [
+        "-:5:1: workers: unknown field; it belongs in spec.workers",
+        "-:6:1: training: unknown field; it belongs in spec.training",
+    ]
+
+
+def test_a_status_that_is_no_mapping_is_refused_as_a_server_side_apply_refuses_it(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=f"{GOOD}status: Running\n")
+    assert result.stderr == "-:7:1: status: 'Running' is not a mapping; remove it, the operator sets it\n"
 
 
 def test_a_merged_field_is_checked_where_it_stands(runner: CliRunner) -> None:

@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster.api.field_messages import EXPECTED
 from trainmaster.api.merge import DIRECTIVE
 from trainmaster.api.nearest import VERY_SIMILAR, nearest, plain
 from trainmaster.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
 from trainmaster.api.pod_schema.values import keyed, quantity_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.values import show
+from trainmaster.api.wrong_types import EXPECTED
 
 POD = "spec.podTemplate.spec"
 # Names that are compared with the known ones, of which each comparison takes 0.1 ms: a pod that has more names that

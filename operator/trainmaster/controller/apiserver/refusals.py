@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainmaster.api.field_messages import EXPECTED
+from trainmaster.api.wrong_types import EXPECTED
 
 # What stands before the details, as a create and an apply have it.
 _PREFIXES = (
