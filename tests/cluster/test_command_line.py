@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pty
+import re
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import certifi
 import pytest
 import yaml
 
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
 from trainmaster_local.testing.clusters import Cluster
 
 BIN = Path(sys.executable).parent
@@ -62,3 +70,154 @@ def test_a_plugin_that_isnt_installed_is_named_and_nobody_goes_on_as_nobody(
     code, output, errors = command(program, *arguments, kubeconfig=path)
     assert (code, output, len(errors.splitlines())) == (1, "", 1)
     assert "exec.command: the plugin 'cloud-login' isn't installed; install it" in errors
+
+
+# Prints which attempt it is, and ends when it is told to by a file; a signal ends it too.
+STEPS = """
+import os, pathlib, time
+attempt = os.environ["TRAINMASTER_ATTEMPT"]
+print("attempt", attempt, "begins", flush=True)
+while not pathlib.Path("GO" + attempt).exists():
+    time.sleep(0.05)
+print("attempt", attempt, "ends", flush=True)
+raise SystemExit(3 if attempt == "1" else 0)
+"""
+
+
+@pytest.fixture
+def operator(cluster: Cluster, pods_run: None, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running_operator(cluster, tmp_path) as started:
+        yield started
+
+
+class Following:
+    """`kubectl dtj` in the background, with what it has printed so far."""
+
+    def __init__(self, cluster: Cluster, folder: Path, *arguments: str) -> None:
+        self.output, self.errors = folder / "stdout", folder / "stderr"
+        self.process = subprocess.Popen(
+            [BIN / "kubectl-dtj", *arguments, "--namespace", cluster.namespace],
+            env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+            stdout=self.output.open("wb"),
+            stderr=self.errors.open("wb"),
+        )
+
+    def until(self, words: str, path: Path | None = None) -> None:
+        """Waits until the words were printed."""
+        wait_for(lambda: words in (path or self.output).read_text(), f"{words!r} is printed", self.shown)
+
+    def end(self) -> tuple[int, str, str]:
+        """Waits for its end; returns the exit code, stdout and stderr."""
+        code = self.process.wait(60)
+        return code, self.output.read_text(), self.errors.read_text()
+
+    def shown(self) -> str:
+        return f"{self.output.read_text()}\n{self.errors.read_text()}"
+
+
+def wait_for(holds: Callable[[], bool], what: str, shown: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}\n{shown()}"
+        time.sleep(0.1)
+
+
+def phase(cluster: Cluster, name: str) -> str:
+    return str((cluster.get("dtj", name).get("status") or {}).get("phase"))
+
+
+def apply(cluster: Cluster, body: dict[str, Any]) -> None:
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(body))
+
+
+def test_logs_are_followed_from_before_the_first_pod_through_restart_suspend_and_resume_to_the_end(
+    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    apply(cluster, training_job("steps", STEPS.replace("GO", f"{tmp_path}/go"), workers=1))
+    following = Following(cluster, tmp_path, "logs", "steps", "-f")
+    following.until("attempt 1 begins")
+    (tmp_path / "go1").touch()
+    following.until("attempt 2 begins")
+    run = {"kubeconfig": cluster.kubeconfig}
+    assert command("kubectl-dtj", "suspend", "steps", "-n", cluster.namespace, **run)[0] == 0
+    following.until("Job steps has no pods: Suspended", following.errors)
+    code, kept, _ = command("kubectl-dtj", "logs", "steps", "-n", cluster.namespace, **run)
+    assert (code, kept.splitlines()[-2:]) == (0, ["--- attempt 2 ---", "[rank 0]: attempt 2 begins"])
+    assert command("kubectl-dtj", "resume", "steps", "-n", cluster.namespace, **run)[0] == 0
+    following.until("attempt 3 begins")
+    (tmp_path / "go3").touch()
+    code, output, errors = following.end()
+    live = [
+        *("[rank 0]: attempt 1 begins", "[rank 0]: attempt 1 ends", "--- attempt 2 ---", "[rank 0]: attempt 2 begins"),
+        *("--- attempt 3 ---", "[rank 0]: attempt 3 begins", "[rank 0]: attempt 3 ends"),
+    ]
+    assert (code, [line for line in output.splitlines() if "attempt" in line]) == (0, live)
+    assert errors.splitlines()[-1] == "Job steps has ended: Succeeded."
+    code, kept, _ = command("kubectl-dtj", "logs", "steps", "-n", cluster.namespace, **run)
+    assert (code, kept.splitlines()) == (0, live)
+
+
+def test_logs_of_a_job_whose_program_isnt_there_say_so(
+    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    job = training_job("nowhere", "", workers=1)
+    job["spec"]["command"] = ["/no/such/program"]
+    apply(cluster, job)
+    code, output, errors = Following(cluster, tmp_path, "logs", "nowhere", "-f").end()
+    assert (code, output) == (0, "")
+    assert "Job nowhere has failed: " in errors and "/no/such/program" in errors
+    code, output, errors = command(
+        "kubectl-dtj", "logs", "nowhere", "-n", cluster.namespace, kubeconfig=cluster.kubeconfig
+    )
+    assert (code, output) == (0, "")
+    assert "Job nowhere has failed: " in errors and "/no/such/program" in errors
+
+
+def test_a_deleted_job_ends_those_who_watch_it_with_1(
+    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    apply(cluster, training_job("gone", STEPS.replace("GO", f"{tmp_path}/go"), workers=1))
+    wait_for(lambda: phase(cluster, "gone") == "Running", "the job runs")
+    watchers = []
+    for arguments in (("logs", "gone", "-f"), ("status", "gone", "-w")):
+        folder = tmp_path / arguments[0]
+        folder.mkdir()
+        watchers.append(Following(cluster, folder, *arguments))
+    watchers[0].until("attempt 1 begins")
+    watchers[1].until("Running")
+    cluster.kubectl("delete", "dtj", "gone")
+    for watcher in watchers:
+        code, _, errors = watcher.end()
+        assert code == 1
+        assert errors.splitlines()[-1].startswith("error: Job gone was deleted while it")
+
+
+def test_in_a_terminal_the_clock_moves_and_into_a_pipe_names_are_whole(
+    cluster: Cluster, operator: OperatorProcess, tmp_path: Path
+) -> None:
+    long = "a-job-whose-name-is-as-long-as-its-pods-allow"
+    apply(cluster, training_job(long, STEPS.replace("GO", f"{tmp_path}/go"), workers=1))
+    wait_for(lambda: phase(cluster, long) == "Running", "the job runs")
+    code, output, _ = command("kubectl-dtj", "status", "-n", cluster.namespace, kubeconfig=cluster.kubeconfig)
+    assert (code, [line.split()[0] for line in output.splitlines()]) == (0, ["NAME", long])
+    master, slave = pty.openpty()
+    watching = subprocess.Popen(
+        [BIN / "kubectl-dtj", "status", long, "--watch", "--namespace", cluster.namespace],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "TERM": "xterm", "COLUMNS": "80", "LINES": "40"},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
+    os.close(slave)
+    shown = bytearray()
+    # Nothing of the job changes: each of these is the clock's.
+    while len(set(re.findall(rb"time (\d+)s", shown))) < 3:
+        shown += os.read(master, 65_536)
+    watching.send_signal(signal.SIGINT)
+    try:
+        while chunk := os.read(master, 65_536):
+            shown += chunk
+    except OSError:
+        # The terminal's other side is closed.
+        assert watching.wait(30) == 130
+    assert b"Traceback" not in shown
