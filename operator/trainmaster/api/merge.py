@@ -90,7 +90,7 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
         if not isinstance(item, Mapping):
             raise MergeError(here, f"{show(item)} is not a mapping; give a mapping with {' and '.join(keys)}")
         if len(keys) == 1 and keys[0] not in item:
-            raise MergeError(f"{here}.{keys[0]}", "is missing; set it: items of this list merge by it")
+            raise MergeError(f"{here}.{keys[0]}", "is missing; set it")
         place = merged.find(item)
         if item.get(DIRECTIVE) == "delete":
             if place is not None:

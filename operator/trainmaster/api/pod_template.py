@@ -174,7 +174,7 @@ def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str])
         for kind in ("requests", "limits"):
             for name in set(resources.get(kind) or {}) & devices:
                 yield Problem(
-                    f"{path}.resources.{kind}", name, f"{name} decides the number of ranks; set spec.resources"
+                    f"{path}.resources.{kind}", name, f"{name} decides the number of ranks; set spec.resources.gpus"
                 )
 
 
@@ -188,7 +188,9 @@ def _dropping(path: str, value: Mapping[str, Any], what: str) -> Iterator[Proble
 def _refused(path: str, value: Mapping[str, Any], fields: Mapping[str, str]) -> Iterator[Problem]:
     for field, remedy in fields.items():
         if field in value and not (field == "restartPolicy" and value[field] == "Always"):
-            yield Problem(f"{path}.{field}", value[field], f"{show(value[field])} can't be set here; {remedy}")
+            given = value[field]
+            shown = "" if isinstance(given, list | dict) else f"{show(given)} "
+            yield Problem(f"{path}.{field}", given, f"{shown}can't be set here; {remedy}")
 
 
 def _check_list(path: str, value: Any) -> Iterator[Problem]:

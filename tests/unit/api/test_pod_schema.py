@@ -208,6 +208,38 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         volume(secret={"secretName": "x", "defaultMode": 1000}),
         f"{POD}volumes[0].secret.defaultMode: 1000 is no file mode; write it in octal from 0000 to 0777, such as 0400",
     ),
+    "a claim for each pod": (
+        {"volumeClaimTemplates": []},
+        f"{POD}volumeClaimTemplates: unknown field; use volumes with persistentVolumeClaim, or with ephemeral for one "
+        "of each pod",
+    ),
+    "a device of the whole pod": (
+        {"resources": {"limits": {"nvidia.com/gpu": 1}}},
+        f"{POD}resources.limits[nvidia.com/gpu]: devices belong to a container, not to the pod; set "
+        "spec.resources.gpus",
+    ),
+    "root that may not be root": (
+        {"securityContext": {"runAsNonRoot": True, "runAsUser": 0}},
+        f"{POD}securityContext.runAsUser: 0 is root, and runAsNonRoot is true; give another user, or remove one of the "
+        "two",
+    ),
+    # Items of lists.
+    "a variable in two items": (
+        worker(env=[{"name": "A"}, {"value": "b"}]),
+        f"{WORKER}env[1].name: is missing; set it, or leave out the '-' where this goes on with the item before",
+    ),
+    "a variable as Docker Compose has it": (
+        worker(env=[{"A": "b"}]),
+        f"{WORKER}env[0].name: is missing; write {{name: A, value: …}}",
+    ),
+    "a variable with a key": (
+        worker(env=[{"key": "A", "value": "b"}]),
+        f"{WORKER}env[0].key: unknown field; did you mean name?",
+    ),
+    "a volume without a name": (
+        {"volumes": [{"emptyDir": {}}]},
+        f"{POD}volumes[0].name: is missing; set it",
+    ),
     # Relations.
     "a variable twice": (
         worker(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
@@ -368,7 +400,11 @@ def values(kind: Type, depth: int = 3) -> st.SearchStrategy[Any]:
         case Scalar(name="intOrString"):
             return st.integers(1, 9) | NAMES
         case ListOf():
-            return st.lists(values(kind.item, depth), max_size=1)
+            items = values(kind.item, depth)
+            if isinstance(kind.item, Struct) and kind.keys:
+                key = values(kind.item.fields[kind.keys[0]], depth)
+                items = st.tuples(items, key).map(lambda pair: {**pair[0], kind.keys[0]: pair[1]})
+            return st.lists(items, max_size=1)
         case MappingOf():
             return st.dictionaries(NAMES, values(kind.value, depth), max_size=2)
         case Struct():

@@ -37,7 +37,7 @@ REFUSED = {
     ),
     "the worker's command": (
         worker(command=["bash"]),
-        "spec.containers[0].command: a list can't be set here; the agent is the container's command; set spec.command",
+        "spec.containers[0].command: can't be set here; the agent is the container's command; set spec.command",
     ),
     "the worker's image": (
         worker(image="x"),
@@ -80,7 +80,7 @@ REFUSED = {
     ),
     "the number of accelerators": (
         worker(resources={"limits": {"nvidia.com/gpu": "1"}}),
-        "spec.containers[0].resources.limits: nvidia.com/gpu decides the number of ranks; set spec.resources",
+        "spec.containers[0].resources.limits: nvidia.com/gpu decides the number of ranks; set spec.resources.gpus",
     ),
     "the worker's deletion": (
         worker(**{"$patch": "delete"}),
@@ -105,7 +105,7 @@ REFUSED = {
     ),
     "a container without a name": (
         {"spec": {"containers": [{"image": "x"}]}},
-        "spec.containers[0].name: is missing; set it: items of this list merge by it",
+        "spec.containers[0].name: is missing; set it",
     ),
     "containers that aren't a list": (
         {"spec": {"containers": {"worker": {}}}},
@@ -138,7 +138,7 @@ REFUSED = {
     ),
     "a port without its key": (
         worker(ports=[{"name": "http"}]),
-        "spec.containers[0].ports[0].containerPort: is missing; set it: items of this list merge by it",
+        "spec.containers[0].ports[0].containerPort: is missing; set it",
     ),
     "a directive that isn't one": (
         {"spec": {"securityContext": {"$patch": "remove"}}},

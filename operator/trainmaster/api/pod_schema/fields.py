@@ -69,6 +69,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "command": "set spec.command",
         "args": "set spec.args",
         "replicas": "set spec.workers",
+        "volumeClaimTemplates": "use volumes with persistentVolumeClaim, or with ephemeral for one of each pod",
     },
 }
 # The field that text in place of a mapping was meant for, by type.
@@ -166,7 +167,13 @@ class _Walk:
                     yield Problem(f"{here}.{kind.keys[0]}", item[kind.keys[0]], _TWICE.format(show(item[kind.keys[0]])))
                 seen.add(identity)
             if is_mapping and isinstance(kind.item, Struct):
-                yield from self.struct(kind.item, item, here, outer, alone=alone or not kind.keys)
+                inner = list(self.struct(kind.item, item, here, outer, alone=alone or not kind.keys))
+                meant = {problem.message for problem in inner}
+                if kind.keys and f"unknown field; {_did_you_mean(kind.keys[0])}" not in meant:
+                    message = _without_key(kind, value, position)
+                    if message is not None:
+                        yield Problem(f"{here}.{kind.keys[0]}", None, message)
+                yield from inner
             else:
                 yield from self._any(kind.item, item, here, outer, alone=alone)
 
@@ -201,6 +208,23 @@ _NOT_RENDERED: Mapping[str, frozenset[str]] = {
 }
 _RESOURCES = frozenset({"cpu", "memory", "ephemeralstorage", "gpu", "gpus"})
 _TWICE = "{} is given twice; keep one"
+
+
+def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
+    """Returns what is wrong where an item lacks what it is known by; None where another sentence says it."""
+    item, known = items[position], kind.item.fields if isinstance(kind.item, Struct) else {}
+    key = kind.keys[0]
+    if item.get(key) is not None or set(item) == {DIRECTIVE}:
+        return None
+    names = [str(name) for name in item]
+    if len(names) == 1 and names[0] not in known and set(known) > {"name", "value"} and isinstance(item[names[0]], str):
+        return (
+            f"is missing; write {{name: {names[0]}, value: …}}" if _NAME.fullmatch(names[0]) else "is missing; set it"
+        )
+    before = items[position - 1] if position else None
+    if isinstance(before, Mapping) and before.get(key) is not None and not set(before) & set(item) and known:
+        return "is missing; set it, or leave out the '-' where this goes on with the item before"
+    return "is missing; set it"
 
 
 def _did_you_mean(name: str) -> str:

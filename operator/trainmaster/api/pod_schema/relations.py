@@ -56,6 +56,16 @@ def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator
     for field in ("serviceAccountName", "runtimeClassName"):
         yield from _text(f"{POD}.{field}", pod.get(field), subdomain_problem)
     yield from _user(f"{POD}.securityContext", pod.get("securityContext"))
+    yield from _devices(f"{POD}.resources", pod.get("resources"))
+
+
+def _devices(path: str, resources: Any) -> Iterator[Problem]:
+    for kind in ("requests", "limits") if isinstance(resources, Mapping) else ():
+        amounts = resources.get(kind)
+        for name in amounts if isinstance(amounts, Mapping) else ():
+            if "/" in str(name):
+                message = "devices belong to a container, not to the pod; set spec.resources.gpus"
+                yield Problem(keyed(f"{path}.{kind}", str(name)), amounts[name], message)
 
 
 def check_labels(path: str, given: Any) -> Iterator[Problem]:
@@ -208,6 +218,9 @@ def _user(path: str, context: Any) -> Iterator[Problem]:
         value = context.get(field)
         if isinstance(value, int) and not isinstance(value, bool) and not 0 <= value <= _MOST_USER:
             yield Problem(f"{path}.{field}", value, f"{show(value)} is no id; use 0 to {_MOST_USER}")
+    if isinstance(context, Mapping) and context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
+        message = "0 is root, and runAsNonRoot is true; give another user, or remove one of the two"
+        yield Problem(f"{path}.runAsUser", 0, message)
 
 
 def _no_parent(path: str, value: Any) -> Iterator[Problem]:

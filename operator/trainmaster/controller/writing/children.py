@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -57,6 +58,10 @@ class ChildWriter:
                 answer = await self._apply(key, resource, known, manifest)
         except NotFound as error:
             raise _without_place(error, resource) from error
+        except Invalid as error:
+            if resource != STATEFUL_SETS:
+                raise
+            raise _as_written(error) from error
         self._store.upsert(resource, answer)
 
     async def _create(
@@ -174,6 +179,13 @@ def _refuse_foreign(key: JobKey, resource: Resource, name: str, owner: str | Non
             + "; delete it or rename the job",
             reason="NotOurs",
         )
+
+
+def _as_written(error: Invalid) -> Invalid:
+    """Returns the refusal of a set with the paths that a user's podTemplate has."""
+    message = error.message.replace("spec.template.spec.", "spec.podTemplate.spec.")
+    message = re.sub(r"spec\.template\.(?:metadata\.)?(labels|annotations)", r"spec.podTemplate.metadata.\1", message)
+    return Invalid(error.request, message, status=error.status, reason=error.reason)
 
 
 def _without_place(error: NotFound, resource: Resource) -> Refused:

@@ -174,6 +174,18 @@ async def test_a_refusal_of_the_content_is_an_error_of_its_own() -> None:
         await world.write(b.child("StatefulSet", rendered_hash="h2"))
 
 
+async def test_a_refusal_of_a_set_names_the_fields_that_the_user_wrote() -> None:
+    world = World()
+    message = "spec.template.spec.newField: unknown field; spec.template.labels: Invalid value"
+    world.cluster.fail("create", "statefulsets", Invalid("create", message, status=400, reason="Invalid"))
+    with pytest.raises(Invalid) as refused:
+        await world.write(b.child("StatefulSet"))
+    assert (refused.value.message, refused.value.reason) == (
+        "spec.podTemplate.spec.newField: unknown field; spec.podTemplate.metadata.labels: Invalid value",
+        "Invalid",
+    )
+
+
 async def test_what_the_create_wrote_is_declared_to_be_applied_once() -> None:
     world = World()
     world.store.upsert(STATEFUL_SETS, world.cluster.put(STATEFUL_SETS, from_create()))
