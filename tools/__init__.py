@@ -9,6 +9,7 @@
 | `reasons_page` | `docs/reasons.md`: every reason for which a worker or a job can end | by `generate` |
 | `training_reference` | `docs/training-reference.md`: every field of a training configuration | by `generate` |
 | `pod_types` | `operator/trainmaster/api/pod_schema/types.json`: every field that a pod can have | by `generate` |
+| `training_schema` | `operator/trainmaster/api/training_schema.json`: what the loop accepts | by `generate` |
 | `lock` | `images/*.lock` and `images/*/*.lock`: every package of the images with its hashes | `make lock` |
 | `name_digest` | the digest of a released image, in the chart's values | `.github/workflows/release.yaml` |
 

@@ -19,6 +19,7 @@ from tools.operator_options import operating_page
 from tools.pod_types import pod_types
 from tools.reasons_page import reasons_page
 from tools.training_reference import training_reference
+from tools.training_schema import training_schema
 from trainmaster.api.crd import crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +36,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "docs/operating.md": operating_page,
     "docs/reasons.md": reasons_page,
     "docs/training-reference.md": training_reference,
+    "operator/trainmaster/api/training_schema.json": training_schema,
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from trainloop.checkpoints.checkpointer import CheckpointSettings
 from trainloop.data import BatchSettings, DataSettings
@@ -40,6 +40,8 @@ from trainloop.tasks import TaskSettings
 
 class Config(Settings):
     """This document has all settings of a training run."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["epochs"]}, {"required": ["steps"]}]})
 
     task: TaskSettings = section(TaskSettings)
     epochs: float | None = Field(None, gt=0, description="Passes over the data; exactly one of epochs and steps.")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from torch.utils.data import DataLoader, Dataset
 
 from trainloop.distributed.world import World
@@ -35,6 +35,8 @@ class SizedDataset(Protocol):
 
 class BatchSettings(Settings):
     """These settings say how many samples make one optimizer step, and how many go through the model at once."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["size"]}, {"required": ["per_rank"]}]})
 
     size: int | None = Field(
         None,

@@ -1,7 +1,8 @@
 """Reads a job as the user wrote it: either a checked `JobSpec`, or everything that is wrong with it.
 
 What is too large is refused before it is read (`limits`). Fields are checked by the models, which refuse unknown ones
-(`field_messages` has the texts), then relations between fields by `rules`, then the podTemplate. As in the API server,
+(`field_messages` has the texts), then relations between fields by `rules`, then podTemplate and
+`training`. As in the API server,
 the rules only see a spec whose fields are right.
 """
 
@@ -22,6 +23,7 @@ from trainmaster.api.pod_template import check_pod_template
 from trainmaster.api.problems import InvalidJob, Problem
 from trainmaster.api.quantities import quantity
 from trainmaster.api.rules import check_rules
+from trainmaster.api.training_schema import check_training
 from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec
 from trainmaster.api.values import show
 from trainmaster.wire.values import mapping
@@ -78,6 +80,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
         problems.extend(check_pod_template(spec.pod_template, device_names(spec), worker_resources(spec)))
+    problems.extend(check_training(spec))
     if problems:
         raise InvalidJob(problems, spec)
     return spec

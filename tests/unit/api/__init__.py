@@ -29,6 +29,7 @@
 | `rule` | `test_crd` |
 | `rules` | `test_sentences`, `test_crd` |
 | `signing` | `unit/controller/keys/test_signing_keys` |
+| `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |
 | `v1alpha1/names` | `test_crd`, `cluster/test_custom_resource` |

@@ -107,7 +107,8 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "image": field("ghcr.io/trainmaster/trainer@sha256:0", "me/x:1", "ghcr.io/trainmaster/trainer2:1", "a b"),
     "command": field(["python", "train.py"], ["python", 1]),
     "args": field(["--x"], ["a"] * 1025),
-    "training": field({"lr": 1e-4, "deep": [{"x": None}]}),
+    # The API server takes any mapping; what the bundled loop takes is compared with the loop (tests/trainer).
+    "training": field({"task": {"name": "a:b", "options": {"deep": [{"x": None}]}}, "steps": 1, "batch": {"size": 1}}),
     "setup": field("source env.sh", "x" * 8193),
     "launcher": field("torchrun", "exec", "mpi"),
     "backend": field("auto", "cpu:gloo,cuda:nccl", "NCCL"),

@@ -18,7 +18,7 @@ kind: DistributedTrainingJob
 metadata: {name: bert}
 spec:
   workers: 2
-  training: {lr: 1e-4, started: 2026-01-01, name: "on"}
+  training: {steps: 9, batch: {size: 8}, task: {name: "my:task", options: {lr: 1e-4, started: 2026-01-01, name: "on"}}}
 """
 BAD = """\
 apiVersion: v1
@@ -292,7 +292,7 @@ def test_scalars_are_read_as_kubectl_reads_them(runner: CliRunner) -> None:
     """1e-4 is a number and a date is text in go-yaml, with which kubectl turns YAML into JSON."""
     result = runner.invoke(app, ["render", "-"], input=GOOD)
     config = yaml.safe_load(list(yaml.safe_load_all(result.stdout))[1]["data"]["training.yaml"])
-    assert config == {"lr": 0.0001, "started": "2026-01-01", "name": "on"}
+    assert config["task"]["options"] == {"lr": 0.0001, "started": "2026-01-01", "name": "on"}
 
 
 def test_render_writes_a_file_for_each_child(runner: CliRunner, tmp_path: Path) -> None:

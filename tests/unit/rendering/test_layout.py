@@ -155,7 +155,7 @@ def test_another_assignment_or_number_is_another_hash_and_the_same_job_is_the_sa
 
 
 def test_the_bundled_image_needs_no_command_and_no_init_container() -> None:
-    (one,) = stateful_sets(spec(workers=1, training={"lr": 1}, args=["--set", "a=1"]))
+    (one,) = stateful_sets(spec(workers=1, training={"steps": 1, "batch": {"size": 1}}, args=["--set", "a=1"]))
     pod = one.body["spec"]["template"]["spec"]
     config = ["--config", "/etc/trainmaster/training.yaml"]
     assert pod["containers"][0]["args"] == ["python", "-m", "trainloop", *config, "--set", "a=1"]

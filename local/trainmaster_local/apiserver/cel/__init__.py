@@ -1,1 +1,4 @@
-"""CEL: `rules` compiles and evaluates `x-kubernetes-validations`, `costs` estimates what a rule may cost at most."""
+"""CEL: `rules` compiles and evaluates `x-kubernetes-validations`, `costs` estimates what a rule may cost at most.
+
+`quantities` has the functions on quantities.
+"""

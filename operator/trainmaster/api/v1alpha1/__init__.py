@@ -15,6 +15,7 @@ from trainmaster.api.v1alpha1.base_models import SpecModel, StatusModel
 from trainmaster.api.v1alpha1.names import (
     API_VERSION,
     BUNDLED_IMAGE,
+    DEFAULT_IMAGE,
     GROUP,
     INSTALL_CRD,
     KIND,
@@ -63,6 +64,7 @@ __all__ = [
     "API_VERSION",
     "BUNDLED_IMAGE",
     "CPU",
+    "DEFAULT_IMAGE",
     "GROUP",
     "INSTALL_CRD",
     "KIND",

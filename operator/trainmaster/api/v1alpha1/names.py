@@ -16,6 +16,8 @@ INSTALL_CRD = "trainmaster crd | kubectl apply --server-side -f -"
 
 # The image whose entry point is the bundled loop, so that `command` may be left out (with any tag or digest).
 BUNDLED_IMAGE = "ghcr.io/trainmaster/trainer"
+# Whose training configuration `api.training_schema` knows.
+DEFAULT_IMAGE = f"{BUNDLED_IMAGE}:0.1.0"
 
 
 def is_bundled(image: str) -> bool:

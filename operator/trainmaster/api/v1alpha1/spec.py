@@ -9,7 +9,7 @@ from pydantic import Field
 from trainmaster.api.compact import CompactMapping
 from trainmaster.api.limits import KIB, MAX_BYTES
 from trainmaster.api.v1alpha1.base_models import SpecModel
-from trainmaster.api.v1alpha1.names import BUNDLED_IMAGE
+from trainmaster.api.v1alpha1.names import DEFAULT_IMAGE
 from trainmaster.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
 from trainmaster.api.v1alpha1.policies import FailurePolicy, RunPolicy
 from trainmaster.api.v1alpha1.workers import Accelerator, Elastic, Interconnect, Resources, WorkerGroup
@@ -19,9 +19,7 @@ from trainmaster.api.values import MAX_GROUPS, Argument, Backend, Image, Process
 class JobSpec(SpecModel):
     """JobSpec is what the user asks for."""
 
-    image: Image = Field(
-        f"{BUNDLED_IMAGE}:0.1.0", description="Image of the workers; any that has Python 3.9 or newer."
-    )
+    image: Image = Field(DEFAULT_IMAGE, description="Image of the workers; any that has Python 3.9 or newer.")
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = Field(None, description="As a container's.")
     command: list[Argument] | None = Field(
         None,

@@ -49,7 +49,7 @@ def cause(reason: str = "Error", code: int | None = 1) -> Failure:
         (cause("OOMKilled", 137), {"rules": [{"reasons": ["OOMKilled"], "action": "Fail"}]}, ("Fail", "OOMKilled")),
         (cause("LaunchError", 65), {"rules": [{"reasons": ["LaunchError"], "action": "Restart"}]}, ("Restart", "")),
         (cause("PodDeleted", None), {"maxRestarts": 0}, ("Ignore", "")),
-        (cause("Evicted", None), {"rules": [{"reasons": ["Evicted"], "action": "Fail"}]}, ("Ignore", "")),
+        (cause("Evicted", 1), {"rules": [{"exitCodes": [1], "action": "Fail"}]}, ("Ignore", "")),
         (cause("Surprise"), {}, ("Restart", "")),
     ],
 )
