@@ -20,6 +20,7 @@ from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 _TAGS = frozenset({"object", "quantity"})
 # Values that a sentence can list.
 _FEW = 8
+_SOME = 2
 
 
 def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[SpecModel] | None = None) -> str:
@@ -154,8 +155,12 @@ def _described(model: type[SpecModel] | None, field: str) -> str:
 
 
 def _required(model: type[SpecModel] | None) -> tuple[str, ...]:
-    fields = model.model_fields.items() if model is not None else ()
-    return tuple(info.alias or name for name, info in fields if info.is_required())
+    """Returns the fields that a mapping must have, or some that it can have."""
+    fields = list(model.model_fields.items()) if model is not None else []
+    required = [(name, info) for name, info in fields if info.is_required()]
+    if not required or any(model_in(info.annotation) is not None for _, info in required):
+        required = fields[:_SOME]
+    return tuple(info.alias or name for name, info in required)
 
 
 def _field_names(model: type[SpecModel] | None) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ class ObjectMeta(SpecModel):
 def check_metadata(raw: Any) -> list[Problem]:
     """Returns what is wrong with a job's metadata; `rules` has what a job's name must be beyond that."""
     if raw is None:
-        return [Problem("metadata", None, "is missing; give metadata with a name"), _NO_NAME]
+        return [Problem("metadata", None, "is empty or missing; give metadata with a name, indented")]
     try:
         metadata = ObjectMeta.model_validate(raw, by_alias=True, by_name=False)
     except ValidationError as error:

@@ -40,6 +40,8 @@ _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)(?:s(?:ec)?)?)?", re.IGNORECASE)
 _DURATION_UNITS = (86_400, 3_600, 60, 1)
 _LONGEST_DURATION = 20
+# A value that a remedy repeats is no longer.
+_LONGEST_VALUE = 40
 # Fields that a remedy names.
 _MOST_FIELDS = 3
 
@@ -86,6 +88,8 @@ def _remedy(kind: str, value: Any, fields: Sequence[str]) -> str:
             return "write its items in brackets or one a line after '-'"
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z]+:\S*", value):
         return "write a space after ':'"
+    if isinstance(value, str) and len(fields) == 1 and len(value) < _LONGEST_VALUE:
+        return f"write {{{fields[0]}: {value}}}"
     named = list(fields[:_MOST_FIELDS])
     return f"give its fields, such as {' and '.join(named)}" if named else "give its fields"
 

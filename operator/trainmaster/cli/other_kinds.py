@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
-from trainmaster.api.v1alpha1 import GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
+from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, SHORT_NAME, SINGULAR
 
 # The page that names the fields of other operators' jobs one by one.
 _PAGE = "docs/migrating.md"
@@ -87,7 +87,7 @@ def mistake_of(value: Any) -> str | None:
         if not given and _JOBS_FIELDS & set(value):
             return f"{field}: is missing; set it, such as {right}"
     if not kind:
-        return "is no object of Kubernetes, which has apiVersion and kind; a chart's values are for helm (--values)"
+        return f"has neither apiVersion nor kind; a job begins with apiVersion: {API_VERSION} and kind: {KIND}"
     other = other_job(value)
     if other is not None:
         return (

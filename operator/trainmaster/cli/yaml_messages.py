@@ -30,7 +30,7 @@ _MESSAGES = (
     (r"found unknown escape character (.*)", "{0} is no escape in double quotes; write \\\\ for a backslash"),
     (r"found unexpected end of stream", "the quotes that were opened are never closed; close them"),
     (r"expected the node content, but found '<stream end>'", "a bracket that was opened is never closed; close it"),
-    (r"expected the node content, but found '(.*)'", "'{0}' stands where a value is expected; write a value"),
+    (r"expected the node content, but found '(.*)'", "{0} stands where a value is expected; write a value"),
     (
         r"expected '<document start>', but found .*|but found another document",
         "kubectl reads nothing behind '...'; begin a document with '---'",
@@ -41,7 +41,7 @@ _MESSAGES = (
     ),
     (
         r"expected ',' or '([\]}])', but got '(.*)'",
-        "'{1}' can't follow there; close the brackets with {0}, or put a ',' between items",
+        "{1} can't follow there; close the brackets with {0}, or put a ',' between items",
     ),
 )
 
@@ -50,8 +50,32 @@ _MESSAGES = (
 _NEVER_CLOSED = "never closed"
 
 
+# Lines that make nothing but YAML's confusion, wherever it then shows.
+_FOREIGN_LINES = (
+    (
+        re.compile(r"^(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),
+        "git's marks of a conflict are left in the file; resolve it",
+    ),
+    (re.compile(r"^```.*$", re.MULTILINE), "a fence of Markdown is no YAML; remove the line"),
+)
+_TOKENS = {
+    "<scalar>": "a text",
+    "<block mapping start>": "a field",
+    "<block sequence start>": "an item",
+    "<stream end>": "the end of the file",
+    "<anchor>": "an anchor",
+    ",": "','",
+    ":": "':'",
+    "-": "'-'",
+}
+
+
 def syntax_message(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | None, str]:
     """Returns what is wrong with a text that isn't YAML, and where."""
+    for lines, message in _FOREIGN_LINES:
+        found = lines.search(text)
+        if found is not None:
+            return yaml.Mark("", found.start(), text.count("\n", 0, found.start()), 0, None, 0), message
     problem = " ".join(str(error.problem or error.context).split())
     mark = error.problem_mark or error.context_mark
     if mark is not None and "{{" in "".join(text.split("\n")[mark.line : mark.line + 1]):
@@ -60,5 +84,5 @@ def syntax_message(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | 
         found = re.fullmatch(pattern, problem)
         if found is not None:
             at = error.context_mark if _NEVER_CLOSED in message and error.context_mark is not None else mark
-            return at, message.format(*found.groups())
+            return at, message.format(*(_TOKENS.get(each, each) for each in found.groups()))
     return mark, problem

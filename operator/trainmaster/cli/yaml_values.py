@@ -75,8 +75,11 @@ class Reader:
         self._open: set[int] = set()
 
     def value(self, node: yaml.Node, path: str) -> Any:
-        """Returns the value of a document; None where its aliases make too much of it."""
+        """Returns the value of a document; None where it is a template, or too much by its aliases."""
         value, size = self._read(node, path)
+        if any(each.message.endswith(TEMPLATE) for each in self.mistakes):
+            # Whatever else is wrong with a template is right in what it renders.
+            return None
         if size > _MOST_VALUES:
             self._add(node, f"its aliases (*name) make more than {_MOST_VALUES} values of it; write out what is needed")
             return None

@@ -170,6 +170,10 @@ BAD_INPUT = {
         {"workers": 1, "elastic": "minWorkers:2"},
         "spec.elastic: 'minWorkers:2' is not a mapping; write a space after ':'",
     ),
+    "a gang by its scheduler alone": (
+        {"workers": 1, "scheduling": {"gang": "volcano"}},
+        "spec.scheduling.gang: 'volcano' is not a mapping; write {scheduler: volcano}",
+    ),
     "a group as text": (
         {"workerGroups": ["large"]},
         "spec.workerGroups[0]: 'large' is not a mapping; give its fields, such as name and workers",
@@ -245,7 +249,7 @@ BAD_INPUT = {
         "spec.checkpoint.volume.hostPath: '/data/../etc' goes up with '..'; use the path itself",
     ),
     "no spec": (None, "spec: is missing; give the job a spec"),
-    "a list for a spec": ([], "spec: a list is not a mapping; give its fields"),
+    "a list for a spec": ([], "spec: a list is not a mapping; give its fields, such as image and imagePullPolicy"),
     "a setup line that is too long, unquoted": (
         {"workers": 1, "setup": "export TOKEN=hunter2\n" * 400},
         "spec.setup: this text is too long; use at most 8192 characters",
@@ -563,8 +567,7 @@ def test_a_manifest_of_another_kind_is_refused() -> None:
 
 def test_a_manifest_without_metadata_or_name_is_refused() -> None:
     assert manifest_sentences(job(metadata=None)) == [
-        "metadata: is missing; give metadata with a name",
-        "metadata.name: is missing; give the job a name",
+        "metadata: is empty or missing; give metadata with a name, indented",
     ]
 
 

@@ -228,6 +228,15 @@ WRONG = {
         "1:5: not YAML: a bracket that was opened is never closed; close it",
     ),
     "a comma too many": ("a: [1,,2]\n", "1:7: not YAML: ',' stands where a value is expected; write a value"),
+    "JSON without a comma": (
+        '{"a": 1 "b": 2}\n',
+        "1:12: not YAML: ':' can't follow there; close the brackets with }, or put a ',' between items",
+    ),
+    "git's marks": (
+        "a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> mine\n",
+        "2:1: not YAML: git's marks of a conflict are left in the file; resolve it",
+    ),
+    "a fence of Markdown": ("```yaml\na: 1\n```\n", "1:1: not YAML: a fence of Markdown is no YAML; remove the line"),
     "an escape of Windows": (
         'a: "C:\\data"\n',
         "1:8: not YAML: 'd' is no escape in double quotes; write \\\\ for a backslash",

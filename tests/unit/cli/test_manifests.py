@@ -131,7 +131,8 @@ NO_JOBS = {
     ),
     "a chart's values": (
         "image: {tag: x}\nreplicas: 1\n",
-        "-:1:1: is no object of Kubernetes, which has apiVersion and kind; a chart's values are for helm (--values)",
+        "-:1:1: has neither apiVersion nor kind; a job begins with apiVersion: trainmaster.dev/v1alpha1 and kind: "
+        "DistributedTrainingJob",
     ),
     "no kind": ("apiVersion: v1\nmetadata: {name: a}\n", "-:1:1: kind: is missing; set it, such as ConfigMap"),
     "no apiVersion": ("kind: ConfigMap\nmetadata: {name: a}\n", "-:1:1: apiVersion: is missing; set it, such as v1"),
@@ -232,6 +233,14 @@ def test_all_files_of_a_folder_are_checked(runner: CliRunner, tmp_path: Path) ->
         f"{tmp_path}/b.yaml: skipped document 1 (ConfigMap in v1)",
         f"{tmp_path}/c.yaml:1:4: not YAML: a bracket that was opened is never closed; close it with ]",
     ]
+
+
+def test_a_template_is_nothing_else(runner: CliRunner) -> None:
+    result = runner.invoke(app, ["validate", "-"], input=GOOD.replace("workers: 2", "workers: {{ .Values.workers }}"))
+    assert result.stderr == (
+        "-:5:13: spec.workers: '{{' begins a template, which Helm renders; check what it renders (helm template . | "
+        "trainmaster validate -)\n"
+    )
 
 
 def test_a_spec_that_isnt_indented_is_recognised(runner: CliRunner) -> None:
