@@ -7,6 +7,7 @@ the request was refused, 2 wrong usage, 3 the time given was over.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
@@ -102,6 +103,8 @@ def errors_reported() -> Iterator[None]:
         say(f"error: {error}", error=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
+        # A second Ctrl-C would only interrupt the tidying up.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise typer.Exit(130) from None
 
 

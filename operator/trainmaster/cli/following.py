@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -108,8 +109,8 @@ class Follower:
     _reading: set[Life] = field(default_factory=set, init=False)
     # Lines that were printed of each life, by which one that broke off is read on.
     _printed: dict[Life, int] = field(default_factory=dict, init=False)
-    # What was said last of each worker without output, and of the job.
-    _said: dict[int | None, str] = field(default_factory=dict, init=False)
+    # What was said of each worker without output, and of the job (None).
+    _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set), init=False)
 
     def run(self) -> None:
         """Follows until the job has ended. Raises ClientError, JobNotFound when the job is deleted."""
@@ -213,21 +214,25 @@ class Follower:
         return CALM_SECONDS if len(self._reading) >= wanted else POLL_SECONDS
 
     def _explain(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> None:
-        """Says what is waited for, once for each change."""
-        waiting = {worker_index(pod): _waiting(worker_index(pod), pod) for pod in pods if not _started(pod)}
-        chosen: dict[int | None, str] = {
-            each: text for each, text in waiting.items() if self.worker in (None, each) and self._said.get(each) != text
-        }
-        if not pods and not self._reading:
-            text = f"Job {self.job.name} has no pods: {job_trouble(job)}"
-            chosen = {None: text} if self._said.get(None) != text else {}
-        elif pods:
+        """Says what is waited for, each thing once: an image's pull fails and is put off in turns."""
+        waiting: dict[int | None, str] = {}
+        for pod in pods:
+            worker = worker_index(pod)
+            if _started(pod):
+                self._said.pop(worker, None)
+            elif self.worker in (None, worker):
+                waiting[worker] = _waiting(worker, pod)
+        if pods:
             self._said.pop(None, None)
-        self._said |= chosen
-        for text in list(chosen.values())[:MAX_NAMED]:
+        elif not self._reading:
+            waiting[None] = f"Job {self.job.name} has no pods: {job_trouble(job)}"
+        new = {each: text for each, text in waiting.items() if text not in self._said[each]}
+        for each, text in new.items():
+            self._said[each].add(text)
+        for text in list(new.values())[:MAX_NAMED]:
             say(text, error=True)
-        if len(chosen) > MAX_NAMED:
-            say(f"... and {len(chosen) - MAX_NAMED} more workers.", error=True)
+        if len(new) > MAX_NAMED:
+            say(f"... and {len(new) - MAX_NAMED} more workers.", error=True)
 
     def _kept_workers(self) -> list[int]:
         """Returns the workers whose output was kept, and of which nothing was read."""

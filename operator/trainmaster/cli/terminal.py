@@ -21,7 +21,14 @@ _PLAIN_AGAIN = "\x1b[0m"
 
 
 class Program(typer.Typer):
-    """The application reports its own faults as it prints everything else: an exception quotes texts of others."""
+    """The application reports its own faults as it prints everything else: an exception quotes texts of others.
+
+    Boxes are drawn in a terminal only: elsewhere an error is a line that isn't cut.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        drawn = sys.stdout.isatty() and sys.stderr.isatty()
+        super().__init__(rich_markup_mode="rich" if drawn else None, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the command of the process's arguments."""

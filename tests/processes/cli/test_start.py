@@ -20,3 +20,14 @@ def test_help_needs_nothing_heavy() -> None:
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
+
+
+def test_wrong_usage_is_a_line_without_a_box_where_there_is_no_terminal() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "trainmaster.cli.dtj", "status", ""], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1] == (
+        "Error: Invalid value for 'name': '' is no name of a job: it has small letters, digits and '-', such as "
+        "bert-mrpc"
+    )

@@ -199,3 +199,11 @@ def test_a_container_whose_log_isnt_there_yet_is_asked_again(transport: FakeTran
 def test_output_of_a_suspended_job_is_what_was_kept(transport: FakeTransport) -> None:
     transport.answers = answers([job(**{**ONE, "phase": "Suspended"})], [pods()], {"worker-0.log": "before\n"})
     assert CliRunner().invoke(dtj.app, ["logs", "reviews"]).stdout == "before\n"
+
+
+def test_an_image_that_is_pulled_in_vain_again_and_again_is_said_once(transport: FakeTransport) -> None:
+    tries = [running(waiting={"reason": reason}) for reason in ("ErrImagePull", "ImagePullBackOff")]
+    transport.answers = answers([*[job(**ONE)] * 6, job(phase="Failed")], [pods(tries[at % 2]) for at in range(7)])
+    lines = run("logs", "reviews", "-f").stderr.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines[:2]] == ["ErrImagePull.", "ImagePullBackOff."]
+    assert not any(line.startswith("Worker") for line in lines[2:])
