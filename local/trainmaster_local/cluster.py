@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -30,6 +31,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 
 LOCK, INFO, LOG = "cluster.lock", "cluster.json", "cluster.log"
+_ERROR = "error: "
 
 
 class LocalClusterError(Exception):
@@ -64,6 +66,19 @@ class ClusterInfo:
 
 
 @contextlib.contextmanager
+def _in_one_sentence(state_dir: Path) -> Iterator[None]:
+    """Raises a LocalClusterError in place of the OSError that a folder or the machine has for a cluster."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise LocalClusterError(error.strerror or str(error)) from error
+        problem = f"{error.strerror} ({error.filename})"
+        remedy = "choose another with --state-dir (TRAINMASTER_LOCAL_DIR)"
+        raise LocalClusterError(f"the cluster can't keep its files in {state_dir}: {problem}; {remedy}") from error
+
+
+@contextlib.contextmanager
 def _lock(state_dir: Path) -> Iterator[bool]:
     """Tries to hold the folder's lock while the block runs; yields whether it does."""
     state_dir.mkdir(parents=True, exist_ok=True)
@@ -88,8 +103,10 @@ def _runs(state_dir: Path) -> bool:
 
 
 def status(state_dir: Path) -> ClusterInfo | None:
-    """The cluster that runs with this state folder, None when none does."""
-    return ClusterInfo.read(state_dir) if _runs(state_dir) else None
+    """The cluster that runs with this state folder, None when none does. Raises LocalClusterError where the folder
+    can't be read."""
+    with _in_one_sentence(state_dir):
+        return ClusterInfo.read(state_dir) if _runs(state_dir) else None
 
 
 def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True, configure: str = "") -> ClusterInfo:
@@ -101,12 +118,13 @@ def up(state_dir: Path, *, nodes: int = 1, gpus: int = 0, detach: bool = True, c
     come up.
     """
     state_dir = state_dir.absolute()
-    if detach:
-        return _start(state_dir, nodes, gpus, configure)
-    with _lock(state_dir) as free:
-        if not free:
-            raise _up_already(state_dir)
-        return asyncio.run(_serve(state_dir, nodes, gpus, configure))
+    with _in_one_sentence(state_dir):
+        if detach:
+            return _start(state_dir, nodes, gpus, configure)
+        with _lock(state_dir) as free:
+            if not free:
+                raise _up_already(state_dir)
+            return asyncio.run(_serve(state_dir, nodes, gpus, configure))
 
 
 def _up_already(state_dir: Path) -> LocalClusterError:
@@ -134,8 +152,13 @@ def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInf
         if info and info.pid == process.pid:
             return info
         if process.poll() is not None:
-            tail = "\n".join((state_dir / LOG).read_text().splitlines()[-5:])
-            raise LocalClusterError(f"the cluster ended as it started (exit code {process.returncode}):\n{tail}")
+            last = "".join((state_dir / LOG).read_text().splitlines()[-1:])
+            if last.startswith(_ERROR):
+                raise LocalClusterError(last.removeprefix(_ERROR))
+            if not last and not os.statvfs(state_dir).f_bavail:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(state_dir))
+            ended = f"the cluster ended as it started (exit code {process.returncode})"
+            raise LocalClusterError(f"{ended}: {last}; see {state_dir / LOG}")
         time.sleep(0.02)
     process.kill()
     raise LocalClusterError(f"the cluster didn't come up within {START_SECONDS:.0f} s: see {state_dir / LOG}")
@@ -200,7 +223,7 @@ def main() -> int:
     try:
         up(options.state_dir, nodes=options.nodes, gpus=options.gpus, detach=False, configure=options.configure)
     except LocalClusterError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{_ERROR}{error}", file=sys.stderr)
         return 1
     return 0
 

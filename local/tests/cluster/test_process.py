@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -70,6 +73,46 @@ def test_up_runs_pods_and_down_ends_all_of_it(state_dir: Path) -> None:
     assert gone(state_dir)
     assert cluster.status(state_dir) is None
     assert cluster.down(state_dir) is False
+
+
+@pytest.fixture
+def real_node() -> Iterator[None]:
+    """What listens on every address of a Kubernetes node (kubelet, kube-proxy, k3s, an API server, etcd, exporters)."""
+    ports = (2379, 2380, 6443, 6444, 8472, 9100, 10248, 10249, 10250, 10255, 10256, 10257, 10259)
+    with contextlib.ExitStack() as stack:
+        for port in ports:
+            listener = stack.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("0.0.0.0", port))
+                listener.listen()
+            except OSError as error:
+                # This machine's own.
+                assert error.errno == errno.EADDRINUSE
+        yield
+
+
+def test_up_runs_pods_on_a_machine_that_is_a_node_itself(real_node: None, state_dir: Path) -> None:
+    run_work(cluster.up(state_dir))
+
+
+@pytest.mark.parametrize("detach", [True, False])
+def test_a_folder_that_cant_be_used_is_one_sentence(tmp_path: Path, detach: bool) -> None:
+    (tmp_path / "file").touch()
+    for folder, problem in ((tmp_path / "file", "File exists"), (Path("/proc/none"), "No such file or directory")):
+        with pytest.raises(cluster.LocalClusterError) as caught:
+            cluster.up(folder, detach=detach)
+        assert str(caught.value) == (
+            f"the cluster can't keep its files in {folder}: {problem} ({folder}); "
+            "choose another with --state-dir (TRAINMASTER_LOCAL_DIR)"
+        )
+
+
+def test_a_cluster_that_ends_as_it_starts_says_why_in_one_sentence(state_dir: Path) -> None:
+    state_dir.mkdir()
+    (state_dir / "hosts").touch()
+    with pytest.raises(cluster.LocalClusterError, match=r"^the cluster can't keep its files in [^\n]*$"):
+        cluster.up(state_dir)
 
 
 def test_nothing_is_left_of_a_killed_cluster_and_another_can_start(state_dir: Path) -> None:

@@ -31,6 +31,12 @@ def _cluster() -> ModuleType:
     return cluster
 
 
+def _failed(error: Exception) -> typer.Exit:
+    """Says why the cluster can't do what was asked, and returns the exit."""
+    say(f"error: {error}", error=True)
+    return typer.Exit(1)
+
+
 def _state_option(state_dir: Path) -> str:
     return "" if state_dir == STATE_DIR else f" --state-dir {shlex.quote(str(state_dir))}"
 
@@ -49,8 +55,7 @@ def up(
     try:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground, configure=CONFIGURE)
     except cluster.LocalClusterError as error:
-        say(f"error: {error}", error=True)
-        raise typer.Exit(1) from error
+        raise _failed(error) from error
     if not foreground:
         say(f"The cluster is up at {info.server} (process {info.pid}).")
         say(f"Use it:   export KUBECONFIG={info.kubeconfig}")
@@ -60,14 +65,22 @@ def up(
 @app.command()
 def down(state_dir: StateDir = STATE_DIR) -> None:
     """Stop the cluster and everything that runs in it; its folder stays."""
-    stopped = _cluster().down(state_dir.resolve())
+    cluster = _cluster()
+    try:
+        stopped = cluster.down(state_dir.resolve())
+    except cluster.LocalClusterError as error:
+        raise _failed(error) from error
     say("The cluster is down." if stopped else "No cluster was running.")
 
 
 @app.command()
 def status(state_dir: StateDir = STATE_DIR) -> None:
     """Say whether the cluster runs; exit with 1 when it doesn't."""
-    info = _cluster().status(state_dir.resolve())
+    cluster = _cluster()
+    try:
+        info = cluster.status(state_dir.resolve())
+    except cluster.LocalClusterError as error:
+        raise _failed(error) from error
     if info is None:
         say(f"No cluster is running. Start one: trainmaster local up{_state_option(state_dir)}")
         raise typer.Exit(1)
