@@ -127,7 +127,10 @@ async def test_a_config_map_may_be_large_but_not_too_large() -> None:
 
 async def test_duplicate_and_unknown_fields_are_named() -> None:
     async with serving() as client:
-        body = '{"metadata": {"name": "a"}, "spec": {"size": 1, "size": 2, "parts": [{"name": "x", "nam": "y"}]}}'
+        body = (
+            '{"apiVersion": "example.dev/v1", "kind": "Widget", "metadata": {"name": "a"}, '
+            '"spec": {"size": 1, "size": 2, "parts": [{"name": "x", "nam": "y"}]}}'
+        )
         status, answer, _ = await client.ask("POST", f"{PATH}?fieldValidation=Strict", body)
         assert status == 400
         assert answer["message"].endswith(

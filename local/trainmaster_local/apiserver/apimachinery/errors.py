@@ -173,6 +173,14 @@ def invalid(group: str, kind: str, name: str, errors: Sequence[FieldError]) -> A
     return ApiError(422, "Invalid", message, details=details)
 
 
+def summary(body: str) -> str:
+    """Returns the beginning of a body, as errors about it show it: in hexadecimal where it is no JSON object."""
+    if not body:
+        return "<empty>"
+    more = " ..." if len(body.encode()) > 30 else ""
+    return body[:30] + more if body[0] == "{" else body.encode()[:30].hex() + more
+
+
 def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 

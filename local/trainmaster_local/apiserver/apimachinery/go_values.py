@@ -91,3 +91,14 @@ def time_problem(text: str) -> str:
     except ValueError:
         return f"parsing time {quoted(text)}: day out of range"
     return ""
+
+
+def json_type(value: Any) -> str:
+    """Returns the type of a JSON value, as encoding/json's errors name it."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, (int, float)):
+        return "number"
+    return "object" if isinstance(value, dict) else "array"

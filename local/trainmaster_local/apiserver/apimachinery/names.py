@@ -13,8 +13,9 @@ _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 
-def _too_long(limit: int) -> str:
-    return f"must be no more than {limit} bytes"
+def _too_long(limit: int, unit: str = "characters") -> str:
+    """Kubernetes counts bytes in all of them, and calls them so in labels and annotations."""
+    return f"must be no more than {limit} {unit}"
 
 
 def _format(problem: str, pattern: str, *examples: str) -> str:
@@ -22,9 +23,9 @@ def _format(problem: str, pattern: str, *examples: str) -> str:
     return f"{problem} (e.g. {quoted}regex used for validation is '{pattern}')"
 
 
-def dns_subdomain_problems(name: str) -> list[str]:
+def dns_subdomain_problems(name: str, unit: str = "characters") -> list[str]:
     """The rule of most names: DNS-1123 subdomain, at most 253 bytes."""
-    problems = [] if len(name.encode()) <= 253 else [_too_long(253)]
+    problems = [] if len(name.encode()) <= 253 else [_too_long(253, unit)]
     if not re.fullmatch(_SUBDOMAIN, name):
         rule = (
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
@@ -35,9 +36,11 @@ def dns_subdomain_problems(name: str) -> list[str]:
 
 
 def dns_label_problems(name: str) -> list[str]:
-    """DNS-1123 label, at most 63 bytes: namespaces, container names, services (from 1.34 on)."""
+    """DNS-1123 label, at most 63 bytes: namespaces, containers, services, StatefulSets."""
     problems = [] if len(name.encode()) <= 63 else [_too_long(63)]
-    if not re.fullmatch(_LABEL, name):
+    if "." in name and re.fullmatch(_SUBDOMAIN, name):
+        problems.append("must not contain dots")
+    elif not re.fullmatch(_LABEL, name):
         rule = (
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
             "and must start and end with an alphanumeric character"
@@ -87,18 +90,18 @@ def qualified_name_problems(key: str) -> list[str]:
         if not prefix:
             problems.append("prefix part must be non-empty")
         else:
-            problems += [f"prefix part {problem}" for problem in dns_subdomain_problems(prefix)]
+            problems += [f"prefix part {problem}" for problem in dns_subdomain_problems(prefix, "bytes")]
     if not name:
         problems.append("name part must be non-empty")
     elif len(name) > 63:
-        problems.append("name part " + _too_long(63))
+        problems.append("name part " + _too_long(63, "bytes"))
     if not re.fullmatch(_QUALIFIED, name):
         problems.append(_format(rule, _QUALIFIED, *examples))
     return problems
 
 
 def label_value_problems(value: str) -> list[str]:
-    problems = [] if len(value) <= 63 else [_too_long(63)]
+    problems = [] if len(value.encode()) <= 63 else [_too_long(63, "bytes")]
     if not re.fullmatch(f"({_QUALIFIED})?", value):
         rule = (
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', "

@@ -135,6 +135,10 @@ def _converted(value: Any, schema: Schema) -> Any:
     return value
 
 
+class _NotEvaluated(Exception):
+    """Raised for a rule whose evaluation failed on an object."""
+
+
 @dataclass(frozen=True)
 class _Rule:
     text: str
@@ -150,8 +154,7 @@ class _Rule:
         """Returns the message when the rule doesn't hold, None when it does."""
         result = self.program.eval(data=data)
         if result.type() == cel.Type.ERROR:
-            said = self.message or self.text
-            return f"{evaluation_error(result)} evaluating rule: {said}"
+            raise _NotEvaluated(f"{evaluation_error(result)} evaluating rule: {self.message or self.text}")
         if result.value() is True:
             return None
         if self.message_program is not None:
@@ -162,7 +165,7 @@ class _Rule:
 
 
 def evaluation_error(result: Any) -> str:
-    text = str(result.value())
+    text = str(result.value()).replace("divide by zero", "division by zero")
     found = re.search(r'Key not found in map : "?([^"]*)"?', text)
     return f"no such key: {found.group(1)}" if found else re.sub(r"^[A-Z_]+: ", "", text)
 
@@ -250,17 +253,21 @@ class Rules:
         if known and any(rule.transition for rule in self._own):
             before = _converted(old, self._schema) if self._converts else old
         for rule in self._own:
-            if rule.transition:
-                if rule.optional_old:
-                    failed = rule.failure({**data, "__old": [before] if known else []})
-                elif known:
-                    failed = rule.failure({**data, "oldSelf": before})
-                else:
+            try:
+                if rule.transition:
+                    if rule.optional_old:
+                        failed = rule.failure({**data, "__old": [before] if known else []})
+                    elif known:
+                        failed = rule.failure({**data, "oldSelf": before})
+                    else:
+                        continue
+                elif known and old == value:
                     continue
-            elif known and old == value:
+                else:
+                    failed = rule.failure(data)
+            except _NotEvaluated as error:
+                yield FieldError.invalid(path or "<nil>", self._schema.get("type", ""), str(error))
                 continue
-            else:
-                failed = rule.failure(data)
             if failed is not None:
                 yield _field_error(rule, value, path, failed)
 

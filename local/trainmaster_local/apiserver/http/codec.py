@@ -11,7 +11,13 @@ from typing import Any
 import orjson
 
 from trainmaster_local.apiserver.apimachinery import deep
-from trainmaster_local.apiserver.apimachinery.errors import bad_request, not_acceptable, unsupported_media_type
+from trainmaster_local.apiserver.apimachinery.errors import (
+    bad_request,
+    not_acceptable,
+    summary,
+    unsupported_media_type,
+)
+from trainmaster_local.apiserver.apimachinery.go_values import json_type
 from trainmaster_local.apiserver.http import protobuf
 
 _ACCEPTED = ("application/json",)
@@ -46,9 +52,28 @@ def decode(raw: bytes, content_type: str, kind: str, accepted: tuple[str, ...] =
         text = raw.decode("utf-8", "replace")
         raise bad_request(
             f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; "
-            f"json parse error: {go_json_error(text)} ({text[:1024]})"
+            f"json parse error: {go_json_error(text)} ({summary(text)})"
         ) from error
+    problem = _type_meta_problem(value) if accepted == _ACCEPTED else ""
+    if problem:
+        unread = f"the object provided is unrecognized (must be of type {kind}): couldn't get version/kind"
+        raise bad_request(f"{unread}; json parse error: {problem} ({summary(raw.decode('utf-8', 'replace'))})")
     return Body(value, tuple(f'duplicate field "{path}"' for path in repeated_keys(shallow, value)))
+
+
+_TYPE_META = r'struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }'
+
+
+def _type_meta_problem(value: Any) -> str:
+    """Returns why no kind and version can be read from a body."""
+    if not isinstance(value, dict):
+        return (
+            f"json: cannot unmarshal {json_type(value)} into Go value of type {_TYPE_META}" if value is not None else ""
+        )
+    for name in ("apiVersion", "kind"):
+        if not isinstance(value.get(name, ""), (str, type(None))):
+            return f"json: cannot unmarshal {json_type(value[name])} into Go struct field .{name} of type string"
+    return ""
 
 
 def repeated_keys(raw: bytes, value: Any) -> tuple[str, ...]:
@@ -93,10 +118,20 @@ def _keys(value: Any) -> int:
     return 0
 
 
+class _Constant(Exception):
+    """Raised for NaN and infinities, which Python's decoder reads."""
+
+
+def _refuse_constant(text: str) -> None:
+    raise _Constant(text[0])
+
+
 def go_json_error(text: str) -> str:
     """Returns the error of Go's encoding/json for text that is no JSON."""
     try:
-        json.loads(text)
+        json.loads(text, parse_constant=_refuse_constant)
+    except _Constant as error:
+        return f"invalid character '{error}' looking for beginning of value"
     except json.JSONDecodeError as error:
         if error.pos >= len(text.rstrip()):
             return "unexpected end of JSON input"
@@ -114,7 +149,8 @@ def go_json_error(text: str) -> str:
             place = "in string literal"
         else:
             place = "looking for beginning of value"
-        return f"invalid character '{character}' {place}"
+        shown = "\\'" if character == "'" else character
+        return f"invalid character '{shown}' {place}"
     except RecursionError:
         # Somewhere down there; Go would say where.
         return "invalid JSON"

@@ -59,7 +59,7 @@ def prune_nulls(value: Any, schema: Schema) -> None:
                 continue
             item = value[name]
             if item is None:
-                if not child.get("nullable") and "default" not in child and "type" in child:
+                if not child.get("nullable") and "default" not in child:
                     del value[name]
             elif isinstance(item, (dict, list)):
                 prune_nulls(item, child)

@@ -35,10 +35,11 @@ class _Findings:
     """Holds what a pass found. `converts` is True for what an apply made, which Kubernetes converts instead of decoding
     it, with sentences of its own."""
 
-    __slots__ = ("converts", "problem", "unknown")
+    __slots__ = ("converts", "custom", "problem", "unknown")
 
-    def __init__(self, converts: bool) -> None:
+    def __init__(self, converts: bool, custom: bool) -> None:
         self.converts = converts
+        self.custom = custom
         self.unknown: list[str] = []
         # The first of them, as Kubernetes stops there.
         self.problem = ""
@@ -151,6 +152,8 @@ class Decoder:
                 self.scalar(value, path, found, struct)
             elif self.typed:
                 self._wrong(value, path, found, struct)
+            else:
+                _drop_all(value, path, found)
         elif self.kind == "array":
             items = self.items
             if items is None:
@@ -168,6 +171,8 @@ class Decoder:
             self.scalar(value, path, found, struct)
         elif self.typed:
             self._wrong(value, path, found, struct)
+        else:
+            _drop_all(value, path, found)
 
     def scalar(self, value: Any, path: str, found: _Findings, struct: str) -> Any:
         """Returns a scalar as it is read back; it needs more than a look at its type."""
@@ -206,18 +211,31 @@ class Decoder:
     def _wrong(self, value: Any, path: str, found: _Findings, struct: str, problem: str = "") -> None:
         if found.problem:
             return
-        name = _json_type(value)
+        name = go_values.json_type(value)
         if self.kind in ("integer", "int-or-string") and name == "number":
             name = f"number {value!r}"
-        found.problem = problem or cannot_unmarshal(name, struct, path, self.go_type)
+        # Of custom resources the metadata is decoded on its own.
+        place = path.removeprefix("metadata.") if found.custom else path
+        found.problem = problem or cannot_unmarshal(name, struct, place, self.go_type)
 
     def decode(self, obj: dict[str, Any], kind: str, version: str, *, converts: bool = False) -> list[str]:
         """Prunes an object in place; returns the paths of its unknown fields. Raises Undecodable for a wrong type."""
-        found = _Findings(converts)
+        found = _Findings(converts, not self.typed)
         self._object(obj, "", found, kind)
-        if found.problem:
+        # Of what is applied to a custom resource, odd times in the metadata are let be.
+        if found.problem and not (found.converts and found.custom):
             raise Undecodable(kind, version, found.problem)
         return found.unknown
+
+
+def _drop_all(value: Any, path: str, found: _Findings) -> None:
+    """Drops all fields of a value that has another shape than its schema, as unknown ones."""
+    if isinstance(value, dict):
+        found.unknown += [f"{path}.{name}" for name in value]
+        value.clear()
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _drop_all(item, f"{path}[{index}]", found)
 
 
 def _kind(schema: Schema) -> str:
@@ -241,17 +259,7 @@ def _embedded(schema: Schema) -> Schema:
     return {**schema, "properties": properties}
 
 
-def _json_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, (int, float)):
-        return "number"
-    return "object" if isinstance(value, dict) else "array"
-
-
-def check_type_meta(body: dict[str, Any], kind: str, version: str) -> None:
+def check_type_meta(body: dict[str, Any], kind: str, version: str, custom: bool) -> None:
     """Refuses what can't be read as an object: kind or apiVersion that is no string, metadata that is none."""
     for name, wanted in (("kind", str), ("apiVersion", str), ("metadata", dict)):
         value = body.get(name)
@@ -259,7 +267,10 @@ def check_type_meta(body: dict[str, Any], kind: str, version: str) -> None:
             body.pop(name, None)
         elif not isinstance(value, wanted):
             type_ = "string" if wanted is str else "v1.ObjectMeta"
-            raise Undecodable(kind, version, cannot_unmarshal(_json_type(value), kind, name, type_))
+            found = go_values.json_type(value)
+            if name == "metadata" and custom:
+                raise Undecodable(kind, version, f"json: cannot unmarshal {found} into Go value of type {type_}")
+            raise Undecodable(kind, version, cannot_unmarshal(found, kind, name, type_))
 
 
 def cannot_unmarshal(found: str, struct: str, path: str, wanted: str) -> str:

@@ -46,38 +46,41 @@ def validate(value: Any, schema: Schema, old: Any = _UNSET, path: str = "") -> l
     """Returns what is wrong with `value`. `old` is what stood there before, on an update."""
     if old is not _UNSET and old == value:
         return []
-    errors: list[FieldError] = []
     field = path or "<nil>"
-    if value is None and (schema.get("nullable") or not schema.get("type")):
+    errors = _type_errors(value, schema, field, path)
+    if value is None:
         return errors
-    if not _type_fits(value, schema):
-        wanted, name = schema["type"], type_name(value)
-        detail = f'{path} in body must be of type {wanted}: "{name}"'
-        return [FieldError.type_invalid(field, name, detail)]
-    name = type_name(value)
-    if schema.get("x-kubernetes-int-or-string") and name not in ("integer", "string"):
-        return [FieldError.type_invalid(field, name, f'{path} in body must be of type integer,string: "{name}"')]
     errors += _combined(value, schema, path)
-    if "enum" in schema and not any(_is_same(value, choice) for choice in schema["enum"]):
-        supported = [choice if isinstance(choice, str) else json.dumps(choice) for choice in schema["enum"]]
-        errors.append(FieldError.not_supported(field, value, supported))
     if isinstance(value, str):
         errors += _string_errors(value, schema, field, path)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         errors += _number_errors(value, schema, field, path)
     elif isinstance(value, list):
         errors += _list_errors(value, schema, old, field, path)
-    elif isinstance(value, dict):
+    if "enum" in schema and not any(_is_same(value, choice) for choice in schema["enum"]):
+        supported = [choice if isinstance(choice, str) else json.dumps(choice) for choice in schema["enum"]]
+        errors.append(FieldError.not_supported(field, value, supported))
+    if isinstance(value, dict):
         errors += _object_errors(value, schema, old, field, path)
     return errors
 
 
-def _type_fits(value: Any, schema: Schema) -> bool:
-    wanted = schema.get("type")
-    if not wanted:
-        return True
+def _type_errors(value: Any, schema: Schema, field: str, path: str) -> list[FieldError]:
+    """Returns the error of a value of another type; the rest of its schema speaks of it all the same."""
+    types = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type", "")]
+    if types == [""] or (value is None and schema.get("nullable")):
+        return []
     name = type_name(value)
-    return name == wanted or (wanted == "number" and name == "integer")
+    if name in types or (name == "integer" and "number" in types):
+        return []
+    wanted = ",".join(types)
+    numeric = "integer" in types or "number" in types
+    if schema.get("format") and not isinstance(value, (str, list)) and value is not None:
+        # The names of formats, of which only numbers have one.
+        wanted, name = schema["format"], {"integer": "int64", "number": "float64"}.get(name, "")
+    elif schema.get("format") and not numeric and value is not None:
+        return []
+    return [FieldError.type_invalid(field, name, f'{path} in body must be of type {wanted}: "{name}"')]
 
 
 def _is_same(value: Any, choice: Any) -> bool:
@@ -103,10 +106,12 @@ def _combined(value: Any, schema: Schema, path: str) -> list[FieldError]:
             # Of alternatives that fit equally badly the first one's errors are shown.
             errors += [_combination(path, "must validate at least one schema (anyOf)"), *alternatives[0]]
     if "oneOf" in schema:
-        count = sum(_valid(value, part) for part in schema["oneOf"])
+        alternatives = [validate(value, part, path=path) for part in schema["oneOf"]]
+        count = alternatives.count([])
         if count != 1:
             found = "Found none valid" if count == 0 else f"Found {count} valid alternatives"
             errors.append(_combination(path, f"must validate one and only one schema (oneOf). {found}"))
+            errors += alternatives[0] if count == 0 else []
     if "not" in schema and _valid(value, schema["not"]):
         errors.append(_combination(path, "must not validate the schema (not)"))
     return errors
@@ -122,21 +127,28 @@ def _plain(field: str, value: Any, detail: str) -> FieldError:
 
 def _string_errors(value: str, schema: Schema, field: str, path: str) -> list[FieldError]:
     errors = []
+    # Kubernetes names the first of these.
     if "maxLength" in schema and len(value) > schema["maxLength"]:
         errors.append(FieldError.too_long(field, schema["maxLength"]))
-    if "minLength" in schema and len(value) < schema["minLength"]:
+    elif "minLength" in schema and len(value) < schema["minLength"]:
         limit = schema["minLength"]
         errors.append(_plain(field, value, f"{path} in body should be at least {limit} chars long"))
-    if "pattern" in schema and not re.search(schema["pattern"], value):
+    elif "pattern" in schema and not re.search(schema["pattern"], value):
         errors.append(_plain(field, value, f"{path} in body should match '{schema['pattern']}'"))
     wanted = schema.get("format")
     if wanted in _FORMATS and not _has_format(value, wanted):
-        errors.append(_plain(field, value, f'{path} in body must be of type {wanted}: "{value}"'))
+        errors.append(FieldError.type_invalid(field, value, f'{path} in body must be of type {wanted}: "{value}"'))
     return errors
 
 
 def _number_errors(value: float, schema: Schema, field: str, path: str) -> list[FieldError]:
     errors = []
+    if schema.get("type") == "integer":
+        form = schema.get("format", "")
+        limit = 2**31 if form == "int32" else 2**63
+        if type_name(value) != "integer" or not -limit <= value < limit:
+            said = f"with format {form}" if form else "(default format)"
+            errors.append(_plain("<nil>", "", f"Checked value must be of type integer {said} in {path}"))
     if "minimum" in schema:
         exclusive = bool(schema.get("exclusiveMinimum"))
         if value < schema["minimum"] or (exclusive and value == schema["minimum"]):
@@ -152,10 +164,6 @@ def _number_errors(value: float, schema: Schema, field: str, path: str) -> list[
         if abs(quotient - round(quotient)) > 1e-9:
             multiple = _number(schema["multipleOf"])
             errors.append(_plain(field, value, f"{path} in body should be a multiple of {multiple}"))
-    limits = {"int32": 2**31, "int64": 2**63}.get(schema.get("format", ""))
-    if limits is not None and schema.get("type") == "integer" and not -limits <= value < limits:
-        name = schema["format"]
-        errors.append(_plain(field, value, f'{path} in body must be of type {name}: "{_number(value)}"'))
     return errors
 
 
@@ -171,13 +179,19 @@ def _list_errors(value: list[Any], schema: Schema, old: Any, field: str, path: s
         for index, item in enumerate(value):
             errors += validate(item, items, before(index, item), f"{path}[{index}]")
     if "minItems" in schema and len(value) < schema["minItems"]:
-        errors.append(_plain(field, value, f"{path} in body should have at least {schema['minItems']} items"))
+        errors.append(_plain(field, len(value), f"{path} in body should have at least {schema['minItems']} items"))
     if "maxItems" in schema and len(value) > schema["maxItems"]:
         errors.append(FieldError.too_many(field, len(value), schema["maxItems"]))
     kind = list_type(schema)
     seen = set()
     for index, item in enumerate(value):
-        if kind == "map" and isinstance(item, dict):
+        if kind == "map":
+            if item is None:
+                continue
+            if not isinstance(item, dict):
+                detail = "must be an object for an array of list-type map"
+                errors.append(_plain(f"{path}[{index}]", item, detail))
+                continue
             properties = items.get("properties", {}) if isinstance(items, dict) else {}
             keys = {key: item.get(key, properties.get(key, {}).get("default")) for key in list_keys(schema)}
             shown: Any = {key: keys[key] for key in sorted(keys) if keys[key] is not None}
@@ -227,12 +241,10 @@ def _object_errors(value: dict[str, Any], schema: Schema, old: Any, field: str, 
     if "maxProperties" in schema and count > schema["maxProperties"]:
         errors.append(FieldError.too_many(field, count, schema["maxProperties"]))
     if schema.get("x-kubernetes-embedded-resource") and path:
-        errors += [FieldError.required(f"{path}.{name}", "must not be empty") for name in _missing_type(value)]
+        for name in ("apiVersion", "kind"):
+            if not value.get(name):
+                errors.append(FieldError.required(f"{path}.{name}", "must not be empty" if name in value else ""))
     return errors
-
-
-def _missing_type(value: dict[str, Any]) -> list[str]:
-    return [name for name in ("apiVersion", "kind") if not value.get(name)]
 
 
 def _is_date_time(value: str) -> bool:

@@ -24,14 +24,14 @@ _BLOCKING = (
 )
 
 
-def custom_errors(plan: Plan, obj: Object, old: Object | None) -> list[FieldError]:
-    """Returns what is wrong with a custom resource; `old` is what it replaces."""
+def custom_errors(plan: Plan, obj: Object, old: Object | None, found: list[FieldError]) -> list[FieldError]:
+    """Returns what else is wrong with a custom resource than what was `found`; `old` is what it replaces."""
     schema = plan.type.schema
     errors = validate(obj, schema, old) if old is not None else validate(obj, schema)
     errors += _scale_errors(plan, obj)
     if plan.rules is None or not plan.rules:
         return errors
-    if any(error.reason in _BLOCKING for error in errors):
+    if any(error.reason in _BLOCKING for error in (*found, *errors)):
         return [*errors, FieldError.invalid("<nil>", None, _UNCHECKED)]
     return errors + plan.rules.check(obj, old)
 

@@ -22,6 +22,7 @@ from trainmaster_local.apiserver.apimachinery.errors import (
     forbidden,
     invalid,
     not_found,
+    summary,
 )
 from trainmaster_local.apiserver.patches import managed, typed
 from trainmaster_local.apiserver.patches.managed import Entries, Manager
@@ -74,9 +75,15 @@ class Writer:
         type_ = plan.type
         if not isinstance(body, dict):
             raise bad_request(f"the object provided is unrecognized (must be of type {type_.kind})")
-        pruning.check_type_meta(body, type_.kind, type_.version)
-        kind = body.setdefault("kind", type_.kind)
-        version = body.setdefault("apiVersion", type_.api_version)
+        pruning.check_type_meta(body, type_.kind, type_.version, type_.custom)
+        if not type_.custom:
+            body.setdefault("kind", type_.kind)
+            body.setdefault("apiVersion", type_.api_version)
+        kind, version = body.get("kind", ""), body.get("apiVersion", "")
+        if not kind:
+            text = deep.dumps(body).decode()
+            problem = f"(must be of type {type_.kind}): Object 'Kind' is missing in '{text}'"
+            raise bad_request(f"the object provided is unrecognized {problem} ({summary(text)})")
         if kind != type_.kind:
             if type_.custom:
                 group = version.rpartition("/")[0]
@@ -96,6 +103,8 @@ class Writer:
         unknown: list[str] = []
         if plan.decoder is not None:
             unknown = plan.decoder.decode(body, type_.kind, type_.version)
+            if type_.custom:
+                unknown.sort()
         unknown += type_.prune(body)
         self._report(plan, unknown, options)
         objectmeta.drop_empty(metadata)
@@ -109,10 +118,11 @@ class Writer:
             raise pruning.strict_error(plan.type.kind, plan.type.version, problems)
         options.warnings.extend(problems)
 
-    def defaulted(self, plan: Plan, obj: Object) -> None:
+    def defaulted(self, plan: Plan, obj: Object, *, applied: bool = False) -> None:
+        """Fills in defaults, and drops nulls that can't be: of what was applied, Kubernetes validates them first."""
         if plan.defaults:
             set_defaults(obj, plan.schema)
-        if plan.type.custom:
+        if plan.type.custom and not applied:
             prune_nulls(obj, plan.schema)
         plan.type.default(obj)
 
@@ -154,7 +164,7 @@ class Writer:
             metadata["name"] = self._unused_name(plan, namespace, metadata["generateName"])
         if type_.custom and type_.has_status:
             obj.pop("status", None)
-        self.defaulted(plan, obj)
+        self.defaulted(plan, obj, applied=entries is not None)
         objectmeta.set_on_create(metadata, self._clock())
         if type_.tracks_generation:
             metadata["generation"] = 1
@@ -167,8 +177,7 @@ class Writer:
         type_.admit(obj, None, admission)
         type_.prepare_create(obj)
         errors = objectmeta.validate(obj, type_.namespaced, type_.name_rule, custom=type_.custom)
-        if not errors or not type_.custom:
-            errors += custom_errors(plan, obj, None) if type_.custom else type_.validate_create(obj)
+        errors += custom_errors(plan, obj, None, errors) if type_.custom else type_.validate_create(obj)
         if errors:
             raise invalid(type_.group, type_.kind, metadata.get("name", ""), errors)
         self.policies.check(
@@ -190,6 +199,8 @@ class Writer:
         return namespace if plan.type.namespaced else ""
 
     def _put(self, plan: Plan, namespace: str, name: str, obj: Object, options: Options) -> Revision:
+        if plan.type.custom:
+            prune_nulls(obj, plan.schema)
         ordered = {"kind": obj["kind"], "apiVersion": obj["apiVersion"], "metadata": obj["metadata"], **obj}
         if options.dry_run:
             return Revision(ordered, self._storage.version)
@@ -220,7 +231,8 @@ class Writer:
         self._check_preconditions(plan, old, metadata, unconditional)
         self._restrict(plan, new, before, subresource)
         metadata = new["metadata"]
-        self.defaulted(plan, new)
+        applied = entries is not None
+        self.defaulted(plan, new, applied=applied)
         objectmeta.keep_on_update(metadata, before["metadata"])
         metadata["resourceVersion"] = before["metadata"]["resourceVersion"]
         if entries is None:
@@ -235,7 +247,7 @@ class Writer:
         if type_.custom:
             # kube-apiserver asks twice for custom resources, and so names each cause twice.
             errors += errors + objectmeta.validate(new, type_.namespaced, type_.name_rule, custom=True)
-            errors += custom_errors(plan, new, before)
+            errors += custom_errors(plan, new, before, errors)
         else:
             errors += (
                 objectmeta.validate(new, type_.namespaced, type_.name_rule) if metadata != before["metadata"] else []

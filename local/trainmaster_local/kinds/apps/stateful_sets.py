@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainmaster_local.apiserver.apimachinery.errors import NOT_HERE, FieldError
+from trainmaster_local.apiserver.apimachinery.names import dns_label_problems
 from trainmaster_local.apiserver.resources import Column, ResourceType, ScalePaths
 from trainmaster_local.apiserver.schema.official import definition
 from trainmaster_local.kinds.apps.templates import (
@@ -131,6 +132,7 @@ STATEFUL_SET = ResourceType(
     validate_create=_set_errors,
     validate_update=_set_update_errors,
     warnings=template_warnings,
+    name_rule=dns_label_problems,
     columns=(NAME, Column("Ready", description="Number of the pod with ready state"), AGE, *template_columns()),
     row=_set_row,
     tracks_generation=True,
