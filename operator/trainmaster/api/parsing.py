@@ -26,6 +26,7 @@ from trainmaster.api.rules import check_rules
 from trainmaster.api.training_schema import check_training
 from trainmaster.api.v1alpha1 import API_VERSION, CPU, KIND, JobSpec
 from trainmaster.api.values import show
+from trainmaster.api.words import check_words
 from trainmaster.wire.values import mapping
 
 __all__ = ["InvalidJob", "ParsedJob", "Problem", "parse_job", "parse_spec"]
@@ -80,6 +81,7 @@ def parse_spec(raw_spec: Any, name: str) -> JobSpec:
     problems = [*check_rules(name, spec), *_check_cpu(spec)]
     if spec.pod_template is not None:
         problems.extend(check_pod_template(spec.pod_template, device_names(spec), worker_resources(spec)))
+    problems.extend(check_words(spec))
     problems.extend(check_training(spec))
     if problems:
         raise InvalidJob(problems, spec)

@@ -12,11 +12,13 @@ from collections.abc import Iterable
 RESERVED_PATHS = ("/run/trainmaster", "/etc/trainmaster", "/opt/trainmaster")
 # The container runtime's own, and the root.
 SYSTEM_PATHS = ("/dev", "/proc", "/sys")
+# A volume here would hide the image's own programs and their settings; below it is a place like any other.
+IMAGE_PATHS = ("/bin", "/etc", "/lib", "/lib64", "/sbin", "/usr")
 
 
-def is_root(path: str) -> bool:
-    """Returns whether an absolute path is the root itself."""
-    return _resolved(path) == "/"
+def hides_the_image(path: str) -> bool:
+    """Returns whether a volume at an absolute path would hide what the image needs to run anything."""
+    return _resolved(path) in ("/", *IMAGE_PATHS)
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:
@@ -26,11 +28,12 @@ def is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def matching(folders: Iterable[str]) -> str:
-    """Returns the regular expression (RE2) of absolute paths that are the root, one of the folders, or in one."""
+    """Returns the regular expression (RE2) of paths that hide the image, or are one of the folders, or in one."""
     # Above the root is the root.
     first, further = r"/([.]{0,2}/)*", r"/([.]?/)*"
     names = "|".join(folder.strip("/").replace("/", further) for folder in folders)
-    return rf"^{first}([.]{{0,2}}|({names})(/.*)?)$"
+    hidden = "|".join(path.strip("/") for path in IMAGE_PATHS)
+    return rf"^{first}([.]{{0,2}}|({hidden})(/[.]?)*|({names})(/.*)?)$"
 
 
 def _resolved(path: str) -> str:

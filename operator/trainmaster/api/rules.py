@@ -17,7 +17,7 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.alias_generators import to_snake
 
-from trainmaster.api.paths import RESERVED_PATHS, SYSTEM_PATHS, is_below, is_root, matching
+from trainmaster.api.paths import RESERVED_PATHS, SYSTEM_PATHS, hides_the_image, is_below, matching
 from trainmaster.api.problems import Problem
 from trainmaster.api.quantities import quantity
 from trainmaster.api.rule import Rule, Shown, TransitionRule
@@ -260,7 +260,7 @@ RULES: tuple[Rule, ...] = (
         "path",
         cel=f"!self.path.matches({json.dumps(matching((*RESERVED_PATHS, *SYSTEM_PATHS)))})",
         holds=lambda checkpoint: (
-            not (is_root(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
+            not (hides_the_image(checkpoint.path) or is_below(checkpoint.path, (*RESERVED_PATHS, *SYSTEM_PATHS)))
         ),
         message="'{path}' is where the system or Trainmaster keeps files; use another path, such as /checkpoints",
         shown={"path": Shown("self.path", lambda checkpoint: checkpoint.path)},

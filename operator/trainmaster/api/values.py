@@ -65,7 +65,8 @@ MAX_RESTARTS = 1_000_000
 # A year: longer limits are a mistake of the unit.
 MAX_SECONDS = 31_536_000
 
-QUANTITY_SENTENCE = "is not a quantity; use 0 or more with an optional suffix, such as 16, 500m or 128Gi"
+BYTES_SENTENCE = "is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi"
+CORES_SENTENCE = "is not a quantity; use 0 or more with an optional suffix, such as 16, 0.5 or 500m"
 PROCESSES_SENTENCE = f"is neither auto nor a whole number of ranks; use auto or 1 to {MAX_PROCESSES}"
 _QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
 
@@ -85,20 +86,24 @@ def value_rule(cel: str, sentence: str) -> dict[str, Any]:
     }
 
 
-def _quantity(value: Any) -> int | str:
+def _bytes(value: Any) -> int | str:
+    return _quantity(value, BYTES_SENTENCE)
+
+
+def _quantity(value: Any, sentence: str) -> int | str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
         return value
     if isinstance(value, str) and len(value) <= MAX_QUANTITY_LENGTH and _QUANTITY.match(value):
         return value
-    raise PydanticCustomError("quantity", f"{{shown}} {QUANTITY_SENTENCE}", {"shown": show(value)})
+    raise PydanticCustomError("quantity", f"{{shown}} {sentence}", {"shown": show(value)})
 
 
 def _cores(value: Any) -> int | str:
     """Returns a number with a fraction as text: Kubernetes reads a pod's `cpu: 0.5` as '0.5'."""
     if isinstance(value, float) and 0 <= value < math.inf:
         # Kubernetes has no smaller part than a billionth.
-        return _quantity(f"{Decimal(repr(round(value, 9))):f}")
-    return _quantity(value)
+        return _quantity(f"{Decimal(repr(round(value, 9))):f}", CORES_SENTENCE)
+    return _quantity(value, CORES_SENTENCE)
 
 
 def _processes(value: Any) -> int | str:
@@ -141,12 +146,14 @@ _QUANTITY_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "maxLength": MAX_QUANTITY_LENGTH,
     # What the first alternative answers keeps rules from reading a text that would take them long.
-    "allOf": [{"anyOf": [{"enum": ["a quantity, such as 16, 500m or 128Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}],
+    "allOf": [
+        {"anyOf": [{"enum": ["a number with a suffix, such as 512Mi or 16Gi"]}, {"pattern": SHORT_EXPONENT_PATTERN}]}
+    ],
     # isQuantity and not matches: an API server that takes this text for one of 3 MiB would find the latter too costly.
     "x-kubernetes-validations": [
         value_rule(
             "type(self) == int ? self >= 0 : type(self) == string && isQuantity(self) && !self.startsWith('-')",
-            QUANTITY_SENTENCE,
+            BYTES_SENTENCE,
         )
     ],
 }
@@ -160,7 +167,7 @@ _PROCESSES_SCHEMA = {
     ],
 }
 
-Quantity = Annotated[int | str, PlainValidator(_quantity), WithJsonSchema(_QUANTITY_SCHEMA)]
+Quantity = Annotated[int | str, PlainValidator(_bytes), WithJsonSchema(_QUANTITY_SCHEMA)]
 # Where no rule can be (`CPUOrQuantity`), the first alternative of a schema that nothing fits is what the API server
 # shows, so it says what would be right.
 CORES_HINT = "a number of cores with an optional suffix, such as 16, 0.5 or 500m"

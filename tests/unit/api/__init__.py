@@ -38,5 +38,6 @@
 | `v1alpha1/spec` | `test_agreement`, `test_sentences` |
 | `v1alpha1/status` | `test_hostile_messages`, `unit/reconciling/status/test_plausible_statuses` |
 | `v1alpha1/workers` | `test_agreement`, `test_sentences` |
+| `words` | `test_words` |
 | `wrong_types` | `test_sentences` |
 """

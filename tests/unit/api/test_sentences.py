@@ -98,13 +98,12 @@ BAD_INPUT = {
     ),
     "a quantity that isn't one": (
         {"workers": 1, "resources": {"memory": "12 GB"}},
-        "spec.resources.memory: '12 GB' is not a quantity; use 0 or more with an optional suffix, such as 16, 500m or "
-        "128Gi",
+        "spec.resources.memory: '12 GB' is not a quantity; use 0 or more with a suffix, such as 512Mi or 16Gi",
     ),
     "a negative quantity": (
         {"workers": 1, "resources": {"cpu": {"request": "-1"}}},
-        "spec.resources.cpu.request: '-1' is not a quantity; use 0 or more with an optional suffix, such as 16, 500m "
-        "or 128Gi",
+        "spec.resources.cpu.request: '-1' is not a quantity; use 0 or more with an optional suffix, such as 16, 0.5 "
+        "or 500m",
     ),
     "a misspelled part of cpu": (
         {"workers": 1, "resources": {"cpu": {"limits": 2}}},
@@ -326,6 +325,8 @@ BAD_INPUT |= {
         "/etc/../run/trainmaster",
         "/dev/shm",
         "/proc/",
+        "/usr/",
+        "/etc/.",
         "//",
         "/./",
     )
@@ -537,7 +538,16 @@ def manifest_sentences(raw: dict[str, Any]) -> list[str]:
         {"resources": {"sharedMemory": "64Mi"}},
         *(
             {"checkpoint": {"volume": {"emptyDir": True}, "path": path}}
-            for path in ("/run/trainmaster2", "/devices", "/run", "/etc", "/a/../b", "/.run/trainmaster", "/data//x/")
+            for path in (
+                "/run/trainmaster2",
+                "/devices",
+                "/run",
+                "/etc/x",
+                "/usr/local/ckpt",
+                "/a/../b",
+                "/.run/trainmaster",
+                "/data//x/",
+            )
         ),
     ],
     ids=str,
