@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a port as text": (
         worker(ports=[{"containerPort": "80"}]),
-        f"{WORKER}ports[0].containerPort: '80' is not a whole number; write it without quotes and without a fraction",
+        f"{WORKER}ports[0].containerPort: '80' is not a whole number; write it without quotes",
     ),
     "a fraction": (
         {"priority": 1.5},
@@ -222,6 +222,36 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"securityContext": {"runAsNonRoot": True, "runAsUser": 0}},
         f"{POD}securityContext.runAsUser: 0 is root, and runAsNonRoot is true; give another user, or remove one of the "
         "two",
+    ),
+    "a privileged worker": (
+        worker(securityContext={"privileged": True}),
+        f"{WORKER}securityContext.privileged: needs allowPrivilegeEscalation: true, which the worker has as false; set "
+        "it beside",
+    ),
+    "a pod's security in a container": (
+        worker(securityContext={"fsGroup": 3}),
+        f"{WORKER}securityContext.fsGroup: unknown field; it belongs in spec.podTemplate.spec.securityContext",
+    ),
+    "a reference beside its kind": (
+        variable(valueFrom={"name": "x"}),
+        f"{WORKER}env[0].valueFrom.name: unknown field; it belongs in configMapKeyRef or secretKeyRef",
+    ),
+    "the beginning of a field's name": (
+        worker(readinessProbe={"initialDelay": 3, "exec": {"command": ["a"]}}),
+        f"{WORKER}readinessProbe.initialDelay: unknown field; did you mean initialDelaySeconds?",
+    ),
+    "a pair for a mapping": (
+        {"nodeSelector": "disk=ssd"},
+        f"{POD}nodeSelector: 'disk=ssd' is not a mapping; write {{disk: ssd}}",
+    ),
+    "a pair for a variable": (
+        worker(env=["A=b"]),
+        f"{WORKER}env[0]: 'A=b' is not a mapping; write {{name: A, value: 'b'}}",
+    ),
+    "terms without their field": (
+        {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}},
+        f"{POD}affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution: a list is not a mapping; write "
+        "nodeSelectorTerms: before the list",
     ),
     # Items of lists.
     "a variable in two items": (

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainmaster.api.merge import DIRECTIVE
-from trainmaster.api.nearest import VERY_SIMILAR, nearest, plain
+from trainmaster.api.nearest import VERY_SIMILAR, nearest, only_longer, plain
 from trainmaster.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
 from trainmaster.api.pod_schema.values import keyed, quantity_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.values import show
-from trainmaster.api.wrong_types import EXPECTED
+from trainmaster.api.wrong_types import EXPECTED, wrong_type
 
 POD = "spec.podTemplate.spec"
 # Names that are compared with the known ones, of which each comparison takes 0.1 ms: a pod that has more names that
@@ -58,6 +58,11 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
 }
 # What belongs elsewhere, by type.
 _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    "Container": {
+        "shmSize": "set spec.resources.sharedMemory",
+        "shm_size": "set spec.resources.sharedMemory",
+        "preStart": "use initContainers in spec.podTemplate.spec, or spec.setup",
+    },
     "PodSpec": {
         "labels": "it belongs in spec.podTemplate.metadata",
         "annotations": "it belongs in spec.podTemplate.metadata",
@@ -69,6 +74,8 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "command": "set spec.command",
         "args": "set spec.args",
         "replicas": "set spec.workers",
+        "shmSize": "set spec.resources.sharedMemory",
+        "shm_size": "set spec.resources.sharedMemory",
         "volumeClaimTemplates": "use volumes with persistentVolumeClaim, or with ephemeral for one of each pod",
     },
 }
@@ -80,13 +87,17 @@ _MAIN_FIELD: Mapping[str, str] = {
     "ContainerPort": "containerPort",
     "EnvVar": "name",
     "HostPathVolumeSource": "path",
+    "ImageVolumeSource": "reference",
     "LocalObjectReference": "name",
+    "ObjectFieldSelector": "fieldPath",
+    "PodOS": "name",
     "PersistentVolumeClaimVolumeSource": "claimName",
     "SecretEnvSource": "name",
     "SecretVolumeSource": "secretName",
 }
 # What a sentence can write out, and a taint as `kubectl taint` writes it.
-_NAME = re.compile(r"[A-Za-z0-9/._-]{1,80}")
+_NAME = re.compile(r"[A-Za-z0-9/._:-]{1,80}")
+_PAIR = re.compile(r"([A-Za-z0-9/._-]{1,80})=([A-Za-z0-9/._-]{1,80})")
 _TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
 # Kubernetes' defaults of fields in which a list's items differ.
 _DEFAULTS = {"protocol": "TCP"}
@@ -134,7 +145,7 @@ class _Walk:
     ) -> Iterator[Problem]:
         match kind:
             case Scalar():
-                message = _scalar(kind, value)
+                message = _scalar(kind, value, path.rpartition(".")[2])
                 if message is not None:
                     yield Problem(path, value, message)
             case Struct():
@@ -143,7 +154,9 @@ class _Walk:
                 yield from self._list(kind, value, path, outer, alone=alone)
             case MappingOf():
                 if not isinstance(value, Mapping):
-                    yield Problem(path, value, f"{show(value)} is not {EXPECTED['dict_type']}")
+                    pair = _PAIR.fullmatch(value) if isinstance(value, str) else None
+                    remedy = f"a mapping; write {{{pair[1]}: {pair[2]}}}" if pair else EXPECTED["dict_type"]
+                    yield Problem(path, value, f"{show(value)} is not {remedy}")
                     return
                 for name, one in value.items():
                     if one is not None and not str(name).startswith("$"):
@@ -189,18 +202,34 @@ class _Walk:
         found = nearest(name, (*struct.fields, *aliases), VERY_SIMILAR)
         if found is not None:
             return _did_you_mean(aliases.get(found, found))
+        longer = only_longer(name, struct.fields) if len(name) >= _SURE_BEGINNING else None
+        if longer is not None:
+            return _did_you_mean(longer)
         same = plain(name)
+        if struct.name == "PodSpec" and any(plain(each) == same for each in pod_types()["Container"].fields):
+            return f"it belongs in {POD}.containers, in the one called worker"
+        places = [each for each, kind in struct.fields.items() if _has(kind, name)]
+        if 0 < len(places) <= _MOST_PLACES:
+            return f"it belongs in {' or '.join(places)}"
+        if struct.name in _OTHER_CONTEXT:
+            other, place = _OTHER_CONTEXT[struct.name]
+            if name in pod_types()[other].fields:
+                return f"it belongs in {place}"
         for around, place in reversed(outer):
             if any(plain(each) == same for each in around.fields):
                 return f"it belongs in {place}"
-        if struct.name == "PodSpec" and any(plain(each) == same for each in pod_types()["Container"].fields):
-            return f"it belongs in {POD}.containers, in the one called worker"
         if struct.name == "ResourceRequirements":
             return "it belongs in limits or requests" if "/" in name or same in _RESOURCES else None
-        places = [each for each, kind in struct.fields.items() if _has(kind, name)]
-        return f"it belongs in {' or '.join(places)}" if 0 < len(places) <= _MOST_PLACES else None
+        return None
 
 
+# A beginning of a known name that is as long is no name of another field.
+_SURE_BEGINNING = 7
+# A container's and a pod's securityContext share some fields.
+_OTHER_CONTEXT = {
+    "PodSecurityContext": ("SecurityContext", f"the securityContext of a container in {POD}.containers"),
+    "SecurityContext": ("PodSecurityContext", f"{POD}.securityContext"),
+}
 # Fields of the worker and of the pod that Trainmaster renders nothing into: what stands there must be whole.
 _NOT_RENDERED: Mapping[str, frozenset[str]] = {
     "Container": frozenset({"env", "envFrom", "lifecycle", "readinessProbe", "startupProbe"}),
@@ -236,19 +265,19 @@ def _has(kind: Type, name: str) -> bool:
     return isinstance(inner, Struct) and name in inner.fields
 
 
-def _scalar(kind: Scalar, value: Any) -> str | None:
+def _scalar(kind: Scalar, value: Any, field: str) -> str | None:
     match kind.name:
         case "string":
             if not isinstance(value, str):
-                return f"{show(value)} is not {EXPECTED['string_type']}"
+                return wrong_type("string_type", value)
             return _value(kind, value)
         case "boolean":
-            return None if isinstance(value, bool) else f"{show(value)} is not {EXPECTED['bool_type']}"
+            return None if isinstance(value, bool) else wrong_type("bool_type", value)
         case "int32" | "int64":
-            return _integer(value, _RANGES[kind.name])
+            return _integer(value, _RANGES[kind.name], field)
         case "number":
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return None if is_number else f"{show(value)} is not {EXPECTED['float_type']}"
+            return None if is_number else wrong_type("float_type", value, field)
         case "quantity":
             return quantity_problem(value)
         case "intOrString":
@@ -257,14 +286,14 @@ def _scalar(kind: Scalar, value: Any) -> str | None:
     return None
 
 
-def _integer(value: Any, limit: int) -> str | None:
+def _integer(value: Any, limit: int, field: str) -> str | None:
     if isinstance(value, float) and value.is_integer():
         # kubectl sends 30.0 as 30.
         value = int(value)
     if isinstance(value, float):
-        return f"{show(value)} is not {EXPECTED['int_from_float']}"
+        return wrong_type("int_from_float", value)
     if not isinstance(value, int) or isinstance(value, bool):
-        return f"{show(value)} is not {EXPECTED['int_type']}"
+        return wrong_type("int_type", value, field)
     return None if -limit <= value < limit else f"{show(value)} has too many digits; use a smaller number"
 
 
@@ -288,11 +317,16 @@ def _no_mapping(struct: Struct, value: Any, path: str) -> Problem:
         remedy = f"a mapping; write {{{written}}}"
     elif struct.name == "EmptyDirVolumeSource":
         remedy = "a mapping; write {}"
+    elif isinstance(value, list) and len(lists := [n for n, k in struct.fields.items() if isinstance(k, ListOf)]) == 1:
+        remedy = f"a mapping; write {lists[0]}: before the list"
     return Problem(path, value, f"{show(value)} is not {remedy}")
 
 
 def _as_mapping(name: str, value: Any) -> str | None:
     """Returns the fields that a value in place of a mapping stands for."""
+    pair = _PAIR.fullmatch(value) if name == "EnvVar" and isinstance(value, str) else None
+    if pair is not None:
+        return f"name: {pair[1]}, value: '{pair[2]}'"
     field = _MAIN_FIELD.get(name)
     if field is not None and isinstance(value, int if name == "ContainerPort" else str):
         return f"{field}: {value}" if _NAME.fullmatch(str(value)) else None

@@ -141,7 +141,13 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
         yield from _no_parent(f"{here}.subPath", mount.get("subPath"))
     for field in ("readinessProbe", "startupProbe"):
         yield from _probe(f"{path}.{field}", container.get(field))
-    yield from _user(f"{path}.securityContext", container.get("securityContext"))
+    own = container.get("securityContext")
+    context: Mapping[str, Any] = own if isinstance(own, Mapping) else {}
+    yield from _user(f"{path}.securityContext", context)
+    may_not_escalate = is_worker and context.get("allowPrivilegeEscalation", False) is False
+    if context.get("privileged") is True and may_not_escalate:
+        message = "needs allowPrivilegeEscalation: true, which the worker has as false; set it beside"
+        yield Problem(f"{path}.securityContext.privileged", True, message)
 
 
 def _variable(path: str, variable: Mapping[str, Any]) -> Iterator[Problem]:
