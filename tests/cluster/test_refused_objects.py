@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.operator_under_test import install_crd
+from trainmaster.client import JobClient
 from trainmaster.controller.apiserver.client import KubernetesCluster
 from trainmaster.controller.apiserver.cluster import STATEFUL_SETS
 from trainmaster.controller.apiserver.connection import connect
@@ -86,3 +88,13 @@ def test_text_of_every_kind_arrives_as_it_was_written(cluster: Cluster) -> None:
         assert read["metadata"]["annotations"]["text"] == EMOJI
 
     connected(cluster, work)
+
+
+def test_text_of_every_kind_arrives_from_the_client_as_it_was_written(cluster: Cluster) -> None:
+    install_crd(cluster)
+    client = JobClient(namespace=cluster.namespace, kubeconfig=str(cluster.kubeconfig))
+    spec = {"workers": 1, "training": {"text": EMOJI}, "args": [EMOJI], "runPolicy": {"suspend": True}}
+    for replace in (False, True):
+        client.submit({"metadata": {"name": "text"}, "spec": spec}, replace=replace)
+        stored = cluster.get("dtj", "text")["spec"]
+        assert (stored["training"], stored["args"]) == ({"text": EMOJI}, [EMOJI])
