@@ -81,7 +81,9 @@ def test_a_job_that_is_made_anew_resumes_from_its_claim(cluster: Cluster, pods_r
 
     def log_of(run: dict[str, Any], *command: str) -> str:
         cluster.kubectl(*command, "-f", written(tmp_path, run))
-        cluster.eventually(lambda: cluster.get("dtj", "tiny")["status"]["phase"] == "Succeeded", 120, "it succeeds")
+        cluster.eventually(
+            lambda: cluster.get("dtj", "tiny").get("status", {}).get("phase") == "Succeeded", 120, "it succeeds"
+        )
         return str(cluster.eventually(lambda: cluster.get("configmap", "tiny-logs")["data"]["worker-0.log"], 30))
 
     with running_operator(cluster, tmp_path):

@@ -71,7 +71,9 @@ def test_what_the_snippets_say_is_so_in_a_pod(cluster: Cluster, pods_run: None, 
     with running_operator(cluster, tmp_path):
         job = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": OURS, "metadata": {"name": "together"}, "spec": spec}
         cluster.apply(job)
-        cluster.eventually(lambda: cluster.get("dtj", "together")["status"]["phase"] == "Succeeded", 90, "it succeeds")
+        cluster.eventually(
+            lambda: cluster.get("dtj", "together").get("status", {}).get("phase") == "Succeeded", 90, "it succeeds"
+        )
         logs = cluster.eventually(lambda: cluster.get("configmap", "together-logs")["data"], 30, "its logs are kept")
     variables, files = json.loads(logs["worker-1.log"].strip().removeprefix("[rank 1]: "))
     assert variables == {
