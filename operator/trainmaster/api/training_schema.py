@@ -25,6 +25,8 @@ from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 _SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 # Comparing names takes time, and a document can have many wrong ones.
 _MOST_PROBLEMS = 10
+# Fields that a sentence can list.
+_FEW = 8
 # A longer regular expression takes long to compile.
 _LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
@@ -122,7 +124,11 @@ def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bo
 def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
     sections = _SCHEMAS["config"]["properties"]
     found = [f"{section}.{name}" for section, of in sections.items() if name in of.get("properties", ())]
-    return f"did you mean {' or '.join(found)}?" if found else f"use one of {', '.join(fields)}"
+    if found:
+        return f"did you mean {' or '.join(found)}?"
+    if len(fields) > _FEW:
+        return "remove it (docs/training-reference.md has the fields that there are)"
+    return f"use one of {', '.join(fields)}"
 
 
 def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
@@ -133,7 +139,7 @@ def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
         if value in known or (value is False and "off" in known):
             return None
         near = nearest(value, known) if isinstance(value, str) else None
-        remedy = f"did you mean {near}?" if near else f"use {' or '.join(map(str, known))}"
+        remedy = f"did you mean {near}?" if near else f"use {', '.join(known[:-1])} or {known[-1]}"
         return f"{show(value)} is not known; {remedy}"
     kind = schema["type"]
     read = _read(value, kind)
