@@ -113,7 +113,8 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
         case "less_than_equal":
             return f"{shown} is too large; use at most {number(context['le'])}"
         case "literal_error":
-            return f"{shown} is not known; {_alternatives(value, context['expected'])}"
+            what = "known" if isinstance(value, str) else "a value that it can have"
+            return f"{shown} is not {what}; {_alternatives(value, context['expected'])}"
         case "string_pattern_mismatch":
             return unfit(value, context["pattern"])
         case "string_too_short" | "too_short":

@@ -21,7 +21,7 @@ _POD = "spec.podTemplate.spec"
 _POD_FIELDS = (
     "affinity containers dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC hostPID hostUsers imagePullSecrets "
     "initContainers nodeName nodeSelector overhead preemptionPolicy priority readinessGates resourceClaims "
-    "runtimeClassName schedulerName schedulingGates serviceAccount serviceAccountName shareProcessNamespace "
+    "runtimeClassName schedulerName schedulingGates serviceAccountName shareProcessNamespace "
     "terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"
 )
 _CONTAINER_FIELDS = (
@@ -34,7 +34,7 @@ _OTHERS_FIELDS = {
     "completions worldSize ntasks",
     "set spec.processesPerWorker": "nproc nprocPerNode ntasksPerNode numProcPerNode procPerNode processesPerNode "
     "slotsPerWorker ranksPerWorker",
-    "set spec.resources.gpus": "nvidia.com/gpu amd.com/gpu gpu gpuCount numGpus gpusPerNode gpusPerWorker "
+    "set spec.resources.gpus": "nvidia.com/gpu amd.com/gpu gpu count gpuCount numGpus gpusPerNode gpusPerWorker "
     "resourcesPerNode gres",
     "set spec.resources.cpu": "cpus",
     "set spec.resources.memory": "mem",
@@ -59,6 +59,11 @@ _OTHERS_FIELDS = {
     f"set spec.checkpoint.volume.claimName, or mount it by {_POD}.volumes": "persistentVolumeClaim pvc",
     f"it belongs in {_POD}.containers, where the worker's container is called worker": "container sidecars",
     f"it belongs in {_POD}.imagePullSecrets": "imagePullSecret",
+    f"it belongs in {_POD}.serviceAccountName": "serviceAccount",
+    f"it belongs in {_POD}.securityContext": "fsGroup fsGroupChangePolicy runAsGroup supplementalGroups sysctls "
+    "seLinuxOptions seccompProfile",
+    f"it belongs in {_POD}.containers, in securityContext of the one with name: worker": "capabilities privileged "
+    "allowPrivilegeEscalation procMount",
     "set spec.workers, spec.image and spec.command; anything else of a pod belongs in spec.podTemplate": "template "
     "replicaSpecs pytorchReplicaSpecs tfReplicaSpecs mpiReplicaSpecs xgbReplicaSpecs jaxReplicaSpecs replicatedJobs "
     "leaderWorkerTemplate trainer tasks jobTemplate podTemplateOverrides podSpec podSpecOverrides runtimeRef master "
@@ -73,6 +78,10 @@ _OTHERS_FIELDS = {
     "it belongs in metadata": "name namespace labels annotations generateName",
     "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
 }
+# What programs that train are configured by, where it stands in the spec itself.
+_TRAINING_FIELDS = frozenset(
+    ["seed", "epochs", "lr", "learningrate", "model", "dataset", "batchsize", "optimizer", "steps"]
+)
 _BY_PLAIN_NAME = {plain(name): remedy for remedy, names in _OTHERS_FIELDS.items() for name in names.split()}
 # An extended resource, such as nvidia.com/mig-1g.5gb.
 _RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+")
@@ -91,6 +100,7 @@ def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     is_below = model is not None and path.startswith("spec.")
     remedies = (
         _described(field, path, _places(model)) if model is not None and is_below else None,
+        "it belongs in spec.training" if path == "spec" and plain(field) in _TRAINING_FIELDS else None,
         _of_others(field),
         _of_pods(field),
         _described(field, "spec", _places(JobSpec)),

@@ -11,10 +11,12 @@ import yaml
 from trainmaster.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster.api.printable import UNSAFE, json_text, yaml_escapes
 from trainmaster.api.v1alpha1 import KIND
+from trainmaster.api.values import show
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
 from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
 from trainmaster.cli.terminal import say, write
 from trainmaster.rendering import JobIdentity, Manifest, Settings, first_assignment, render
+from trainmaster.wire.values import mapping
 
 # Stands for the uid that the API server will give.
 UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
@@ -101,10 +103,22 @@ def _jobs_of(file: str, documents: Sequence[Document]) -> Iterator[ParsedJob | N
         for position, document in enumerate(documents, 1)
         for path, value in _objects(document)
     ]
+    names: set[tuple[str, str]] = set()
     has_job = any(isinstance(value, Mapping) and is_job(value) for _, _, _, value in objects)
     for position, document, path, value in objects:
         if document.value is None or (isinstance(value, Mapping) and is_job(value)):
-            yield _parse(file, document, path, value)
+            job = _parse(file, document, path, value)
+            if job is not None and mapping(value["metadata"]).get("name"):
+                if (job.namespace, job.name) in names:
+                    place = document.place(f"{path}.metadata.name".lstrip("."))
+                    message = (
+                        f"metadata.name: {show(job.name)} is the name of another job in this file; give it its own"
+                    )
+                    _report(file, [(*place, message)])
+                    job = None
+                else:
+                    names.add((job.namespace, job.name))
+            yield job
             continue
         mistake = mistake_of(value)
         if mistake is None or (has_job and isinstance(value, Mapping) and other_job(value)):

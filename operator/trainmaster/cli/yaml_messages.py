@@ -20,6 +20,8 @@ _MESSAGES = (
         "neighbours, or write a text that has ': ' in quotes",
     ),
     (r"could not find expected ':'", "a line without ':' stands between fields; write a field, or indent the text"),
+    (r"expected <block end>, but found '([\]}])'", "{0} closes nothing; remove it, or write the text in quotes"),
+    (r"expected <block end>, but found '<scalar>'", "a text follows one in quotes; put all of it in quotes"),
     (r"expected <block end>, but found '(.*)'", "this line is indented as none above it; indent it as its neighbours"),
     (r"(?:block )?sequence entries are not allowed here", "'-' can't begin an item here; put it on a line of its own"),
     (
@@ -28,11 +30,13 @@ _MESSAGES = (
     ),
     (r"expected alphabetic or numeric character, but found .*", "a text can't begin with * or &; write it in quotes"),
     (r"found unknown escape character (.*)", "{0} is no escape in double quotes; write \\\\ for a backslash"),
+    (r"expected a comment or a line break, but found .*", "a text behind '>' or '|' begins on the next line; move it"),
     (r"found unexpected end of stream", "the quotes that were opened are never closed; close them"),
     (r"expected the node content, but found '<stream end>'", "a bracket that was opened is never closed; close it"),
     (r"expected the node content, but found '(.*)'", "{0} stands where a value is expected; write a value"),
     (
-        r"expected '<document start>', but found .*|but found another document",
+        r"expected '<document start>', but found '<(?:scalar|block mapping start|block sequence start)>'|"
+        r"but found another document",
         "kubectl reads nothing behind '...'; begin a document with '---'",
     ),
     (
@@ -53,7 +57,7 @@ _NEVER_CLOSED = "never closed"
 # Lines that make nothing but YAML's confusion, wherever it then shows.
 _FOREIGN_LINES = (
     (
-        re.compile(r"^(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),
+        re.compile(r"^ *(<{7}|={7}|>{7})( .*)?$", re.MULTILINE),
         "git's marks of a conflict are left in the file; resolve it",
     ),
     (re.compile(r"^```.*$", re.MULTILINE), "a fence of Markdown is no YAML; remove the line"),
@@ -75,7 +79,8 @@ def syntax_message(error: yaml.MarkedYAMLError, text: str) -> tuple[yaml.Mark | 
     for lines, message in _FOREIGN_LINES:
         found = lines.search(text)
         if found is not None:
-            return yaml.Mark("", found.start(), text.count("\n", 0, found.start()), 0, None, 0), message
+            column = len(found[0]) - len(found[0].lstrip())
+            return yaml.Mark("", found.start(), text.count("\n", 0, found.start()), column, None, 0), message
     problem = " ".join(str(error.problem or error.context).split())
     mark = error.problem_mark or error.context_mark
     if mark is not None and "{{" in "".join(text.split("\n")[mark.line : mark.line + 1]):

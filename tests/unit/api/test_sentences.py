@@ -386,6 +386,11 @@ MISPLACED = {
     "spec.replicas": "set spec.workers",
     "spec.numNodes": "set spec.workers",
     "spec.nprocPerNode": "set spec.processesPerWorker",
+    "spec.accelerator.count": "set spec.resources.gpus",
+    "spec.securityContext.fsGroup": "it belongs in spec.podTemplate.spec.securityContext",
+    "spec.lr": "it belongs in spec.training",
+    "spec.environment": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
+    "spec.ntasks-per-node": "set spec.processesPerWorker",
     "spec.resources.limits": "set gpus, cpu and memory in spec.resources",
     "spec.resources.nvidia.com/gpu": "set spec.resources.gpus",
     "spec.resources.nvidia.com/mig-1g.5gb": "set spec.resources.gpus, and spec.accelerator.resourceName to "

@@ -232,6 +232,15 @@ WRONG = {
         '{"a": 1 "b": 2}\n',
         "1:12: not YAML: ':' can't follow there; close the brackets with }, or put a ',' between items",
     ),
+    "a bracket too many": (
+        "a: [1]]\nb: 2\n",
+        "1:7: not YAML: ] closes nothing; remove it, or write the text in quotes",
+    ),
+    "a text behind quotes": ('a: "b":1\n', "1:7: not YAML: a text follows one in quotes; put all of it in quotes"),
+    "quoted mail": (
+        "> a: 1\n> b: 2\n",
+        "1:3: not YAML: a text behind '>' or '|' begins on the next line; move it",
+    ),
     "git's marks": (
         "a: 1\n<<<<<<< HEAD\nb: 2\n=======\nb: 3\n>>>>>>> mine\n",
         "2:1: not YAML: git's marks of a conflict are left in the file; resolve it",

@@ -235,6 +235,14 @@ def test_all_files_of_a_folder_are_checked(runner: CliRunner, tmp_path: Path) ->
     ]
 
 
+def test_a_job_is_given_once(runner: CliRunner) -> None:
+    """kubectl would apply both, and the second would change the first."""
+    elsewhere = GOOD.replace("{name: bert}", "{name: bert, namespace: team}")
+    result = runner.invoke(app, ["validate", "-"], input=f"{GOOD}---\n{elsewhere}---\n{GOOD}")
+    assert (result.exit_code, result.stdout.count("is valid")) == (1, 2)
+    assert result.stderr == "-:17:12: metadata.name: 'bert' is the name of another job in this file; give it its own\n"
+
+
 def test_a_template_is_nothing_else(runner: CliRunner) -> None:
     result = runner.invoke(app, ["validate", "-"], input=GOOD.replace("workers: 2", "workers: {{ .Values.workers }}"))
     assert result.stderr == (
@@ -244,7 +252,7 @@ def test_a_template_is_nothing_else(runner: CliRunner) -> None:
 
 
 def test_a_spec_that_isnt_indented_is_recognised(runner: CliRunner) -> None:
-    text = GOOD.replace("  workers: 2\n", "workers: 2\n").replace("  training: {lr", "training: {lr")
+    text = GOOD.replace("\n  ", "\n")
     result = runner.invoke(app, ["validate", "-"], input=text)
     assert result.stderr.splitlines() == [
         "-:5:1: workers: unknown field; it belongs in spec.workers",
