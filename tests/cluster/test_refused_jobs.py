@@ -96,3 +96,12 @@ def test_a_set_that_the_api_server_refuses_as_invalid_fails_the_job_at_once(
     assert why["message"].startswith("apply StatefulSet job was refused (Invalid): ")
     assert "must be specified when `operator` is 'In' or 'NotIn'" in why["message"]
     assert "startupSeconds" not in why["message"]
+
+
+def test_a_field_that_the_cluster_is_too_old_for_is_named(cluster: Cluster, operator: OperatorProcess) -> None:
+    """Nothing that a newer Kubernetes may have is refused unasked, and nothing that this one drops is started."""
+    cluster.apply(training_job("job", "pass", podTemplate={"spec": {"newerField": {"a": 1}}}))
+    cluster.kubectl("wait", "--for=condition=Failed", "dtj/job", "--timeout=60s")
+    said = "spec.podTemplate.spec.newerField: unknown field; this Kubernetes has none of that name"
+    assert said in condition(cluster, "Failed")["message"]
+    assert not cluster.items("statefulsets")

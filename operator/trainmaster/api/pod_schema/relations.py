@@ -37,6 +37,8 @@ RENDERED_VOLUMES = frozenset(
 _AGENT_PORT_NAME = "agent"
 # What the container that trains is called elsewhere: PyTorchJob, TrainJob, examples.
 _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "training"})
+# Longer names aren't like "worker", and comparing all of a large pod's takes time.
+_LONGEST_LIKE = 8
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _MOST_MODE = 0o777
 _MOST_USER = 2**31 - 1
@@ -113,8 +115,8 @@ def _sidecar(
     path: str, field: str, name: str | None, container: Mapping[str, Any], *, has_worker: bool
 ) -> Iterator[Problem]:
     in_place = field == "containers" and not has_worker and name is not None
-    meant = in_place and (str(name) in _OTHERS_WORKERS or nearest(str(name), [WORKER_CONTAINER], VERY_SIMILAR))
-    if meant:
+    is_like = in_place and len(str(name)) <= _LONGEST_LIKE and nearest(str(name), [WORKER_CONTAINER], VERY_SIMILAR)
+    if is_like or (in_place and name in _OTHERS_WORKERS):
         message = f"{show(name)} would run beside the worker; call it worker, or give a sidecar another name"
         yield Problem(f"{path}.name", name, message)
     elif name is not None and not container.get("image"):
