@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from trainmaster.client import NoCluster
+from trainmaster.client.transport import connect
+from trainmaster.controller.apiserver.connection import connect as connect_operator
 from trainmaster.kubeconfig import Credentials, KubeconfigError, plugin, read_kubeconfig
 
 API = "client.authentication.k8s.io/v1"
@@ -135,5 +139,49 @@ def test_a_plugin_that_hangs_is_ended_with_what_it_started(
     get_token.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {child}\nwait\n")
     with pytest.raises(KubeconfigError, match=r"the plugin 'get-token' gave no answer within 0.5 s; run it by hand"):
         run(kubeconfig(tmp_path))
-    state = Path(f"/proc/{child.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().split()[2] in "ZX"
+    wait_for_end(int(child.read_text()))
+
+
+def wait_for_end(pid: int) -> None:
+    """A process that was killed takes a moment to end; one that wasn't never does."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return
+        except OSError:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"process {pid} still runs")
+
+
+def failing(get_token: Path) -> None:
+    get_token.write_text("#!/bin/sh\nexit 1\n")
+
+
+def expiring(get_token: Path, runs: Path) -> None:
+    """The plugin counts its runs in its token, which is about to expire."""
+    soon = (datetime.now(UTC) + timedelta(seconds=5)).isoformat()
+    printed = answer(token="TOKEN", expirationTimestamp=soon).replace("TOKEN", "'$(wc -l < \"" + str(runs) + "\")'")
+    get_token.write_text(f"#!/bin/sh\necho >> {runs}\necho '{printed}'\n")
+
+
+def test_a_client_asks_the_plugin_again_when_its_credentials_expire(tmp_path: Path, get_token: Path) -> None:
+    expiring(get_token, tmp_path / "runs")
+    transport, _ = connect(kubeconfig(tmp_path))
+    configuration = transport.api.configuration
+    assert configuration.api_key["BearerToken"] == "Bearer 1"
+    assert [configuration.get_api_key_with_prefix("BearerToken") for _ in range(2)] == ["Bearer 2", "Bearer 3"]
+    failing(get_token)
+    with pytest.raises(NoCluster, match="the plugin 'get-token' failed with exit code 1"):
+        transport.request("GET", "/version")
+
+
+async def test_the_operator_asks_again_too_and_keeps_the_old_token_where_the_plugin_fails(
+    tmp_path: Path, get_token: Path
+) -> None:
+    expiring(get_token, tmp_path / "runs")
+    configuration = (await connect_operator(kubeconfig(tmp_path), None)).configuration
+    assert await configuration.get_api_key_with_prefix("BearerToken") == "Bearer 2"
+    failing(get_token)
+    assert await configuration.get_api_key_with_prefix("BearerToken") == "Bearer 2"
