@@ -73,7 +73,9 @@ def install_crd(cluster: Cluster) -> None:
     from trainmaster.api.crd import crd_yaml
 
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=crd_yaml())
-    cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    # Again, because kubectl gives up at once where a definition has no conditions yet.
+    established = ("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+    cluster.eventually(lambda: cluster.kubectl(*established, check=False).returncode == 0, 60, "established")
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def construct_parts(
     )
     watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
     resync = Resync(cluster, store, watched, settings.namespaces, interval=settings.resync_seconds)
-    receive = _receiver(store, resync)
+    receive = _receiver(store)
     gangs = GangWatcher(connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon)
 
     def restarted() -> None:
@@ -111,7 +111,15 @@ def construct_parts(
 
     # Jobs apart: their pages are smaller, and what decodes a large one holds up no pod's events.
     watchers = tuple(
-        Watcher(connection, cluster, settings.namespaces, resources=resources, receive=receive, restarted=restarted)
+        Watcher(
+            connection,
+            cluster,
+            settings.namespaces,
+            resources=resources,
+            receive=receive,
+            listed=resync.soon,
+            restarted=restarted,
+        )
         for resources in ((JOBS,), tuple(resource for resource in watched if resource != JOBS))
     )
     lookups = Lookups(cluster, store, LOOKUPS)
@@ -161,7 +169,7 @@ class _StreamEvents:
         self._metrics.stream_faults.labels(fault=fault).inc()
 
 
-def _receiver(store: Store, resync: Resync) -> Callable[[WatchEvent], None]:
+def _receiver(store: Store) -> Callable[[WatchEvent], None]:
     """Returns what is done with each event of a watch."""
 
     def receive(event: WatchEvent) -> None:
@@ -169,9 +177,6 @@ def _receiver(store: Store, resync: Resync) -> Callable[[WatchEvent], None]:
         if kind == "DELETED":
             store.delete(resource, raw)
             return
-        if kind is None:
-            # A new list: what was deleted before it is missing in it, and only a sweep sees that.
-            resync.soon()
         store.upsert(resource, raw)
 
     return receive

@@ -84,9 +84,9 @@ class FakeHttp:
         group, version, rest = ("", parts[1], parts[2:]) if parts[0] == "api" else (parts[1], parts[2], parts[3:])
         mine = [r for r in served if (r.group, r.version) == (group, version)]
         if not rest:
-            return web.json_response(
-                {"kind": "APIResourceList", "groupVersion": version, "resources": [_discovered(r) for r in mine]}
-            )
+            full = f"{group}/{version}" if group else version
+            named = [_discovered(r) for r in mine]
+            return web.json_response({"kind": "APIResourceList", "groupVersion": full, "resources": named})
         namespace = None
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]

@@ -102,6 +102,9 @@ class FakeCluster:
     def served(self, resource: Resource) -> Resource:
         return resource
 
+    async def discovers(self, resource: Resource) -> bool:
+        return True
+
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         await asyncio.sleep(0)
         self._enter("get", resource, name)

@@ -22,7 +22,9 @@ class Fault:
 
     `latency` in seconds is waited first; then `code` answers in place of the server (409 Conflict, 410 Expired, 429
     with `retry_after` seconds, 500, 503; 0: none). `drop` ends matching watches after that many seconds. `count` is how
-    often it still acts (None: for ever), `probability` how likely each time.
+    often it still acts (None: for ever), `probability` how likely each time. With the verb `discover` it hides the
+    document of a group's version (`scheduling.volcano.sh/v1beta1`), which a real server shows only a moment after it
+    serves the types.
     """
 
     verb: str = "*"
@@ -100,6 +102,15 @@ class Faults:
                     fault.count -= 1
                 return fault
         return None
+
+    def hides(self, path: str) -> bool:
+        """Returns whether a document of discovery isn't there yet; one of its rule's times is used up."""
+        version = path.strip("/").removeprefix("apis/")
+        rule = next((one for one in self.rules if (one.verb, one.resource) == ("discover", version)), None)
+        if rule is None or rule.count == 0:
+            return False
+        rule.count = None if rule.count is None else rule.count - 1
+        return True
 
 
 def _nothing() -> None:

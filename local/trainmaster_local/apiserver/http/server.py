@@ -141,7 +141,7 @@ class ApiServer:
         """Everything that isn't a resource: discovery, OpenAPI, health, version."""
         if not path.startswith(_PUBLIC):
             self._access.permit(Attributes(user, request.method.lower(), path=path))
-        if request.method != "GET":
+        if request.method != "GET" or self.faults.hides(path):
             return page_not_found()
         return self._descriptions.answer(path, request.headers.get("Accept", ""), self.address)
 

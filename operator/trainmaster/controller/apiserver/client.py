@@ -33,7 +33,7 @@ from trainmaster.controller.apiserver.pod_http import (
     unreachable,
 )
 from trainmaster.wire.names import FIELD_MANAGER
-from trainmaster.wire.values import mapping, shown
+from trainmaster.wire.values import mapping, mappings, shown
 
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 # What the kubelet answers, as if it were the log, of a container that it removed: of each it keeps the newest dead one.
@@ -78,6 +78,20 @@ class KubernetesCluster:
     def served(self, resource: Resource) -> Resource:
         api_version = self._served.get(resource.api_version, resource.api_version)
         return replace(resource, version=api_version.rpartition("/")[2])
+
+    async def discovers(self, resource: Resource) -> bool:
+        version = resource.api_version
+        if resource.group:
+            groups = mappings((await self._json("GET", "/apis")).get("groups"))
+            versions = (one for group in groups for one in mappings(group.get("versions")))
+            if version not in {one.get("groupVersion") for one in versions}:
+                return False
+        try:
+            document = await self._json("GET", f"/apis/{version}" if resource.group else f"/api/{version}")
+        except NotFound:
+            return False
+        named = (one.get("name") for one in mappings(document.get("resources")))
+        return document.get("groupVersion") == version and resource.plural in named
 
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         return await self._json("GET", resource.path(namespace, name))

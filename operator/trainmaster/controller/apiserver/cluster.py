@@ -104,6 +104,10 @@ class Cluster(Protocol):
         """Returns the resource in the version that the API server has, as far as requests have shown it."""
         ...
 
+    async def discovers(self, resource: Resource) -> bool:
+        """Returns whether the API server's discovery names the type, which comes a moment after it is served."""
+        ...
+
     async def get(self, resource: Resource, namespace: str, name: str) -> RawObject:
         """Read one object. Raises NotFound."""
         ...

@@ -25,6 +25,9 @@ from trainmaster.kubeconfig import Credentials, Kubeconfig, KubeconfigError, Plu
 
 logger = logging.getLogger(__name__)
 
+# Called with the path of a request, and whether it is a watch.
+Requested = Callable[[str, bool], None]
+
 
 class ConnectionSettingsError(Exception):
     """No way to an API server is configured; the text says what to set."""
@@ -37,10 +40,10 @@ class Connection:
     configuration: Configuration
     in_cluster: bool
 
-    async def for_kopf(self, requested: Callable[[str], None]) -> kopf.AiohttpSession:
+    async def for_kopf(self, requested: Requested) -> kopf.AiohttpSession:
         """Return a session with these credentials: kopf asks for another when the API server answers 401.
 
-        `requested` is called with the path of every request. The session is as kopf itself would make it, but for how
+        `requested` is called with every request. The session is as kopf itself would make it, but for how
         answers are decoded (`apiserver.decoding`), and that no redirect is followed.
         """
         config = self.configuration
@@ -71,11 +74,11 @@ class Connection:
 
 
 def _pass_path_to(
-    requested: Callable[[str], None],
+    requested: Requested,
 ) -> Callable[[aiohttp.ClientSession, object, aiohttp.TraceRequestStartParams], Awaitable[None]]:
     async def started(session: aiohttp.ClientSession, context: object, params: aiohttp.TraceRequestStartParams) -> None:
         del session, context
-        requested(params.url.path)
+        requested(params.url.path, "watch" in params.url.query)
 
     return started
 

@@ -229,6 +229,13 @@ class Record:
             self.gone[pod.view.worker] = pod
         return owned
 
+    def drop_refusals(self, reason: str) -> bool:
+        """Forget the refusals with a reason that has passed; returns whether there were any."""
+        kept = {action: refusal for action, refusal in self.refusals.items() if refusal.problem.reason != reason}
+        dropped = len(kept) < len(self.refusals)
+        self.refusals = kept
+        return dropped
+
     def forget_job(self) -> None:
         """Forget the job, which is gone; its objects may still be there."""
         self.job = self.job_version = self.parsed = self.without_spec = None

@@ -230,10 +230,11 @@ class Store:
     # What was listed and looked up.
 
     def record_listed(self, resource: Resource) -> None:
-        """Record that all objects of an optional type are known now."""
-        if resource.child_kind not in self._listed:
-            self._listed |= {resource.child_kind}
-            for key in list(self._records):
+        """Record that all objects of an optional type are known now; what was refused for want of it is tried again."""
+        is_news = resource.child_kind not in self._listed
+        self._listed |= {resource.child_kind}
+        for key, record in list(self._records.items()):
+            if record.drop_refusals("NotInstalled") or is_news:
                 self._changed(key)
 
     def record_lookups(self, key: JobKey, found: LookupResults) -> None:

@@ -92,7 +92,12 @@ class GangWatcher:
         served = self._cluster.served(resource)
         logger.info("Watching %s of %s.", resource.plural, served.api_version)
         watcher = Watcher(
-            self._connection, self._cluster, self._namespaces, resources=(served,), receive=self._receive_event
+            self._connection,
+            self._cluster,
+            self._namespaces,
+            resources=(served,),
+            receive=self._receive_event,
+            listed=self._relisted,
         )
         error = await watcher.watch_once()
         logger.warning("Watching %s ended (%s).", resource.plural, error or "without an error")

@@ -51,7 +51,7 @@ class Unserved(Exception):
 
 
 class KopfThread:
-    """Runs kopf once. `receive` is called in its thread."""
+    """Runs kopf once. `receive` is called in its thread, and `listed` when it has listed a type and watches it."""
 
     def __init__(
         self,
@@ -59,17 +59,22 @@ class KopfThread:
         namespaces: tuple[str, ...],
         resources: tuple[Resource, ...],
         receive: Callable[[WatchEvent], None],
+        listed: Callable[[], object],
         reconnect_seconds: float,
     ) -> None:
         self._connection = connection
         self._namespaces = namespaces
         self._resources = resources
         self._receive = receive
+        self._listed = listed
         self._reconnect_seconds = reconnect_seconds
         # The paths of the lists that kopf hasn't asked for yet.
         self._unlisted = {
             resource.path(namespace): resource for resource in resources for namespace in namespaces or (None,)
         }
+        self._paths = frozenset(self._unlisted)
+        # The paths that kopf lists, until it watches them.
+        self._listing: set[str] = set()
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -146,9 +151,17 @@ class KopfThread:
             raise Unserved(unlisted)
         await asyncio.Event().wait()
 
-    def _requested(self, path: str) -> None:
-        """Record that kopf has asked for a path."""
-        self._unlisted = {listed: resource for listed, resource in self._unlisted.items() if not path.endswith(listed)}
+    def _requested(self, path: str, is_watch: bool) -> None:
+        """Record that kopf lists or watches a path."""
+        known = next((one for one in self._paths if path.endswith(one)), None)
+        if known is None:
+            return
+        self._unlisted.pop(known, None)
+        if not is_watch:
+            self._listing.add(known)
+        elif known in self._listing:
+            self._listing.discard(known)
+            self._listed()
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()

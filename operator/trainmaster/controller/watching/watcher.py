@@ -5,8 +5,12 @@ kopf lists, watches, reconnects and re-authenticates (`kopf_thread`); this modul
 - kopf runs in a thread and an event loop of its own, and hands its events over to the loop that `run` is awaited in.
 - A watch error other than 410 ends kopf. It is then started again after a jittered back-off. The store stays; the new
   lists bring what was missed, and `restarted` asks for a sweep, because a list can't show deletions.
-- kopf looks once, when it begins, for which types the API server serves: one that isn't there then (its definition was
-  deleted, and is about to be made again) would never be watched. So each type is listed before kopf begins.
+- kopf looks once, when it begins, for which types the API server's discovery names: one that isn't there then would
+  never be watched. A real API server serves a type a moment before its discovery names it (two controllers come in
+  between: apiextensions-apiserver's for the group's document, kube-aggregator's for the list of groups), longer where
+  it has much to do. So each type is listed, and found in what kopf will read, before kopf begins.
+- A list shows no deletion. `listed` is called when kopf has listed a type and begins to watch it, also where the list
+  is empty: a sweep after that finds what was deleted before, and the watch shows what is deleted from then on.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from functools import partial
 
 from trainmaster.controller.apiserver.cluster import Cluster, Resource
 from trainmaster.controller.apiserver.connection import Connection
@@ -29,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 # Events handed over at a time, so that a list of thousands doesn't hold up the loop.
 BATCH = 200
+# How often, and how many seconds apart, discovery is asked for a type that is served: its controllers take a second
+# at most on an idle API server.
+DISCOVERY_TRIES, DISCOVERY_WAIT = 50, 0.2
 # Seconds between two runs of kopf: the first wait, and the longest.
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 
@@ -44,6 +52,7 @@ class Watcher:
         *,
         resources: Collection[Resource] = WATCHED,
         receive: Callable[[WatchEvent], None],
+        listed: Callable[[], None] = lambda: None,
         restarted: Callable[[], None] = lambda: None,
         reconnect_seconds: float = 0.1,
     ) -> None:
@@ -52,6 +61,7 @@ class Watcher:
         self._namespaces = tuple(namespaces)
         self._resources = tuple(resources)
         self._receive = receive
+        self._listed = listed
         self._restarted = restarted
         self._reconnect_seconds = reconnect_seconds
         self._inbox: deque[WatchEvent] = deque()
@@ -86,8 +96,15 @@ class Watcher:
             await self._require_served()
         except (ClusterError, Unserved) as error:
             return error
-        receive = self._hand_over_to(asyncio.get_running_loop())
-        kopf = KopfThread(self._connection, self._namespaces, self._resources, receive, self._reconnect_seconds)
+        loop = asyncio.get_running_loop()
+        kopf = KopfThread(
+            self._connection,
+            self._namespaces,
+            self._resources,
+            self._hand_over_to(loop),
+            partial(loop.call_soon_threadsafe, self._listed),
+            self._reconnect_seconds,
+        )
         return await kopf.run()
 
     async def _require_served(self) -> None:
@@ -101,6 +118,12 @@ class Watcher:
         except NotFound as error:
             # A list is never empty in this way.
             raise Unserved(resource) from error
+        tries = 1
+        while not await self._cluster.discovers(resource):
+            if tries >= DISCOVERY_TRIES:
+                raise Unserved(resource)
+            tries += 1
+            await asyncio.sleep(DISCOVERY_WAIT)
 
     def _hand_over_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[WatchEvent], None]:
         def hand_over(event: WatchEvent) -> None:

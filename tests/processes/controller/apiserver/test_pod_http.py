@@ -160,17 +160,19 @@ async def test_the_api_server_is_not_followed_either() -> None:
 
 async def test_watching_follows_no_redirect_either() -> None:
     """kopf's requests go through a session of ours, which says what is requested."""
-    requested: list[str] = []
+    requested: list[tuple[str, bool]] = []
     async with hostile(NO_CONTENT, "127.0.0.2") as elsewhere:
         redirect = b"HTTP/1.1 302 Go\r\nLocation: %s/\r\nContent-Length: 0\r\n\r\n" % elsewhere.url.encode()
         async with hostile(answering(redirect)) as server:
             configuration = Configuration()
             configuration.host = server.url
-            info = await Connection(configuration, in_cluster=False).for_kopf(requested.append)
+            info = await Connection(configuration, in_cluster=False).for_kopf(
+                lambda path, is_watch: requested.append((path, is_watch))
+            )
             async with info.aiohttp_session as session:
                 with pytest.raises(Unusable, match="GET /api/v1/pods: a redirect to 'http://127"):
                     await session.get(f"{server.url}/api/v1/pods?watch=true")
-        assert requested == ["/api/v1/pods"]
+        assert requested == [("/api/v1/pods", True)]
         assert elsewhere.heads == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, GANGS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.reconciling import decide
@@ -210,6 +210,18 @@ def test_a_foreign_child_is_shown_with_its_owner() -> None:
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.store.upsert(CONFIG_MAPS, versioned(b.child("ConfigMap", owner_uid=None), 11))
     assert world.snapshot().observed.children[0].owner_uid is None
+
+
+def test_what_was_refused_for_want_of_a_type_is_tried_again_when_it_is_listed() -> None:
+    world = World()
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    for _ in range(2):
+        for action, reason in (("apply PodGroup bert", "NotInstalled"), ("apply Service bert", "Forbidden")):
+            world.store.record_refusal(KEY, RefusedWrite(action, reason, "no", 0.0), 60.0)
+        world.changes.clear()
+        world.store.record_listed(GANGS["volcano"])
+        assert world.changes == [KEY], "also when it had been listed before and was gone meanwhile"
+        assert [one.reason for one in world.snapshot().observed.refused_writes] == ["Forbidden"]
 
 
 def test_the_same_refusal_again_is_no_news() -> None:
