@@ -13,6 +13,9 @@ from tests.mistakes.online import Answer
 
 ENTRIES = all_entries()
 
+# The first test waits for all answers, which takes a minute on two cores that have nothing else to do.
+pytestmark = pytest.mark.timeout(600)
+
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=[entry.identifier for entry in ENTRIES])
 def test_a_cluster_answers_as_expected(entry: Entry, answered: dict[str, Answer]) -> None:
