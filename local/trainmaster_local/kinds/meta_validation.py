@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +16,7 @@ Json = dict[str, Any]
 NOT_NEGATIVE = "must be greater than or equal to 0"
 PORT_RANGE = "must be between 1 and 65535, inclusive"
 IMMUTABLE = "field is immutable"
+NO_ADDRESS = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
 
 
 def invalid_all(field: str, value: Any, problems: Iterable[str]) -> list[FieldError]:
@@ -27,6 +29,14 @@ def not_negative(obj: Json, name: str, field: str) -> list[FieldError]:
     if value is not None and value < 0:
         return [FieldError.invalid(f"{field}.{name}", value, NOT_NEGATIVE)]
     return []
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def port_problems(port: int) -> list[str]:

@@ -15,7 +15,13 @@ from trainmaster_local.apiserver.apimachinery.objectmeta import label_errors
 from trainmaster_local.apiserver.resources import Admission, Column, ResourceType
 from trainmaster_local.apiserver.schema.official import definition, description
 from trainmaster_local.kinds.columns import AGE, NAME, created, labels_text
-from trainmaster_local.kinds.meta_validation import invalid_all, port_name_problems, port_problems
+from trainmaster_local.kinds.meta_validation import (
+    NO_ADDRESS,
+    invalid_all,
+    is_address,
+    port_name_problems,
+    port_problems,
+)
 
 Json = dict[str, Any]
 
@@ -85,14 +91,6 @@ def _address_problem(address: str, taken: set[Any]) -> str:
     return f"failed to allocate IP {address}: provided IP is already allocated" if address in taken else ""
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _service_errors(obj: Json) -> list[FieldError]:
     spec = obj["spec"]
     errors: list[FieldError] = []
@@ -117,9 +115,8 @@ def _service_errors(obj: Json) -> list[FieldError]:
         pairs.add(pair)
     errors += label_errors(spec.get("selector") or {}, "spec.selector")
     address = spec.get("clusterIP", "")
-    if address and not headless and not _is_address(address):
-        detail = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
-        errors.append(FieldError.invalid("spec.clusterIPs[0]", address, detail))
+    if address and not headless and not is_address(address):
+        errors.append(FieldError.invalid("spec.clusterIPs[0]", address, NO_ADDRESS))
     if spec["sessionAffinity"] not in ("ClientIP", "None"):
         errors.append(FieldError.not_supported("spec.sessionAffinity", spec["sessionAffinity"], ("ClientIP", "None")))
     elif spec["sessionAffinity"] != "None":

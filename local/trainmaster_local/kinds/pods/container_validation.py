@@ -20,6 +20,7 @@ from trainmaster_local.kinds.meta_validation import (
     port_name_problems,
     port_problems,
 )
+from trainmaster_local.kinds.pods.security_validation import container_security_errors
 from trainmaster_local.quantities import Quantity, parse
 
 Json = dict[str, Any]
@@ -27,9 +28,11 @@ Json = dict[str, Any]
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc", "sleep")
 # Those that the kubelet has.
 _PROBES, _HOOKS = ("exec", "httpGet"), ("exec", "sleep")
+_PROPAGATIONS = ("Bidirectional", "HostToContainer", "None")
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("FallbackToLogsOnError", "File")
+_PAGES = "hugepages-"
 _SIGNED_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _ENV_SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 _ENV_FIELDS = (
@@ -100,12 +103,13 @@ def _container_errors(container: Json, field: str, volumes: set[str]) -> list[Fi
     errors += _port_errors(container.get("ports") or [], f"{field}.ports")
     errors += _env_errors(container.get("env") or [], f"{field}.env")
     errors += _env_from_errors(container.get("envFrom") or [], f"{field}.envFrom")
-    errors += _mount_errors(container.get("volumeMounts") or [], f"{field}.volumeMounts", volumes)
+    privileged = bool((container.get("securityContext") or {}).get("privileged"))
+    errors += _mount_errors(container.get("volumeMounts") or [], f"{field}.volumeMounts", volumes, privileged)
     policy = container.get("imagePullPolicy", "")
     if policy not in _PULL_POLICIES:
         errors.append(FieldError.not_supported(f"{field}.imagePullPolicy", policy, _PULL_POLICIES))
     errors += resource_errors(container.get("resources") or {}, f"{field}.resources")
-    errors += _security_errors(container.get("securityContext") or {}, f"{field}.securityContext")
+    errors += container_security_errors(container.get("securityContext") or {}, f"{field}.securityContext")
     return errors
 
 
@@ -233,7 +237,7 @@ def _env_from_errors(sources: list[Json], field: str) -> list[FieldError]:
     return errors
 
 
-def _mount_errors(mounts: list[Json], field: str, volumes: set[str]) -> list[FieldError]:
+def _mount_errors(mounts: list[Json], field: str, volumes: set[str], privileged: bool) -> list[FieldError]:
     errors: list[FieldError] = []
     paths: set[str] = set()
     for index, mount in enumerate(mounts):
@@ -250,7 +254,14 @@ def _mount_errors(mounts: list[Json], field: str, volumes: set[str]) -> list[Fie
         paths.add(path)
         for part in ("subPath", "subPathExpr"):
             if part in mount:
-                errors += relative_path_errors(mount[part], f"{here}.{part}")
+                # Kubernetes names no index in these.
+                errors += relative_path_errors(mount[part], f"{field}.{part}")
+        propagation = mount.get("mountPropagation", "None")
+        if propagation not in _PROPAGATIONS:
+            errors.append(FieldError.not_supported(f"{field}.mountPropagation", propagation, _PROPAGATIONS))
+        elif propagation == "Bidirectional" and not privileged:
+            detail = "Bidirectional mount propagation is available only to privileged containers"
+            errors.append(FieldError.forbidden(f"{field}.mountPropagation", detail))
         if mount.get("subPath") and mount.get("subPathExpr"):
             value = mount["subPathExpr"]
             errors.append(
@@ -290,6 +301,14 @@ def resource_errors(resources: Json, field: str) -> list[FieldError]:
         elif not is_overcommit_allowed(name):
             detail = "Limit must be set for non overcommitable resources"
             errors.append(FieldError.required(f"{field}.limits", detail))
+    named = limits.keys() | requests.keys()
+    if any(name.startswith(_PAGES) for name in named) and not named & {"cpu", "memory"}:
+        errors.append(FieldError.forbidden(field, "HugePages require cpu or memory"))
+    for kind, quantities in (("limits", limits), ("requests", requests)):
+        for name, quantity in quantities.items():
+            if name.startswith(_PAGES) and quantity.value % parse(name.removeprefix(_PAGES)).value:
+                detail = f"{quantity} is not positive integer multiple of {name}"
+                errors.append(FieldError.invalid(f"{field}.{kind}[{name}]", str(quantity), detail))
     return errors
 
 
@@ -352,21 +371,4 @@ def _handler_errors(handler: Json, field: str, known: Iterable[str]) -> list[Fie
         errors += invalid_all(f"{here}.port", port, problems)
         if action.get("scheme") not in ("HTTP", "HTTPS"):
             errors.append(FieldError.not_supported(f"{here}.scheme", action.get("scheme", ""), ("HTTP", "HTTPS")))
-    return errors
-
-
-def _security_errors(context: Json, field: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for name in ("runAsUser", "runAsGroup"):
-        value = context.get(name)
-        if value is not None and not 0 <= value <= 2147483647:
-            errors.append(FieldError.invalid(f"{field}.{name}", value, "must be between 0 and 2147483647, inclusive"))
-    escalation = context.get("allowPrivilegeEscalation")
-    if escalation is False:
-        if context.get("privileged"):
-            detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true"
-            errors.append(FieldError.invalid(field, context, detail))
-        if "CAP_SYS_ADMIN" in ((context.get("capabilities") or {}).get("add") or []):
-            detail = "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"
-            errors.append(FieldError.invalid(field, context, detail))
     return errors

@@ -14,20 +14,18 @@ from trainmaster_local.apiserver.apimachinery.names import (
     qualified_name_problems,
 )
 from trainmaster_local.apiserver.apimachinery.objectmeta import annotation_errors, label_errors
-from trainmaster_local.kinds.meta_validation import (
-    NOT_NEGATIVE,
-    invalid_all,
-    label_selector_errors,
-    selector_requirement_errors,
-)
+from trainmaster_local.kinds.meta_validation import NO_ADDRESS, NOT_NEGATIVE, invalid_all, is_address
+from trainmaster_local.kinds.pods.affinity_validation import affinity_errors, spread_errors
 from trainmaster_local.kinds.pods.container_validation import container_list_errors
 from trainmaster_local.kinds.pods.defaults import containers_of
+from trainmaster_local.kinds.pods.security_validation import pod_security_errors
 from trainmaster_local.kinds.pods.volume_validation import volume_errors
 
 Json = dict[str, Any]
 
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
+_PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _SECONDS_RANGE = "must be between 1 and 2147483647, inclusive"
 
@@ -74,10 +72,21 @@ def pod_spec_errors(spec: Json, field: str) -> list[FieldError]:
         errors.append(FieldError.not_supported(f"{field}.restartPolicy", spec["restartPolicy"], _RESTART_POLICIES))
     if spec["dnsPolicy"] not in _DNS_POLICIES:
         errors.append(FieldError.not_supported(f"{field}.dnsPolicy", spec["dnsPolicy"], _DNS_POLICIES))
+    if spec["dnsPolicy"] == "None" and not (spec.get("dnsConfig") or {}).get("nameservers"):
+        if "dnsConfig" in spec:
+            here, detail = (
+                f"{field}.dnsConfig.nameservers",
+                "must provide at least one DNS nameserver when `dnsPolicy` is None",
+            )
+        else:
+            here, detail = f"{field}.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None"
+        errors.append(FieldError.required(here, detail))
+    errors += _choice_errors(spec, field)
+    errors += pod_security_errors(spec.get("securityContext") or {}, f"{field}.securityContext")
     errors += label_errors(spec.get("nodeSelector") or {}, f"{field}.nodeSelector")
-    errors += _affinity_errors(spec.get("affinity") or {}, f"{field}.affinity")
-    errors += _spread_errors(spec.get("topologySpreadConstraints") or [], f"{field}.topologySpreadConstraints")
-    for name in ("serviceAccountName", "nodeName"):
+    errors += affinity_errors(spec.get("affinity") or {}, f"{field}.affinity")
+    errors += spread_errors(spec.get("topologySpreadConstraints") or [], f"{field}.topologySpreadConstraints")
+    for name in ("serviceAccountName", "nodeName", "runtimeClassName"):
         if value := spec.get(name):
             errors += invalid_all(f"{field}.{name}", value, dns_subdomain_problems(value))
     deadline = spec.get("activeDeadlineSeconds")
@@ -95,6 +104,36 @@ def pod_spec_errors(spec: Json, field: str) -> list[FieldError]:
     for index, gate in enumerate(spec.get("schedulingGates") or []):
         name = gate.get("name", "")
         errors += invalid_all(f"{field}.schedulingGates[{index}]", name, qualified_name_problems(name))
+    return errors
+
+
+def _choice_errors(spec: Json, field: str) -> list[FieldError]:
+    """Returns what is wrong with what only few values are there for."""
+    errors: list[FieldError] = []
+    preemption = spec.get("preemptionPolicy", "Never")
+    if preemption not in _PREEMPTION_POLICIES:
+        errors.append(FieldError.not_supported(f"{field}.preemptionPolicy", preemption, _PREEMPTION_POLICIES))
+    system = (spec.get("os") or {}).get("name", "linux")
+    if system not in ("linux", "windows"):
+        errors.append(FieldError.not_supported(f"{field}.os", system, ("linux", "windows")))
+    for kind in ("limits", "requests"):
+        for name in (spec.get("resources") or {}).get(kind) or {}:
+            if name not in ("cpu", "memory") and not name.startswith("hugepages-"):
+                supported = ("cpu", "hugepages-", "memory")
+                errors.append(FieldError.not_supported(f"{field}.resources.{kind}[{name}]", name, supported))
+    for index, alias in enumerate(spec.get("hostAliases") or []):
+        address = alias.get("ip", "")
+        if not is_address(address):
+            errors.append(FieldError.invalid(f"{field}.hostAliases[{index}].ip", address, NO_ADDRESS))
+    claims = {claim.get("name", "") for claim in spec.get("resourceClaims") or []}
+    for place, container in containers_of(spec):
+        for index, claim in enumerate((container.get("resources") or {}).get("claims") or []):
+            name = claim.get("name", "")
+            if name not in claims:
+                known = ", ".join(sorted(f'"{one}"' for one in claims)) if claims else "which is empty"
+                error = FieldError.not_found(f"{field}.{place}.resources.claims[{index}]", name)
+                detail = f"{error.message}: must be one of the names in pod.spec.resourceClaims {known}"
+                errors.append(FieldError(error.field, error.reason, detail))
     return errors
 
 
@@ -119,55 +158,6 @@ def toleration_errors(tolerations: list[Json], field: str) -> list[FieldError]:
             errors.append(FieldError.not_supported(f"{here}.operator", operator, ("Equal", "Exists")))
         if effect and effect not in _EFFECTS:
             errors.append(FieldError.not_supported(f"{here}.effect", effect, _EFFECTS))
-    return errors
-
-
-def _affinity_errors(affinity: Json, field: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    node = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
-    if node is not None and not node.get("nodeSelectorTerms"):
-        here = f"{field}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
-        errors.append(FieldError.required(here, "must have at least one node selector term"))
-    for index, term in enumerate((node or {}).get("nodeSelectorTerms") or []):
-        here = f"{field}.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{index}]"
-        for position, requirement in enumerate(term.get("matchExpressions") or []):
-            errors += _requirement_errors(requirement, f"{here}.matchExpressions[{position}]")
-    for kind in ("podAffinity", "podAntiAffinity"):
-        here = f"{field}.{kind}.requiredDuringSchedulingIgnoredDuringExecution"
-        terms = (affinity.get(kind) or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or []
-        for index, term in enumerate(terms):
-            errors += label_selector_errors(term.get("labelSelector"), f"{here}[{index}].labelSelector")
-            if not term.get("topologyKey"):
-                errors.append(FieldError.required(f"{here}[{index}].topologyKey", "can not be empty"))
-    return errors
-
-
-def _requirement_errors(requirement: Json, field: str) -> list[FieldError]:
-    operator, values = requirement.get("operator", ""), requirement.get("values") or []
-    if operator in ("Gt", "Lt"):
-        key = requirement.get("key", "")
-        errors = invalid_all(f"{field}.key", key, qualified_name_problems(key))
-        if len(values) != 1:
-            detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
-            errors.insert(0, FieldError.required(f"{field}.values", detail))
-        return errors
-    return selector_requirement_errors(requirement, field)
-
-
-def _spread_errors(constraints: list[Json], field: str) -> list[FieldError]:
-    errors: list[FieldError] = []
-    for index, constraint in enumerate(constraints):
-        here = f"{field}[{index}]"
-        skew = constraint.get("maxSkew", 0)
-        if skew <= 0:
-            errors.append(FieldError.invalid(f"{here}.maxSkew", skew, "must be greater than zero"))
-        if not constraint.get("topologyKey"):
-            errors.append(FieldError.required(f"{here}.topologyKey", "can not be empty"))
-        action = constraint.get("whenUnsatisfiable", "")
-        if action not in ("DoNotSchedule", "ScheduleAnyway"):
-            supported = ("DoNotSchedule", "ScheduleAnyway")
-            errors.append(FieldError.not_supported(f"{here}.whenUnsatisfiable", action, supported))
-        errors += label_selector_errors(constraint.get("labelSelector"), f"{here}.labelSelector")
     return errors
 
 

@@ -83,6 +83,12 @@ def _source_errors(volume: Json, field: str) -> list[FieldError]:
         case "persistentVolumeClaim":
             if not source.get("claimName"):
                 errors.append(FieldError.required(f"{here}.claimName"))
+        case "nfs":
+            for name in ("server", "path"):
+                if not source.get(name):
+                    errors.append(FieldError.required(f"{here}.{name}"))
+            if source.get("path") and not source["path"].startswith("/"):
+                errors.append(FieldError.invalid(f"{here}.path", source["path"], "must be an absolute path"))
         case "projected":
             errors += _mode_errors(source, "defaultMode", here) + _projected_errors(source, here)
     return errors
