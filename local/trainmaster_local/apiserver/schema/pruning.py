@@ -152,7 +152,7 @@ class Decoder:
                 self.scalar(value, path, found, struct)
             elif self.typed:
                 self._wrong(value, path, found, struct)
-            else:
+            elif not self.keeps:
                 _drop_all(value, path, found)
         elif self.kind == "array":
             items = self.items
@@ -171,7 +171,7 @@ class Decoder:
             self.scalar(value, path, found, struct)
         elif self.typed:
             self._wrong(value, path, found, struct)
-        else:
+        elif not self.keeps:
             _drop_all(value, path, found)
 
     def scalar(self, value: Any, path: str, found: _Findings, struct: str) -> Any:
