@@ -24,7 +24,8 @@ app.add_typer(operator.app, name="operator")
 app.add_typer(local.app, name="local")
 
 Files = Annotated[
-    list[str], typer.Argument(metavar="FILE...", help="YAML or JSON files with one or more documents; - is stdin.")
+    list[str],
+    typer.Argument(metavar="FILE...", help="YAML or JSON files with one or more documents, or folders; - is stdin."),
 ]
 
 
@@ -45,7 +46,10 @@ def root(
 
 @app.command()
 def validate(files: Files) -> None:
-    """Check jobs without a cluster: one line for everything that is wrong, with its place in the file."""
+    """Check jobs without a cluster: one line for everything that is wrong, with its place in the file.
+
+    Files are read as kubectl reads them. The exit code is 1 when anything is wrong, or when a file has no job.
+    """
     from trainmaster.cli.manifests import validate_files
 
     raise typer.Exit(validate_files(files))
