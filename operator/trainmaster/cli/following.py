@@ -2,7 +2,7 @@
 
 A worker's output has many places in a job's life: the logs of its containers, of its pods that replaced each other,
 and what the operator kept when the job ended or was suspended. Whoever follows gets one stream: a thread reads each
-container's log, and the job and its pods are looked at again whenever one of them ends or hasn't begun.
+container's log, and the job and its pods are read again whenever one of them ends or hasn't begun.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trainmaster.client import (
     worker_index,
 )
 
-# Seconds between two looks at the pods while output is missing, and while all workers are read.
+# Seconds after which the pods are listed again: while output is missing, and while all workers are read.
 POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
 # Pods that outlive their job keep their logs open: no line for so long after the end is the end.
 SILENT_SECONDS = 3.0
@@ -132,12 +132,12 @@ class Follower:
                 break
             self._explain(job, pods)
             self._print(label, self._patience(job))
-            job, pods = self._look()
+            job, pods = self._reread()
         self._print(label, None)
         self._print_kept(self._kept_workers(), label, None)
         say(job_end(job), error=True)
 
-    def _look(self) -> tuple[TrainingJob, list[Mapping[str, Any]]]:
+    def _reread(self) -> tuple[TrainingJob, list[Mapping[str, Any]]]:
         try:
             job = self.jobs.get(self.job.name)
         except JobNotFound as error:
@@ -180,7 +180,7 @@ class Follower:
                         continue
                     self._lines.put(Line(life, line))
             except (JobNotFound, InvalidRequest):
-                # The pod is gone, or its container has no log yet: the next look at the pods says which.
+                # The pod is gone, or its container has no log yet: the next list of the pods says which.
                 return
             except ClientError as error:
                 self._lines.put(Line(life, error))

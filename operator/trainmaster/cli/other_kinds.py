@@ -1,7 +1,7 @@
 """A document that is no DistributedTrainingJob is named as what it is, so that nobody takes it for a job that is right.
 
-What stands beside a job (a ConfigMap, a claim, a Secret) is skipped. A job of another operator isn't: Trainmaster runs
-nothing of it.
+What stands beside a job (a ConfigMap, a claim, another operator's job) is skipped. A file that has no job of ours is a
+mistake, and another operator's job in it is pointed to the page for those who come from there.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ OTHER_JOBS = (
     OtherJob("kubeflow.org/", "MPIJob", "Kubeflow's training operator", "from-mpijob"),
     OtherJob("kubeflow.org/", "PyTorchJob", "Kubeflow's training operator", "from-pytorchjob"),
     OtherJob("kubeflow.org/", "", "Kubeflow's training operator", "from-others"),
-    OtherJob("jobset.x-k8s.io/", "JobSet", "JobSet", "from-jobset"),
+    OtherJob("jobset.x-k8s.io/", "JobSet", "the JobSet controller", "from-jobset"),
     OtherJob("batch.volcano.sh/", "Job", "Volcano", "from-volcanos-job"),
-    OtherJob("leaderworkerset.x-k8s.io/", "LeaderWorkerSet", "LeaderWorkerSet", "from-leaderworkerset"),
+    OtherJob("leaderworkerset.x-k8s.io/", "LeaderWorkerSet", "the LeaderWorkerSet controller", "from-leaderworkerset"),
     OtherJob("ray.io/", "", "KubeRay", "from-rayjob"),
     OtherJob("elastic.iml.github.io/", "ElasticJob", "DLRover", "from-others"),
     OtherJob("training.kubedl.io/", "", "KubeDL", "from-others"),

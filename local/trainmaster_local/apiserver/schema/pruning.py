@@ -69,7 +69,7 @@ class Decoder:
         self.typed = typed
         self.kind = _kind(schema)
         self.format = schema.get("format", "")
-        # Scalars of exactly this type need no second look.
+        # Scalars of exactly this type need no conversion.
         closer = typed and self.format in ("date-time", "byte", "int32")
         self.python = None if closer else _SCALARS.get(self.kind)
         self.struct = schema.get(DEFINITION, "").rpartition(".")[2]
@@ -175,7 +175,7 @@ class Decoder:
             _drop_all(value, path, found)
 
     def scalar(self, value: Any, path: str, found: _Findings, struct: str) -> Any:
-        """Returns a scalar as it is read back; it needs more than a look at its type."""
+        """Returns a scalar as it is read back; its type alone doesn't say how."""
         kind = self.kind
         problem = ""
         if kind == "quantity":

@@ -5,7 +5,7 @@ kopf lists, watches, reconnects and re-authenticates (`kopf_thread`); this modul
 - kopf runs in a thread and an event loop of its own, and hands its events over to the loop that `run` is awaited in.
 - A watch error other than 410 ends kopf. It is then started again after a jittered back-off. The store stays; the new
   lists bring what was missed, and `restarted` asks for a sweep, because a list can't show deletions.
-- kopf looks once, when it begins, for which types the API server's discovery names: one that isn't there then would
+- kopf asks discovery once, when it begins, which types the API server serves: one that isn't there then would
   never be watched. A real API server serves a type a moment before its discovery names it (two controllers come in
   between: apiextensions-apiserver's for the group's document, kube-aggregator's for the list of groups), longer where
   it has much to do. So each type is listed, and found in what kopf will read, before kopf begins.
