@@ -22,7 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make mistakes",
         description="Shows what people get wrong in a job's manifest, and the sentence that each mistake gets from "
-        "`trainmaster validate` and from a cluster. Starts an embedded cluster for the second half (half a minute); "
+        "`trainmaster validate` and from a cluster. Starts an embedded cluster for the second half (a minute); "
         "KUBEBUILDER_ASSETS, a folder with etcd and kube-apiserver, makes it a real API server.",
     )
     parser.add_argument("--offline", action="store_true", help="ask only `trainmaster validate`, without a cluster")
