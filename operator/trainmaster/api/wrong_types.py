@@ -56,7 +56,7 @@ def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (
         return None
     if isinstance(value, str) and _PLACEHOLDER.fullmatch(value.strip()):
         return f"{show(value)} is a placeholder; put {wanted} there"
-    if kind in ("int_type", "float_type") and field.endswith("Seconds") and isinstance(value, str):
+    if kind in ("int_type", "float_type") and "Seconds" in field and isinstance(value, str):
         return f"{show(value)} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
     return f"{show(value)} is not {wanted}; {_remedy(kind, value, fields)}"
 

@@ -56,7 +56,7 @@ class Unreadable:
                 self._reported.popitem(last=False)
             self._count(resource.kind)
             place = one_line(f"{text(metadata.get('namespace'), 64)}/{text(metadata.get('name'), 253)}")
-            logger.error("%s %s is passed over: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
+            logger.error("%s %s can't be used: %s", resource.kind, place, one_line(problem[:1_000]), exc_info=error)
 
 
 def readable_part(raw: Mapping[str, Any]) -> JobStatus:

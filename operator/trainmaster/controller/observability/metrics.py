@@ -83,7 +83,7 @@ class OperatorMetrics:
         )
         self.unreadable = Counter(
             "trainmaster_unreadable_objects",
-            "Versions of objects that can't be read, or specs that are refused: they are passed over.",
+            "Versions of objects that can't be read, and of specs that can't be run.",
             ["kind"],
             registry=self.registry,
         )

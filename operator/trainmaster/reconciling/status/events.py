@@ -109,4 +109,6 @@ def _who(status: JobStatus) -> str:
 
 
 def _sentence(message: str) -> str:
-    return message[:1].upper() + message[1:]
+    # A field's path stays as it is.
+    is_path = message.partition(" ")[0].endswith(":")
+    return message if is_path else message[:1].upper() + message[1:]

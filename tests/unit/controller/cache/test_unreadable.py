@@ -55,7 +55,7 @@ def test_what_no_reader_has_foreseen_is_logged_and_counted_once_and_passed_over(
     assert snapshot is not None
     assert [pod.worker for pod in snapshot.observed.pods] == [1]
     assert counted == ["Pod"]
-    assert caplog.text.count("Pod team-a/bert-0 is passed over: the object can't be read") == 1
+    assert caplog.text.count("Pod team-a/bert-0 can't be used: the object can't be read") == 1
 
 
 @pytest.mark.parametrize("raw", [None, 3, [], {}, {"metadata": 3}, {"metadata": {"name": [1], "labels": []}}])

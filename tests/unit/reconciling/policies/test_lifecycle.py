@@ -197,7 +197,8 @@ class TestInvalid:
             "Failed": "True",
         }
         assert {(one.reason, one.message) for one in status.conditions} == {("InvalidSpec", WRONG.message)}
-        assert happened(decision) == ["InvalidSpec"]
+        # A field's name is no beginning of a sentence.
+        assert [(event.reason, event.message) for event in decision.events] == [("InvalidSpec", WRONG.message)]
         again = decided(replace(of, status=status), Observed())
         assert (again.status, again.events, again.actions) == (status, (), ())
 
