@@ -142,10 +142,10 @@ def _type(schema: Mapping[str, Any]) -> str:
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("x-kubernetes-int-or-string"):
-        return "`auto` or integer" if schema.get("pattern") == "^auto$" else "quantity"
+        return "`auto` or integer" if schema.get("default") == "auto" else "quantity"
     kind = schema.get("type")
     if kind is None:
-        return "quantity or {request, limit}"
+        return "quantity or {request, limit}" if "properties" in schema else "quantity"
     if kind == "array":
         text = f"list of {_type(schema['items'])}"
     elif "additionalProperties" in schema:

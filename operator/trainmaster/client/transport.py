@@ -218,10 +218,7 @@ def _load(found: Kubeconfig, configuration: kubernetes_client.Configuration) -> 
             kubernetes_config.load_kube_config(found.path, found.context, client_configuration=configuration)
         except Exception as error:
             # The loader asks an identity provider over HTTP, and lets out whatever it, its answer or its tokens cause.
-            raise KubeconfigError(
-                f"kubeconfig {found.path}: the user's auth-provider gave no token ({type(error).__name__}: {error}); "
-                "log in anew"
-            ) from error
+            raise found.without_token(error) from error
     else:
         credentials = found.plugin.run() if found.plugin is not None else None
         kubernetes_config.load_kube_config_from_dict(

@@ -58,6 +58,11 @@ class Kubeconfig:
             "users": [{"name": "chosen", "user": user}],
         }
 
+    def without_token(self, error: Exception) -> KubeconfigError:
+        """Returns what to raise when the official client's loader got no token from the user's auth-provider."""
+        why = f"{type(error).__name__}: {error}"
+        return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in anew")
+
 
 def read_kubeconfig(given: str | None, context: str | None) -> Kubeconfig | None:
     """Returns the context that is named, or the current one, of the files that are given, or of KUBECONFIG.

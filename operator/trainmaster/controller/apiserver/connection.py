@@ -128,10 +128,7 @@ async def _load(found: Kubeconfig, config: Configuration) -> None:
             await load_kube_config(found.path, found.context, client_configuration=config, persist_config=False)
         except Exception as error:
             # The loader asks an identity provider over HTTP, and lets out whatever it, its answer or its tokens cause.
-            raise KubeconfigError(
-                f"kubeconfig {found.path}: the user's auth-provider gave no token ({type(error).__name__}: {error}); "
-                "log in anew"
-            ) from error
+            raise found.without_token(error) from error
     else:
         credentials = await asyncio.to_thread(plugin.run) if plugin is not None else None
         await load_kube_config_from_dict(found.document(credentials), client_configuration=config)
