@@ -106,3 +106,14 @@ def training_job(name: str, script: str, *, workers: int = 2, **spec: Any) -> di
             **spec,
         },
     }
+
+
+def status(cluster: Cluster, name: str = "job") -> dict[str, Any]:
+    """The job's status."""
+    return dict(cluster.get("dtj", name).get("status") or {})
+
+
+def condition(cluster: Cluster, kind: str, name: str = "job") -> dict[str, Any]:
+    """One condition of the job; empty where it isn't there."""
+    found = [item for item in status(cluster, name).get("conditions", []) if item["type"] == kind]
+    return dict(found[0]) if found else {}

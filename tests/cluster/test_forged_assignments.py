@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, status, training_job
 from tests.signer import FOREIGN
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
@@ -37,10 +37,6 @@ def forged(genuine: dict[str, Any]) -> str:
     """What an attacker makes of an annotation: a far attempt, and signatures of his own."""
     text = json.dumps({**genuine, "attempt": FORGED, "uids": None})
     return FOREIGN.sign(Assignment.parse(parse_text(text)))
-
-
-def status(cluster: Cluster) -> dict[str, Any]:
-    return dict(cluster.get("dtj", "job").get("status") or {})
 
 
 def test_who_views_and_patches_pods_neither_finds_the_token_nor_moves_an_attempt(

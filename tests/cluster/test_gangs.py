@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.gang_schedulers import KUEUE, VOLCANO, admit, bind, evict, installed
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, condition, running_operator, status, training_job
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
@@ -22,15 +22,6 @@ DONE = "print('trained')"
 def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
     with running_operator(cluster, tmp_path) as process:
         yield process
-
-
-def status(cluster: Cluster, name: str = "job") -> dict[str, Any]:
-    return dict(cluster.get("dtj", name).get("status") or {})
-
-
-def condition(cluster: Cluster, kind: str, name: str = "job") -> dict[str, Any]:
-    found = [item for item in status(cluster, name).get("conditions", []) if item["type"] == kind]
-    return dict(found[0]) if found else {}
 
 
 def pod_groups(cluster: Cluster) -> list[dict[str, Any]]:

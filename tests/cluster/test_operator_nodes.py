@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, running_operator, status, training_job
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
@@ -41,10 +41,6 @@ def nodes(cluster: Cluster) -> Iterator[list[str]]:
     yield names
     for name in names:
         cluster.embedded.call(cluster.embedded.cluster.remove_node(name))
-
-
-def status(cluster: Cluster) -> dict[str, Any]:
-    return dict(cluster.get("dtj", "job").get("status") or {})
 
 
 def is_running(cluster: Cluster, attempt: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, condition, running_operator, status, training_job
 from trainmaster_local.testing.clusters import Cluster
 
 DTJ = Path(sys.executable).with_name("kubectl-dtj")
@@ -35,15 +35,6 @@ UNFIT: dict[str, Any] = {
 def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
     with running_operator(cluster, tmp_path) as process:
         yield process
-
-
-def status(cluster: Cluster, name: str = "job") -> dict[str, Any]:
-    return dict(cluster.get("dtj", name).get("status") or {})
-
-
-def condition(cluster: Cluster, kind: str, name: str = "job") -> dict[str, Any]:
-    found = [item for item in status(cluster, name).get("conditions", []) if item["type"] == kind]
-    return dict(found[0]) if found else {}
 
 
 def dtj(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
