@@ -44,13 +44,19 @@ _OTHERS_FIELDS = {
     "set spec.training": "config trainingConfig hyperparameters mixedPrecision",
     "set spec.failurePolicy.maxRestarts": "backoffLimit restartPolicy maxRetry maxRetries retries restarts "
     "restartLimit restartCount",
+    "set spec.failurePolicy.backoff.initialSeconds": "backoffSeconds restartDelay restartDelaySeconds retryDelay "
+    "retryDelaySeconds delaySeconds restartBackoff restartBackoffSeconds",
+    "set spec.failurePolicy.startupSeconds": "startupTimeout startupTimeoutSeconds startTimeout startTimeoutSeconds "
+    "startupDeadlineSeconds",
+    "set spec.failurePolicy.hang.progressSeconds": "hangSeconds hangTimeout hangTimeoutSeconds stallSeconds "
+    "stallTimeout progressTimeout progressTimeoutSeconds progressDeadlineSeconds",
     "set spec.elastic with minWorkers and maxWorkers": "elasticPolicy",
     "set spec.elastic.minWorkers": "minReplicas minNodes",
     "set spec.elastic.maxWorkers": "maxReplicas maxNodes",
     "set spec.runPolicy.keepPods to None, Failed or All": "cleanPodPolicy",
     "set spec.runPolicy.suspend": "suspended paused",
     "set spec.runPolicy.ttlSecondsAfterFinished": "ttl ttlSeconds",
-    "set spec.runPolicy.activeDeadlineSeconds": "timeout time activeDeadline",
+    "set spec.runPolicy.activeDeadlineSeconds": "timeout time deadline activeDeadline",
     "set spec.scheduling.gang.scheduler; all workers are one gang": "minAvailable schedulingPolicy gangScheduling "
     "podGroup coscheduling",
     "set spec.scheduling.queue": "queueName localQueue partition",

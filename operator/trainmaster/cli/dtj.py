@@ -10,17 +10,32 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trainmaster.cli.terminal import Program, say, write
+from trainmaster.cli.wrong_values import Commands
 
 if TYPE_CHECKING:
     from trainmaster.client import JobClient, TrainingJob
 
+_KUBECTLS_VERBS = frozenset(["annotate", "delete", "describe", "edit", "get", "label", "patch", "scale"])
+
+
+class DtjCommands(Commands):
+    """The commands of `kubectl dtj`; a verb that kubectl itself has for jobs is sent there."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the command that the arguments name. Raises UsageError."""
+        if args[0] in _KUBECTLS_VERBS:
+            ctx.fail(f"No such command '{args[0]}'. Use kubectl {args[0]} dtj.")
+        return super().resolve_command(ctx, args)
+
+
 app = Program(
     name="kubectl-dtj",
+    cls=DtjCommands,
     help="Show, wait for, suspend and resume DistributedTrainingJobs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -59,7 +74,7 @@ def complete_phase(incomplete: str) -> list[str]:
 
 
 def plain_name(value: str | None) -> str | None:
-    """Returns a job's name, also where it is given as kubectl prints and reads it: dtj/NAME. Raises BadParameter."""
+    """Returns a job's name, also where it is given as kubectl reads it: dtj/NAME, in any case. Raises BadParameter."""
     from trainmaster.api.v1alpha1 import GROUP, PLURAL, SHORT_NAME, SINGULAR
     from trainmaster.client import InvalidRequest, require_name
 
@@ -67,7 +82,7 @@ def plain_name(value: str | None) -> str | None:
         return None
     kind, slash, name = value.rpartition("/")
     known = (SHORT_NAME, SINGULAR, PLURAL, f"{SINGULAR}.{GROUP}", f"{PLURAL}.{GROUP}")
-    plain = name if slash and kind in known else value
+    plain = name if slash and kind.lower() in known else value
     try:
         require_name(plain)
     except InvalidRequest as error:

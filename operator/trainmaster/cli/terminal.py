@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from trainmaster.api.printable import printable
+from trainmaster.cli.wrong_values import Commands
 
 # Select Graphic Rendition: colours, and nothing that moves, asks or writes.
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
@@ -26,9 +27,9 @@ class Program(typer.Typer):
     Boxes are drawn in a terminal only: elsewhere an error is a line that isn't cut.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, cls: type[Commands] = Commands, **options: Any) -> None:
         drawn = sys.stdout.isatty() and sys.stderr.isatty()
-        super().__init__(rich_markup_mode="rich" if drawn else None, **options)
+        super().__init__(cls=cls, rich_markup_mode="rich" if drawn else None, **options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the command of the process's arguments."""

@@ -155,10 +155,27 @@ def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(tr
     assert "without progress reports" not in run("status", "reviews").output
 
 
-@pytest.mark.parametrize("name", ["dtj/reviews", "distributedtrainingjob.trainmaster.dev/reviews"])
+@pytest.mark.parametrize(
+    "name", ["dtj/reviews", "distributedtrainingjob.trainmaster.dev/reviews", "DistributedTrainingJob/reviews"]
+)
 def test_a_name_can_be_given_as_kubectl_prints_it(transport: FakeTransport, name: str) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(phase="Succeeded")}
     assert run("wait", name).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("logs", "reviews", "--worker", "x"), "Invalid value for --worker: 'x' is no whole number"),
+        (("logs", "reviews", "--tail", "-1"), "Invalid value for --tail: '-1' is too small; use at least 0"),
+        (("evidence", "reviews", "--attempt", "1.5"), "Invalid value for --attempt: '1.5' is no whole number"),
+        (("describe", "reviews"), "No such command 'describe'. Use kubectl describe dtj."),
+    ],
+)
+def test_wrong_usage_has_a_sentence(transport: FakeTransport, arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == f"Error: {sentence}"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "A", "a b", "dtj/", "x" * 254, "a\n"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trainmaster.cli import operator
+from trainmaster.cli import main, operator
 from trainmaster.controller.settings import OperatorSettings
 
 DEFAULTS = OperatorSettings()
@@ -27,7 +27,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., OperatorSettings | s
 
     def run(*arguments: str, **variables: str) -> OperatorSettings | str:
         seen.clear()
-        result = CliRunner().invoke(operator.app, ["run", *arguments], env={"POD_NAMESPACE": None, **variables})
+        result = CliRunner().invoke(main.app, ["operator", "run", *arguments], env={"POD_NAMESPACE": None, **variables})
         return seen[0] if seen else result.output
 
     return run
@@ -70,8 +70,11 @@ def test_an_option_or_its_variable_sets_the_field(
         ([], "say which jobs to serve"),
         (["-A", "-n", "a"], "not both"),
         (["-A", "--operator-label", "name"], "--operator-label: 'name' has to be NAME=VALUE"),
-        (["-A", "--workers", "0"], "equal to 1"),
-        (["-A", "--reach", "magic"], "'auto', 'direct', 'proxy'"),
+        (["-A", "--workers", "0"], "--workers: '0' is too small; use at least 1"),
+        (["-A", "--workers", "257"], "--workers: '257' is too large; use at most 256"),
+        (["-A", "--workers", "many"], "--workers: 'many' is no whole number"),
+        (["-A", "--replace-after", "soon"], "--replace-after: 'soon' is no number"),
+        (["-A", "--reach", "magic"], "--reach: 'magic' is not one of 'auto', 'direct', 'proxy'"),
         (["-A", "--lease-seconds", "3"], "No such option"),
     ],
 )
@@ -80,6 +83,11 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence(
 ) -> None:
     output = " ".join(str(given(*arguments)).replace("│", " ").split())
     assert problem in output
+
+
+def test_a_wrong_variable_is_named(given: Callable[..., Any]) -> None:
+    output = str(given("-A", TRAINMASTER_LEADER_ELECT="maybe"))
+    assert "--leader-elect (TRAINMASTER_LEADER_ELECT): 'maybe' is neither true nor false; use one of the two" in output
 
 
 def test_help_shows_every_option_with_its_variable_and_default() -> None:

@@ -1,0 +1,59 @@
+"""A value that an option can't have is refused in a sentence of ours.
+
+typer checks values by pydantic, and would print pydantic's words and all variables that the value may come from.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+class Commands(TyperGroup):
+    """A program's commands, of which each refuses a wrong value by a sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command that was given. Raises BadParameter."""
+        from pydantic import ValidationError
+
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if isinstance(error.__cause__, ValidationError):
+                error.message = _sentence(error.__cause__.errors(include_url=False)[0]) or error.message
+                error.param_hint = _source(error.param)
+            raise
+
+
+def _sentence(detail: ErrorDetails) -> str | None:
+    from trainmaster.api.values import number, show
+
+    shown, context = show(detail["input"]), detail.get("ctx", {})
+    match detail["type"]:
+        case "int_parsing" | "int_from_float":
+            return f"{shown} is no whole number"
+        case "float_parsing" | "finite_number":
+            return f"{shown} is no number"
+        case "bool_parsing":
+            return f"{shown} is neither true nor false; use one of the two"
+        case "greater_than_equal":
+            return f"{shown} is too small; use at least {number(context['ge'])}"
+        case "less_than_equal":
+            return f"{shown} is too large; use at most {number(context['le'])}"
+        case "value_error":
+            return str(context["error"]).removesuffix(".")
+    return None
+
+
+def _source(parameter: Any) -> str:
+    """Returns the flag, with the variable of the environment that is set and may be what is wrong."""
+    variables = parameter.envvar if isinstance(parameter.envvar, list) else [parameter.envvar]
+    found = next((name for name in variables if name and os.environ.get(name)), None)
+    flag = "/".join(parameter.opts)
+    return flag if found is None else f"{flag} ({found})"
