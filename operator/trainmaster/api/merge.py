@@ -4,8 +4,9 @@ Maps merge key by key and `null` deletes a key. The lists in `MERGE_KEYS` merge 
 the end; all other lists are replaced. `$patch: delete` in an item removes it, `$patch: replace` in a map replaces that
 map, `- $patch: replace` in a list replaces that list. The keys are the `patchMergeKey` tags of k8s.io/api/core/v1.
 
-One list goes further than Kubernetes: tolerations are atomic there, so that a job tolerating one more taint would lose
-its short tolerations for lost nodes. Here they merge by key and effect.
+Two lists go further than that patch. Ports merge by number and protocol, as in Kubernetes' server-side apply: a number
+may be open for TCP and for UDP. Tolerations are atomic in Kubernetes, so that a job tolerating one more taint would
+lose its short tolerations for lost nodes; here they merge by key and effect.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "schedulingGates": ("name",),
     "evictionResponders": ("name",),
     "env": ("name",),
-    "ports": ("containerPort",),
+    "ports": ("containerPort", "protocol"),
     "volumeMounts": ("mountPath",),
     "volumeDevices": ("devicePath",),
     "tolerations": ("key", "effect"),
 }
+# Keys that an item may lack, with what it has then.
+KEY_DEFAULTS: Mapping[str, str | None] = {"protocol": "TCP", "key": None, "effect": None}
 
 DIRECTIVE = "$patch"
 
@@ -89,8 +92,9 @@ def _merge_list(original: Sequence[Any], patch: Sequence[Any], keys: tuple[str, 
         here = f"{path}[{position}]"
         if not isinstance(item, Mapping):
             raise MergeError(here, f"{show(item)} is not a mapping; give a mapping with {' and '.join(keys)}")
-        if len(keys) == 1 and keys[0] not in item:
-            raise MergeError(f"{here}.{keys[0]}", "is missing; set it")
+        missing = next((key for key in keys if key not in item and key not in KEY_DEFAULTS), None)
+        if missing is not None:
+            raise MergeError(f"{here}.{missing}", "is missing; set it")
         place = merged.find(item)
         if item.get(DIRECTIVE) == "delete":
             if place is not None:
@@ -144,7 +148,7 @@ class _KeyedList:
             heapq.heappush(self._places.setdefault(after, []), place)
 
     def _identity(self, item: Mapping[str, Any]) -> Hashable:
-        return tuple(_hashable(item.get(key)) for key in self._keys)
+        return tuple(_hashable(item.get(key, KEY_DEFAULTS.get(key))) for key in self._keys)
 
 
 def _hashable(value: Any) -> Hashable:

@@ -46,10 +46,11 @@ _LONGEST_VALUE = 40
 _MOST_FIELDS = 3
 
 
-def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = ()) -> str | None:
+def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (), *, remedy: str = "") -> str | None:
     """Returns the message for a value that isn't of the type of pydantic's error `kind`; None for other errors.
 
-    `field` is the field's name, and `fields` are those of the mapping that it should be.
+    `field` is the field's name, and `fields` are those of the mapping that it should be. `remedy` is better than the
+    general one, where it is given.
     """
     wanted = _WANTED.get(kind)
     if wanted is None:
@@ -58,7 +59,7 @@ def wrong_type(kind: str, value: Any, field: str = "", fields: Sequence[str] = (
         return f"{show(value)} is a placeholder; put {wanted} there"
     if kind in ("int_type", "float_type") and "Seconds" in field and isinstance(value, str):
         return f"{show(value)} is not a number; give seconds as a number, such as {number(_seconds(value) or 5)}"
-    return f"{show(value)} is not {wanted}; {_remedy(kind, value, fields)}"
+    return f"{show(value)} is not {wanted}; {remedy or _remedy(kind, value, fields)}"
 
 
 def typographic_quotes(value: Any) -> str | None:

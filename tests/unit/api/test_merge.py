@@ -21,6 +21,16 @@ from trainmaster.api.merge import MERGE_KEYS, MergeError, merge
 
 MOUNT_B_AT_X, MOUNT_A_AT_Y = {"name": "b", "mountPath": "/x"}, {"name": "a", "mountPath": "/y"}
 CASES: dict[str, tuple[Any, Any, Any]] = {
+    "ports of one number differ in their protocol, TCP where none is given": (
+        {"ports": [{"containerPort": 53, "name": "dns"}]},
+        {"ports": [{"containerPort": 53, "protocol": "UDP"}, {"containerPort": 53, "protocol": "TCP", "hostPort": 53}]},
+        {
+            "ports": [
+                {"containerPort": 53, "name": "dns", "protocol": "TCP", "hostPort": 53},
+                {"containerPort": 53, "protocol": "UDP"},
+            ]
+        },
+    ),
     "maps merge key by key": (
         {"nodeSelector": {"a": "1"}, "hostPID": False},
         {"nodeSelector": {"b": "2"}, "hostPID": True},

@@ -345,6 +345,13 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "an operator that may come": {"tolerations": [{"key": "a", "operator": "Matches", "value": "1"}]},
     "odd quantities": limits(**{"cpu": ".5", "memory": "1e9", "ephemeral-storage": "5.", "hugepages-2Mi": "+4Mi"}),
     "quantities as numbers": limits(cpu=0.5, memory=1_000_000_000),
+    "huge pages in another unit": limits(**{"hugepages-2Mi": "6144Ki", "hugepages-1Gi": "2Gi", "memory": "4Gi"}),
+    "a field of a newer Kubernetes for a variable": variable(valueFrom={"fieldRef": {"fieldPath": "status.zone"}}),
+    "an address as old releases take it": {"hostAliases": [{"ip": "010.1.0.7", "hostnames": ["a"]}]},
+    "a probe's values that are its defaults": worker(
+        startupProbe={"exec": {"command": ["a"]}, "periodSeconds": 0, "successThreshold": 0}
+    ),
+    "a variable's source that is replaced": variable(valueFrom={"$patch": "delete", "fieldRef": {"fieldPath": "x"}}),
     "a volume without a source": volume(),
     "mode of files": volume(secret={"secretName": "x", "defaultMode": 0o400}),
     "nulls": {"nodeSelector": {"a": None}, "tolerations": None, **variable(value=None, valueFrom=None)},

@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from trainmaster.api.merge import DIRECTIVE
+from trainmaster.api.merge import DIRECTIVE, KEY_DEFAULTS
 from trainmaster.api.nearest import VERY_SIMILAR, nearest, only_longer, plain
 from trainmaster.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
 from trainmaster.api.pod_schema.values import keyed, quantity_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.values import show
-from trainmaster.api.wrong_types import EXPECTED, wrong_type
+from trainmaster.api.wrong_types import wrong_type
 
 POD = "spec.podTemplate.spec"
 # Names that are compared with the known ones, of which each comparison takes 0.1 ms: a pod that has more names that
@@ -63,6 +63,7 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "shm_size": "set spec.resources.sharedMemory",
         "preStart": "use initContainers in spec.podTemplate.spec, or spec.setup",
     },
+    "Lifecycle": {"preStart": "use initContainers in spec.podTemplate.spec, or spec.setup"},
     "PodSpec": {
         "labels": "it belongs in spec.podTemplate.metadata",
         "annotations": "it belongs in spec.podTemplate.metadata",
@@ -72,6 +73,8 @@ _ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "image": "set spec.image",
         "imagePullPolicy": "set spec.imagePullPolicy",
         "command": "set spec.command",
+        "cmd": "set spec.command",
+        "entrypoint": "set spec.command",
         "args": "set spec.args",
         "replicas": "set spec.workers",
         "shmSize": "set spec.resources.sharedMemory",
@@ -99,8 +102,6 @@ _MAIN_FIELD: Mapping[str, str] = {
 _NAME = re.compile(r"[A-Za-z0-9/._:-]{1,80}")
 _PAIR = re.compile(r"([A-Za-z0-9/._-]{1,80})=([A-Za-z0-9/._-]{1,80})")
 _TAINT = re.compile(r"([A-Za-z0-9/._-]{1,80})(?:=([A-Za-z0-9._-]{0,63}))?(?::(NoSchedule|PreferNoSchedule|NoExecute))?")
-# Kubernetes' defaults of fields in which a list's items differ.
-_DEFAULTS = {"protocol": "TCP"}
 _RANGES = {"int32": 2**31, "int64": 2**63}
 
 
@@ -120,7 +121,7 @@ class _Walk:
     ) -> Iterator[Problem]:
         """Checks a mapping with known fields. `alone`: it isn't merged into anything rendered, so it must be whole."""
         if not isinstance(value, Mapping):
-            yield _no_mapping(struct, value, path)
+            yield from _said(path, value, _no_mapping(struct, value))
             return
         if value.get(DIRECTIVE) == "delete":
             return
@@ -145,9 +146,7 @@ class _Walk:
     ) -> Iterator[Problem]:
         match kind:
             case Scalar():
-                message = _scalar(kind, value, path.rpartition(".")[2])
-                if message is not None:
-                    yield Problem(path, value, message)
+                yield from _said(path, value, _scalar(kind, value, path.rpartition(".")[2]))
             case Struct():
                 yield from self.struct(kind, value, path, outer, alone=alone)
             case ListOf():
@@ -155,8 +154,8 @@ class _Walk:
             case MappingOf():
                 if not isinstance(value, Mapping):
                     pair = _PAIR.fullmatch(value) if isinstance(value, str) else None
-                    remedy = f"a mapping; write {{{pair[1]}: {pair[2]}}}" if pair else EXPECTED["dict_type"]
-                    yield Problem(path, value, f"{show(value)} is not {remedy}")
+                    remedy = f"write {{{pair[1]}: {pair[2]}}}" if pair else ""
+                    yield from _said(path, value, wrong_type("dict_type", value, remedy=remedy))
                     return
                 for name, one in value.items():
                     if one is not None and not str(name).startswith("$"):
@@ -166,7 +165,7 @@ class _Walk:
         self, kind: ListOf, value: Any, path: str, outer: tuple[tuple[Struct, str], ...], *, alone: bool
     ) -> Iterator[Problem]:
         if not isinstance(value, list):
-            yield _no_list(kind, value, path)
+            yield from _said(path, value, _no_list(kind, value))
             return
         seen: set[tuple[str, ...]] = set()
         for position, item in enumerate(value):
@@ -175,7 +174,7 @@ class _Walk:
                 continue
             is_mapping = isinstance(item, Mapping)
             if kind.keys and is_mapping and DIRECTIVE not in item:
-                identity = tuple(str(item.get(key, _DEFAULTS.get(key))) for key in kind.keys)
+                identity = tuple(str(item.get(key, KEY_DEFAULTS.get(key))) for key in kind.keys)
                 if identity in seen and item.get(kind.keys[0]) is not None:
                     yield Problem(f"{here}.{kind.keys[0]}", item[kind.keys[0]], _TWICE.format(show(item[kind.keys[0]])))
                 seen.add(identity)
@@ -206,8 +205,9 @@ class _Walk:
         if longer is not None:
             return _did_you_mean(longer)
         same = plain(name)
-        if struct.name == "PodSpec" and any(plain(each) == same for each in pod_types()["Container"].fields):
-            return f"it belongs in {POD}.containers, in the one called worker"
+        if struct.name == "PodSpec" and (meant := _of_a_container(same)) is not None:
+            as_what = "" if plain(meant) == same else f", as {meant}"
+            return f"it belongs in {POD}.containers, in the one called worker{as_what}"
         places = [each for each, kind in struct.fields.items() if _has(kind, name)]
         if 0 < len(places) <= _MOST_PLACES:
             return f"it belongs in {' or '.join(places)}"
@@ -256,8 +256,19 @@ def _without_key(kind: ListOf, items: list[Any], position: int) -> str | None:
     return "is missing; set it"
 
 
+def _of_a_container(same: str) -> str | None:
+    """Returns the field of a container that a plain name is, or stands for."""
+    names = {each: each for each in pod_types()["Container"].fields} | dict(_ALIASES["Container"])
+    return next((names[each] for each in names if plain(each) == same), None)
+
+
 def _did_you_mean(name: str) -> str:
     return f"did you mean {name}?"
+
+
+def _said(path: str, value: Any, message: str | None) -> Iterator[Problem]:
+    if message is not None:
+        yield Problem(path, value, message)
 
 
 def _has(kind: Type, name: str) -> bool:
@@ -310,16 +321,16 @@ def _either(values: tuple[str, ...]) -> str:
     return f"{', '.join(values[:-1])} or {values[-1]}"
 
 
-def _no_mapping(struct: Struct, value: Any, path: str) -> Problem:
-    remedy = EXPECTED["dict_type"]
+def _no_mapping(struct: Struct, value: Any) -> str | None:
+    remedy = ""
     written = _as_mapping(struct.name, value)
     if written is not None:
-        remedy = f"a mapping; write {{{written}}}"
+        remedy = f"write {{{written}}}"
     elif struct.name == "EmptyDirVolumeSource":
-        remedy = "a mapping; write {}"
+        remedy = "write {}"
     elif isinstance(value, list) and len(lists := [n for n, k in struct.fields.items() if isinstance(k, ListOf)]) == 1:
-        remedy = f"a mapping; write {lists[0]}: before the list"
-    return Problem(path, value, f"{show(value)} is not {remedy}")
+        remedy = f"write {lists[0]}: before the list"
+    return wrong_type("dict_type", value, remedy=remedy)
 
 
 def _as_mapping(name: str, value: Any) -> str | None:
@@ -338,18 +349,18 @@ def _as_mapping(name: str, value: Any) -> str | None:
     return f"key: {key}, {operator}" + (f", effect: {effect}" if effect else "")
 
 
-def _no_list(kind: ListOf, value: Any, path: str) -> Problem:
-    remedy = EXPECTED["list_type"]
+def _no_list(kind: ListOf, value: Any) -> str | None:
+    remedy = ""
     inner = kind.item
     if isinstance(value, str) and isinstance(inner, Scalar):
-        remedy = f"a list; write [{', '.join(_words(value))}]"
+        remedy = f"write [{', '.join(_words(value))}]"
     elif isinstance(value, Mapping) and isinstance(inner, Struct):
         first = next(iter(inner.fields)) if not kind.keys else kind.keys[0]
         if set(map(str, value)) & set(inner.fields):
-            remedy = "a list; put '- ' before its first field"
+            remedy = "put '- ' before its first field"
         elif kind.keys:
-            remedy = f"a list; write its items as - {first}: …"
-    return Problem(path, value, f"{show(value)} is not {remedy}")
+            remedy = f"write its items as - {first}: …"
+    return wrong_type("list_type", value, remedy=remedy)
 
 
 def _words(text: str) -> list[str]:

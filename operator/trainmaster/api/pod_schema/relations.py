@@ -11,9 +11,10 @@ from typing import Any
 
 from trainmaster.api.merge import DIRECTIVE
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
+from trainmaster.api.pod_schema.by_type import check_by_type
 from trainmaster.api.pod_schema.fields import POD
 from trainmaster.api.pod_schema.resources import WorkerResources, check_resources
-from trainmaster.api.pod_schema.types import pod_types
+from trainmaster.api.pod_schema.types import pod_spec, pod_types
 from trainmaster.api.pod_schema.values import (
     dns_label_problem,
     keyed,
@@ -40,7 +41,6 @@ _OTHERS_WORKERS = frozenset({"main", "master", "node", "pytorch", "trainer", "tr
 # Longer names aren't like "worker", and comparing all of a large pod's takes time.
 _LONGEST_LIKE = 8
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
-_MOST_MODE = 0o777
 _MOST_USER = 2**31 - 1
 
 
@@ -59,6 +59,7 @@ def check_relations(pod: Mapping[str, Any], worker: WorkerResources) -> Iterator
         yield from _text(f"{POD}.{field}", pod.get(field), subdomain_problem)
     yield from _user(f"{POD}.securityContext", pod.get("securityContext"))
     yield from _devices(f"{POD}.resources", pod.get("resources"))
+    yield from check_by_type(pod_spec(), pod, POD)
 
 
 def _devices(path: str, resources: Any) -> Iterator[Problem]:
@@ -107,8 +108,18 @@ def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResourc
             if not is_worker and name != AGENT_CONTAINER:
                 yield from _sidecar(path, field, name, container, has_worker=has_worker)
             yield from _container(path, container, volumes, is_worker=is_worker)
+            yield from _claims(f"{path}.resources.claims", container.get("resources"), pod)
             asked = worker if is_worker else WorkerResources()
             yield from check_resources(f"{path}.resources", container.get("resources"), asked)
+
+
+def _claims(path: str, resources: Any, pod: Mapping[str, Any]) -> Iterator[Problem]:
+    known = [name for name, _, _ in _named(pod.get("resourceClaims")) if name]
+    for name, position, _ in _named(resources.get("claims") if isinstance(resources, Mapping) else None):
+        if name is not None and name not in known:
+            meant = nearest(name, known, VERY_SIMILAR)
+            remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.resourceClaims"
+            yield Problem(f"{path}[{position}].name", name, f"{show(name)} is the name of no claim; {remedy}")
 
 
 def _sidecar(
@@ -140,7 +151,6 @@ def _container(path: str, container: Mapping[str, Any], volumes: set[str], *, is
             meant = nearest(name, volumes - RENDERED_VOLUMES, VERY_SIMILAR)
             remedy = f"did you mean {meant}?" if meant else f"add it to {POD}.volumes"
             yield Problem(f"{here}.name", name, f"{show(name)} is the name of no volume; {remedy}")
-        yield from _no_parent(f"{here}.subPath", mount.get("subPath"))
     for field in ("readinessProbe", "startupProbe"):
         yield from _probe(f"{path}.{field}", container.get(field))
     own = container.get("securityContext")
@@ -187,14 +197,9 @@ def _volume(path: str, volume: Mapping[str, Any]) -> Iterator[Problem]:
         message = f"names {' and '.join(sources)}; a volume has one of them"
         yield Problem(f"{path}.{sources[1]}", None, message)
     host_path = volume.get("hostPath")
-    if isinstance(host_path, Mapping):
-        yield from _no_parent(f"{path}.hostPath.path", host_path.get("path"))
-    for field in ("secret", "configMap"):
-        source = volume.get(field)
-        mode = source.get("defaultMode") if isinstance(source, Mapping) else None
-        if isinstance(mode, int) and not 0 <= mode <= _MOST_MODE:
-            message = f"{mode} is no file mode; write it in octal from 0000 to 0777, such as 0400"
-            yield Problem(f"{path}.{field}.defaultMode", mode, message)
+    folder = host_path.get("path") if isinstance(host_path, Mapping) else None
+    if isinstance(folder, str) and ".." in folder.split("/"):
+        yield Problem(f"{path}.hostPath.path", folder, f"{show(folder)} goes up with '..'; use the path itself")
 
 
 def _toleration(path: str, toleration: Mapping[str, Any]) -> Iterator[Problem]:
@@ -229,11 +234,6 @@ def _user(path: str, context: Any) -> Iterator[Problem]:
     if isinstance(context, Mapping) and context.get("runAsNonRoot") is True and context.get("runAsUser") == 0:
         message = "0 is root, and runAsNonRoot is true; give another user, or remove one of the two"
         yield Problem(f"{path}.runAsUser", 0, message)
-
-
-def _no_parent(path: str, value: Any) -> Iterator[Problem]:
-    if isinstance(value, str) and ".." in value.split("/"):
-        yield Problem(path, value, f"{show(value)} goes up with '..'; use the path itself")
 
 
 def _text(path: str, value: Any, check: Any) -> Iterator[Problem]:

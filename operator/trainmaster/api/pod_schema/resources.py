@@ -99,6 +99,10 @@ def _wrong(name: str, value: Any) -> str | None:
         return f"{show(value)} is negative; use 0 or more"
     if name == "memory" and number is not None and number < _LEAST_MEMORY and str(value).endswith("m"):
         return f"{show(value)} is thousandths of a byte; use {value[:-1]}M or {value[:-1]}Mi"
+    if number is not None and name.startswith(_HUGE_PAGES):
+        page = _number(name.removeprefix(_HUGE_PAGES))
+        if page and number % page:
+            return f"{show(value)} is not a multiple of {name.removeprefix(_HUGE_PAGES)}; use whole pages"
     if number is not None and _is_device(name) and number != number.to_integral_value():
         return f"{show(value)} is not a whole number of devices; use one"
     return None
