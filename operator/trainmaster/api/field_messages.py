@@ -13,7 +13,7 @@ from trainmaster.api.misplaced import belongs, model_in
 from trainmaster.api.nearest import SIMILAR, VERY_SIMILAR, nearest, only_longer
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
-from trainmaster.api.values import HALF_A_CHARACTER, HINTS, number, show
+from trainmaster.api.values import HALF_A_CHARACTER, number, show, unfit
 from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
@@ -42,11 +42,6 @@ def unknown_field(path: str, field: str, known: tuple[str, ...], model: type[Spe
     if len(known) > _FEW:
         return "unknown field; remove it (`kubectl explain dtj.spec` has the fields that there are)"
     return f"unknown field; use one of {', '.join(known)}" if known else "unknown field; remove it"
-
-
-def unfit(value: Any, pattern: str) -> str:
-    """Returns the message for a text that doesn't fit a pattern."""
-    return f"{show(value)} can't be used; {HINTS[pattern]}"
 
 
 def problems_of(error: ValidationError, root: type[SpecModel], path: str) -> list[Problem]:

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstraints, ValidationError
 from pydantic_core import PydanticCustomError
 
-from trainmaster.api.field_messages import problems_of, unfit
+from trainmaster.api.field_messages import problems_of
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
-from trainmaster.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show
+from trainmaster.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show, unfit
 
 MAX_ANNOTATION_BYTES = 256 * 1024
 MAX_LABEL = 63

@@ -1,7 +1,8 @@
 """A field that is known elsewhere is said to belong there: the spec's own fields, a pod's, and those of other APIs.
 
-Where the spec's fields are is read from the models. What other APIs call them (Kubeflow's PyTorchJob, MPIJob and
-TrainJob, JobSet, Volcano, Kubernetes' Job, and the command lines of launchers) is a table, and so is what a pod has.
+Where the spec's fields are is read from the models, and what a pod has from `pod_schema`. What other APIs call them
+(Kubeflow's PyTorchJob, MPIJob and TrainJob, JobSet, Volcano, Kubernetes' Job, and the command lines of launchers) is a
+table.
 """
 
 from __future__ import annotations
@@ -12,21 +13,13 @@ from functools import cache
 from typing import Any, get_args
 
 from trainmaster.api.nearest import plain
+from trainmaster.api.pod_schema.fields import POD
+from trainmaster.api.pod_schema.types import pod_types
+from trainmaster.api.pod_template import REFUSED_POD_FIELDS, REFUSED_WORKER_FIELDS
 from trainmaster.api.v1alpha1 import JobSpec, SpecModel
 
 # Further places say nothing more.
 _MOST_PLACES = 2
-
-_POD = "spec.podTemplate.spec"
-_POD_FIELDS = (
-    "affinity containers dnsConfig dnsPolicy enableServiceLinks hostAliases hostIPC hostPID hostUsers imagePullSecrets "
-    "initContainers nodeName nodeSelector overhead preemptionPolicy priority readinessGates resourceClaims "
-    "runtimeClassName schedulerName schedulingGates serviceAccountName shareProcessNamespace "
-    "terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes"
-)
-_CONTAINER_FIELDS = (
-    "env envFrom lifecycle livenessProbe ports readinessProbe startupProbe volumeDevices volumeMounts workingDir"
-)
 
 # What to do instead of fields that other APIs have.
 _OTHERS_FIELDS = {
@@ -62,13 +55,13 @@ _OTHERS_FIELDS = {
     "set spec.scheduling.queue": "queueName localQueue partition",
     "set spec.scheduling.priorityClassName": "priorityClass",
     "set spec.checkpoint.path": "checkpointDir checkpointPath",
-    f"set spec.checkpoint.volume.claimName, or mount it by {_POD}.volumes": "persistentVolumeClaim pvc",
-    f"it belongs in {_POD}.containers, where the worker's container is called worker": "container sidecars",
-    f"it belongs in {_POD}.imagePullSecrets": "imagePullSecret",
-    f"it belongs in {_POD}.serviceAccountName": "serviceAccount",
-    f"it belongs in {_POD}.securityContext": "fsGroup fsGroupChangePolicy runAsGroup supplementalGroups sysctls "
+    f"set spec.checkpoint.volume.claimName, or mount it by {POD}.volumes": "persistentVolumeClaim pvc",
+    f"it belongs in {POD}.containers, where the worker's container is called worker": "container sidecars",
+    f"it belongs in {POD}.imagePullSecrets": "imagePullSecret",
+    f"it belongs in {POD}.serviceAccountName": "serviceAccount",
+    f"it belongs in {POD}.securityContext": "fsGroup fsGroupChangePolicy runAsGroup supplementalGroups sysctls "
     "seLinuxOptions seccompProfile",
-    f"it belongs in {_POD}.containers, in securityContext of the one with name: worker": "capabilities privileged "
+    f"it belongs in {POD}.containers, in securityContext of the one with name: worker": "capabilities privileged "
     "allowPrivilegeEscalation procMount",
     "set spec.workers, spec.image and spec.command; anything else of a pod belongs in spec.podTemplate": "template "
     "replicaSpecs pytorchReplicaSpecs tfReplicaSpecs mpiReplicaSpecs xgbReplicaSpecs jaxReplicaSpecs replicatedJobs "
@@ -77,10 +70,10 @@ _OTHERS_FIELDS = {
     "the workers of a job find each other by themselves; remove it": "runLauncher runLauncherAsWorker "
     "runLauncherAsNode launcherCreationPolicy mpiImplementation sshAuthMountPath rdzvBackend rdzvEndpoint rdzvHost "
     "rdzvPort rdzvId rdzvConf masterAddr masterPort nodeRank",
-    f"it belongs in {_POD}.containers, as env of the one with name: worker": "environment envVars environmentVariables",
-    f"it belongs in {_POD}.containers, in resources of the one with name: worker": "ephemeralStorage",
-    f"set {_POD}.nodeSelector to a label of such nodes": "gpuType instanceType nodeType",
-    f"mount it by {_POD}.volumes": "storage disk",
+    f"it belongs in {POD}.containers, as env of the one with name: worker": "environment envVars environmentVariables",
+    f"it belongs in {POD}.containers, in resources of the one with name: worker": "ephemeralStorage",
+    f"set {POD}.nodeSelector to a label of such nodes": "gpuType instanceType nodeType",
+    f"mount it by {POD}.volumes": "storage disk",
     "it belongs in metadata": "name namespace labels annotations generateName",
     "it belongs at the top of the file, not indented": "apiVersion kind metadata spec status",
 }
@@ -93,23 +86,25 @@ _BY_PLAIN_NAME = {plain(name): remedy for remedy, names in _OTHERS_FIELDS.items(
 _RESOURCE = re.compile(r"[a-z0-9][a-z0-9.-]*/[A-Za-z0-9._-]+")
 _GROUP = re.compile(r"spec\.workerGroups\[\d+\]")
 _OF_A_GROUP = re.compile(r"spec(?=\.(workers|resources)\b)")
-_PODS_FIELDS = {plain(name): name for name in _POD_FIELDS.split()}
-_CONTAINERS_FIELDS = {plain(name): name for name in _CONTAINER_FIELDS.split()}
+_PODS_FIELDS = {plain(name): name for name in pod_types()["PodSpec"].fields}
+_CONTAINERS_FIELDS = {plain(name): name for name in pod_types()["Container"].fields}
 
 
 def belongs(field: str, path: str, model: type[SpecModel] | None) -> str | None:
     """Returns where a field belongs that isn't known to the model at `path`, as the remedy of a sentence.
 
-    The same name further down comes first, then what others call it, then the same name elsewhere. A name that is only
-    similar to one elsewhere is no hint.
+    The same name further down comes first, then what others call it, then the same name elsewhere: of all workers, of
+    a pod, of a group. A name that is only similar to one elsewhere is no hint.
     """
     is_below = model is not None and path.startswith("spec.")
+    own = _described(field, "spec", _places(JobSpec))
     remedies = (
         _described(field, path, _places(model)) if model is not None and is_below else None,
         "it belongs in spec.training" if path == "spec" and plain(field) in _TRAINING_FIELDS else None,
         _of_others(field),
+        own if own is not None and "[]" not in own else None,
         _of_pods(field),
-        _described(field, "spec", _places(JobSpec)),
+        own,
     )
     remedy = next((each for each in remedies if each is not None), None)
     if remedy is None or remedy == f"it belongs in {path}.{field}":
@@ -129,9 +124,11 @@ def _of_others(field: str) -> str | None:
 def _of_pods(field: str) -> str | None:
     name = plain(field)
     if name in _PODS_FIELDS:
-        return f"it belongs in {_POD}.{_PODS_FIELDS[name]}"
+        return REFUSED_POD_FIELDS.get(_PODS_FIELDS[name], f"it belongs in {POD}.{_PODS_FIELDS[name]}")
+    if name in _CONTAINERS_FIELDS and _CONTAINERS_FIELDS[name] in REFUSED_WORKER_FIELDS:
+        return REFUSED_WORKER_FIELDS[_CONTAINERS_FIELDS[name]]
     if name in _CONTAINERS_FIELDS:
-        return f"it belongs in {_POD}.containers, as {_CONTAINERS_FIELDS[name]} of the one with name: worker"
+        return f"it belongs in {POD}.containers, as {_CONTAINERS_FIELDS[name]} of the one with name: worker"
     return None
 
 

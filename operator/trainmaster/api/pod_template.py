@@ -52,7 +52,7 @@ RESERVED_LABELS = frozenset(
 RESERVED_DOMAIN = "trainmaster.dev/"
 
 # Fields of the PodSpec, and what to do instead.
-_POD_FIELDS = {
+REFUSED_POD_FIELDS = {
     "restartPolicy": "a StatefulSet's pods always have Always; remove it",
     "hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
     "subdomain": "the workers find each other by the names that the StatefulSet gives; remove it",
@@ -63,7 +63,7 @@ _POD_FIELDS = {
     "priorityClassName": "set spec.scheduling.priorityClassName",
 }
 # Fields of the worker's container, and what to do instead.
-_WORKER_FIELDS = {
+REFUSED_WORKER_FIELDS = {
     "image": "set spec.image",
     "imagePullPolicy": "set spec.imagePullPolicy",
     "command": "the agent is the container's command; set spec.command",
@@ -115,7 +115,7 @@ def _check(template: PodTemplate, devices: frozenset[str], worker: WorkerResourc
 
 def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
     yield from _dropping(path, pod, "what is rendered")
-    yield from _refused(path, pod, _POD_FIELDS)
+    yield from _refused(path, pod, REFUSED_POD_FIELDS)
     grace = pod.get("terminationGracePeriodSeconds")
     if "terminationGracePeriodSeconds" in pod and (type(grace) is not int or not 1 <= grace <= 86_400):
         yield Problem(
@@ -146,7 +146,7 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
 
 def _check_worker(path: str, worker: Mapping[str, Any], devices: frozenset[str]) -> Iterator[Problem]:
     yield from _dropping(path, worker, "the worker")
-    yield from _refused(path, worker, _WORKER_FIELDS)
+    yield from _refused(path, worker, REFUSED_WORKER_FIELDS)
     for field in _WORKER_LISTS:
         if field in worker and worker[field] is None:
             yield Problem(f"{path}.{field}", None, "null would delete what the agent needs; remove it")

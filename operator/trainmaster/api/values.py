@@ -134,6 +134,11 @@ def show(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
+def unfit(value: Any, pattern: str) -> str:
+    """Returns the message for a text that doesn't fit a pattern."""
+    return f"{show(value)} can't be used; {HINTS[pattern]}"
+
+
 def number(value: float) -> str:
     """Returns a number as people write it: 31536000 and not 3.1536e+07, 0.0001 and not 1e-04."""
     if value == 0 or not 1e-6 <= abs(value) < 1e21:

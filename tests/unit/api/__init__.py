@@ -16,6 +16,7 @@
 | `nearest` | `test_field_messages` |
 | `paths` | `test_sentences`, `test_pod_template` |
 | `parsing` | `test_sentences`, `test_limits` |
+| `pod_schema/by_type` | `test_pod_schema`, `mistakes/unit/test_offline` |
 | `pod_schema/fields` | `test_pod_schema` |
 | `pod_schema/openapi` | `test_pod_schema`, `cluster/test_custom_resource` |
 | `pod_schema/relations` | `test_pod_schema` |

@@ -371,6 +371,10 @@ MISPLACED = {
     "spec.env": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
     "spec.podTemplate.env": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
     "spec.volumeMounts": "it belongs in spec.podTemplate.spec.containers, as volumeMounts of the one with name: worker",
+    "spec.tty": "it belongs in spec.podTemplate.spec.containers, as tty of the one with name: worker",
+    "spec.elastic.os": "it belongs in spec.podTemplate.spec.os",
+    "spec.hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
+    "spec.runPolicy.resources": "it belongs in spec.resources",
     "spec.nodeSelector": "it belongs in spec.podTemplate.spec.nodeSelector",
     "spec.volumes": "it belongs in spec.podTemplate.spec.volumes",
     "spec.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
@@ -403,7 +407,6 @@ MISPLACED = {
     "spec.labels": "it belongs in metadata",
     "spec.kind": "it belongs at the top of the file, not indented",
     "spec.runPolicy.image": "it belongs in spec.image",
-    "spec.runPolicy.resources": "it belongs in spec.resources",
     "spec.pytorchReplicaSpecs": "set spec.workers, spec.image and spec.command; anything else of a pod belongs in "
     "spec.podTemplate",
 }
