@@ -115,10 +115,14 @@ def _run(
 @asynccontextmanager
 async def _connected(kubeconfig: str | None, context: str | None) -> AsyncIterator[KubernetesCluster]:
     from trainmaster.controller.apiserver.client import KubernetesCluster
-    from trainmaster.controller.apiserver.connection import connect
+    from trainmaster.controller.apiserver.connection import ConnectionSettingsError, connect
+    from trainmaster.controller.apiserver.errors import Unauthorized, Unreachable
 
-    cluster = KubernetesCluster(await connect(kubeconfig, context))
+    connection = await connect(kubeconfig, context)
+    cluster = KubernetesCluster(connection)
     try:
         yield cluster
+    except (Unauthorized, Unreachable) as error:
+        raise ConnectionSettingsError(connection.unusable(error)) from error
     finally:
         await cluster.close()

@@ -155,7 +155,7 @@ class Operator:
         try:
             await cluster.get(LEASES, settings.lease_namespace, settings.lease_name)
         except (Unreachable, Unauthorized) as error:
-            raise _unusable(connection, error) from error
+            raise OperatorError(connection.unusable(error)) from error
         except ClusterError:
             # It answers; the lease says what is wrong.
             return
@@ -190,7 +190,7 @@ class Operator:
                 text = f"A permission is missing; waiting for it: {error.message}"
             except (Unreachable, Unauthorized) as error:
                 if not connection.in_cluster and not reported:
-                    raise _unusable(connection, error) from error
+                    raise OperatorError(connection.unusable(error)) from error
                 text = f"The API server doesn't answer; trying again: {error}"
             except ClusterError as error:
                 text = f"The API server can't be read; trying again: {error}"
@@ -241,10 +241,6 @@ class Operator:
             self.metrics.count_jobs(self._parts.store.jobs())
             self.metrics.queue_depth.set(len(self._parts.queue))
             self.metrics.streams.set(self._parts.streams.open)
-
-
-def _unusable(connection: Connection, error: ClusterError) -> OperatorError:
-    return OperatorError(f"the cluster at {connection.configuration.host} can't be used: {error}")
 
 
 async def _while_held(holding: asyncio.Task[None] | None, work: Coroutine[Any, Any, Result]) -> Result:

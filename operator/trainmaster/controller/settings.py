@@ -6,11 +6,13 @@ an `Option` is an option of `trainmaster operator run`. The others are for tests
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster import __version__
+from trainmaster.api.values import DNS_LABEL_PATTERN
 from trainmaster.wire.names import AGENT_PORT
 
 ReachMode = Literal["auto", "direct", "proxy"]
@@ -65,6 +67,18 @@ def parse_names(given: list[str] | None) -> tuple[str, ...]:
     return tuple(name for entry in given or () for name in entry.replace(",", " ").split())
 
 
+def parse_namespaces(given: list[str] | None) -> tuple[str, ...]:
+    """Returns the names of namespaces, as `parse_names` reads them. Raises InvalidSetting."""
+    return tuple(parse_namespace(name) for name in parse_names(given))
+
+
+def parse_namespace(name: str) -> str:
+    """Returns the name of a namespace. Raises InvalidSetting."""
+    if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
+        raise InvalidSetting(f"{name!r} is no name of a namespace; give small letters, digits and '-'")
+    return name
+
+
 def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
     """Returns labels, each given as NAME=VALUE. Raises InvalidSetting."""
     labels = []
@@ -88,7 +102,7 @@ class OperatorSettings:
             name="namespace",
             short="n",
             variable="NAMESPACES",
-            parse=parse_names,
+            parse=parse_namespaces,
         ),
     )
     kubeconfig: str | None = field(
@@ -111,6 +125,7 @@ class OperatorSettings:
             "Namespace of the Lease, and of the Secret with the operator's keys.",
             more_variables=("POD_NAMESPACE",),
             default_text="the first --namespace, else trainmaster-system",
+            parse=parse_namespace,
         ),
     )
     # None serves none.
@@ -168,7 +183,7 @@ class OperatorSettings:
             "Namespace whose pods may read agents' metrics; repeatable.",
             name="metrics-namespace",
             variable="METRICS_NAMESPACES",
-            parse=parse_names,
+            parse=parse_namespaces,
         ),
     )
     log_format: LogFormat = field(default="text", metadata=_option("json for collectors, text for people."))

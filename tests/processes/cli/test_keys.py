@@ -14,6 +14,7 @@ from tests.unit.controller.fake_cluster import FakeCluster
 from trainmaster.api.signing import SigningKeys
 from trainmaster.cli.main import app
 from trainmaster.controller.apiserver.cluster import PODS, SECRETS
+from trainmaster.controller.apiserver.errors import Unauthorized
 from trainmaster.controller.keys.signing_keys import (
     SECRET_NAME,
     keys_secret,
@@ -48,6 +49,13 @@ async def test_the_command_rotates_and_prunes_the_secret_and_spares_pods_that_kn
         newest = standing().private[0]
         assert (await command("prune", "--force"))[0] == 0
         assert standing().private == (newest,)
+        cluster.fail("get", "secrets", Unauthorized("get", "Unauthorized", status=401, reason="Unauthorized"))
+        code, output = await command("rotate")
+        assert (code, output) == (
+            1,
+            f"trainmaster operator keys: the cluster at {http.url} doesn't know you (401 Unauthorized): the token or "
+            "certificate may have expired; log in anew, or choose another context\n",
+        )
         del cluster.objects["secrets", "sys", SECRET_NAME]
         code, output = await command("rotate")
         assert code == 1 and output.startswith("trainmaster operator keys: ")

@@ -70,6 +70,8 @@ def test_an_option_or_its_variable_sets_the_field(
         ([], "say which jobs to serve"),
         (["-A", "-n", "a"], "not both"),
         (["-A", "--operator-label", "name"], "--operator-label: 'name' has to be NAME=VALUE"),
+        (["-n", "Team A"], "--namespace: 'Team' is no name of a namespace; give small letters, digits and '-'"),
+        (["-A", "--lease-namespace", "a_b"], "--lease-namespace: 'a_b' is no name of a namespace"),
         (["-A", "--workers", "0"], "--workers: '0' is too small; use at least 1"),
         (["-A", "--workers", "257"], "--workers: '257' is too large; use at most 256"),
         (["-A", "--workers", "many"], "--workers: 'many' is no whole number"),

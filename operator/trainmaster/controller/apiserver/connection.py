@@ -20,7 +20,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 
 from trainmaster.controller.apiserver.decoding import Response
-from trainmaster.controller.apiserver.errors import from_response
+from trainmaster.controller.apiserver.errors import ClusterError, Unauthorized, Untrusted, from_response
 from trainmaster.kubeconfig import Credentials, Kubeconfig, KubeconfigError, Plugin, check_certificates, read_kubeconfig
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,21 @@ class Connection:
 
     configuration: Configuration
     in_cluster: bool
+
+    def unusable(self, error: ClusterError) -> str:
+        """Returns what is wrong with a cluster that gave this error to a first request, and what to do."""
+        host = self.configuration.host
+        if isinstance(error, Unauthorized):
+            return (
+                f"the cluster at {host} doesn't know you (401 Unauthorized): the token or certificate may have "
+                "expired; log in anew, or choose another context"
+            )
+        if isinstance(error, Untrusted):
+            return (
+                f"the cluster at {host} can't be trusted: {error.message}; the kubeconfig's certificate-authority is "
+                "not the one of this cluster: get a kubeconfig of it, or choose another context"
+            )
+        return f"the cluster at {host} can't be used: {error}"
 
     async def for_kopf(self, requested: Requested) -> kopf.AiohttpSession:
         """Return a session with these credentials: kopf asks for another when the API server answers 401.

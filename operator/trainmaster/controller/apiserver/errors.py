@@ -2,7 +2,8 @@
 
     ClusterError            any answer but success, or none at all
     |-- Unreachable         no connection, or no answer in time; shows nothing of the cluster's state
-    |   `-- Silent          ... because nothing came over it for too long
+    |   |-- Silent          ... because nothing came over it for too long
+    |   `-- Untrusted       ... because the other side's certificate is of another authority
     |-- Deposed             not sent: the lease is over
     |-- Unusable            a redirect, a content encoding: nothing that was asked for, and nothing is made of it
     |-- Unauthorized        401: the credentials aren't known
@@ -62,6 +63,10 @@ class Deposed(ClusterError):
 
 class Silent(Unreachable):
     """The other side took the connection and then sent nothing for too long."""
+
+
+class Untrusted(Unreachable):
+    """The other side's certificate can't be verified."""
 
 
 class Unusable(ClusterError):

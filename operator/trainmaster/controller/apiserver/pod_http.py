@@ -21,7 +21,14 @@ from typing import Any
 
 import aiohttp
 
-from trainmaster.controller.apiserver.errors import ClusterError, Silent, Unreachable, Unusable, from_response
+from trainmaster.controller.apiserver.errors import (
+    ClusterError,
+    Silent,
+    Unreachable,
+    Untrusted,
+    Unusable,
+    from_response,
+)
 
 # Sent with every request: answers come as they are.
 IDENTITY: Mapping[str, str] = {"Accept-Encoding": "identity"}
@@ -213,9 +220,10 @@ async def bounded_body(
 
 def unreachable(request: str, error: BaseException) -> Unreachable:
     """Returns a connection's error as ours; aiohttp's timeouts have no text, and its others quote the answer."""
-    kind = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
+    kind: type[Unreachable] = Silent if isinstance(error, aiohttp.SocketTimeoutError) else Unreachable
     text = str(error) or type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        kind = Untrusted
         reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
         text = f"the certificate of {error.host}:{error.port} can't be verified: {reason}"
     elif isinstance(error, aiohttp.ClientConnectorError):
