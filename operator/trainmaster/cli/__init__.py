@@ -13,4 +13,5 @@
 | `following`, `watching` | `kubectl dtj logs`, and followed; `… status --watch`, in a terminal and into a pipe |
 | `completion` | tab completion of `kubectl dtj` |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
+| `wrong_values` | sentences on values that an option can't have |
 """

@@ -20,6 +20,7 @@
 | `show` | `test_dtj` |
 | `terminal` | `test_hostile_text` |
 | `watching` | `test_dtj`, `test_hostile_text` |
+| `wrong_values` | `test_dtj`, `test_settings_options` |
 | `yaml_messages` | `test_documents` |
 | `yaml_scalars` | `test_documents` |
 | `yaml_values` | `test_documents` |
