@@ -45,7 +45,12 @@ def test_an_image_that_does_not_exist_fails_after_startup_seconds_with_the_kubel
 @pytest.mark.parametrize(
     ("change", "reason", "expected"),
     [
-        ({"image": "Not/An:Image"}, "InvalidImageName", "InvalidImageName"),
+        # Of the job's own image the API server knows; those of other containers only the kubelet reads.
+        (
+            {"podTemplate": {"spec": {"initContainers": [{"name": "fetch", "image": "Not/An:Image"}]}}},
+            "InvalidImageName",
+            "InvalidImageName",
+        ),
         # One worker: of two, the one that was only stopped may report first, and the operator opens another attempt.
         ({"command": ["no-such-program", "--x"], "workers": 1}, "LaunchError", "no-such-program"),
     ],
