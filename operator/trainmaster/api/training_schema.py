@@ -22,7 +22,7 @@ from trainmaster.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
 from trainmaster.api.values import number, show
 from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 
-_SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 # Comparing names takes time, and a document can have many wrong ones.
 _MOST_PROBLEMS = 10
 # Fields that a sentence can list.
@@ -32,6 +32,29 @@ _LONGEST_EXPRESSION = 1000
 _PATH = "spec.training"
 _WHOLE = re.compile(r"\s*[-+]?[0-9]+(?:_[0-9]+)*(?:[.]0*)?\s*")
 _SWITCHES = frozenset({"0", "off", "f", "false", "n", "no", "1", "on", "t", "true", "y", "yes"})
+# What other libraries' trainers call a field, for a document's outermost names.
+ALIASES: Mapping[str, str] = {
+    "accumulate_grad_batches": "batch.accumulation",
+    "amp": "precision.compute",
+    "bf16": "precision.compute",
+    "checkpoint_dir": "checkpoint.path",
+    "clip_grad_norm": "optimizer.max_norm",
+    "dataset": "task.options",
+    "fp16": "precision.compute",
+    "gradient_accumulation_steps": "batch.accumulation",
+    "batch_size": "batch.size",
+    "learning_rate": "optimizer.lr",
+    "max_grad_norm": "optimizer.max_norm",
+    "model": "task.options",
+    "num_train_epochs": "epochs",
+    "num_workers": "data.workers",
+    "output_dir": "checkpoint.path",
+    "per_device_train_batch_size": "batch.per_rank",
+    "save_every": "checkpoint.every_steps",
+    "save_steps": "checkpoint.every_steps",
+    "train_batch_size": "batch.size",
+    "warmup_steps": "schedule.warmup",
+}
 # The loop's types, as pydantic's errors call them.
 _KINDS = {
     "integer": "int_type",
@@ -57,12 +80,12 @@ def check_training(spec: JobSpec) -> Iterator[Problem]:
 def _check_document(document: dict[str, Any], partial: bool) -> Iterator[Problem]:
     # The loop leaves out a section that is null: its comments are all that it has.
     given = {name: value for name, value in document.items() if value is not None}
-    yield from _check(_PATH, given, _SCHEMAS["config"], partial)
+    yield from _check(_PATH, given, SCHEMAS["config"], partial)
     task = given.get("task")
     name = task.get("name", "reviews") if isinstance(task, dict) else None
     if not isinstance(task, dict) or not isinstance(name, str) or ":" in name:
         return
-    tasks = _SCHEMAS["tasks"]
+    tasks = SCHEMAS["tasks"]
     if name not in tasks:
         near = nearest(name, tasks)
         remedy = f"did you mean {near}?" if near else f"use {', '.join(tasks)}, or your own as module:function"
@@ -103,8 +126,8 @@ def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bo
             yield from _check(f"{path}.{name}", child, fields[name], partial)
         else:
             shown = name if len(name) <= 80 else show(name)
-            near = nearest(name, fields)
-            given.add(near or name)
+            near = _nearest(path, name, fields)
+            given.add(near.partition(".")[0] if near else name)
             meant = f"did you mean {near}?" if near is not None else _elsewhere(name, fields)
             yield Problem(f"{path}.{shown}", child, f"unknown field; {meant}")
     if partial:
@@ -121,8 +144,14 @@ def _check_section(path: str, value: Any, schema: Mapping[str, Any], partial: bo
             yield Problem(path, None, f"has both {' and '.join(there)}; set one of them")
 
 
+def _nearest(path: str, name: str, fields: Mapping[str, Any]) -> str | None:
+    aliases = ALIASES if path == _PATH else {}
+    near = nearest(name, (*fields, *aliases))
+    return aliases.get(near, near) if near is not None else None
+
+
 def _elsewhere(name: str, fields: Mapping[str, Any]) -> str:
-    sections = _SCHEMAS["config"]["properties"]
+    sections = SCHEMAS["config"]["properties"]
     found = [f"{section}.{name}" for section, of in sections.items() if name in of.get("properties", ())]
     if found:
         return f"did you mean {' or '.join(found)}?"

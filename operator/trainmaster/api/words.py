@@ -19,6 +19,7 @@ _PROGRAM = re.compile(r"(?:\S*/)?(?:python[0-9.]*|bash|sh|torchrun|accelerate|de
 # Hyphens, dashes and the minus, but for ASCII's own.
 _DASHES = "\u2010-\u2015\u2212\ufe58\ufe63\uff0d"
 _DASHED = re.compile(rf"[-{_DASHES}]*[{_DASHES}][-{_DASHES}]*[A-Za-z]")
+_QUOTED_OPTION = re.compile(rf"[\u201c-\u201f\u2018-\u201a\xab\xbb][-{_DASHES}]+[A-Za-z]\S*")
 _OPTION = re.compile(r"[^=]*")
 _SPACES = {"\u00a0": "a no-break space", "\u3000": "a wide space", "\u200b": "a zero-width space", "\ufeff": "a mark"}
 
@@ -56,6 +57,8 @@ def _items(line: str) -> str:
 
 def _misread(word: str) -> str | None:
     """Returns what is wrong with an option that isn't written in ASCII's hyphens, or has an odd space in its name."""
+    if _QUOTED_OPTION.fullmatch(word):
+        return typographic_quotes(word)
     if _DASHED.match(word):
         return f"{show(word)} begins with a dash that is no hyphen; write - or -- in place of it"
     name = _OPTION.match(word)

@@ -8,13 +8,14 @@ import pytest
 
 from tests.unit.api.test_sentences import sentences
 from trainmaster import __version__
+from trainmaster.api import training_schema
 from trainmaster.api.v1alpha1 import BUNDLED_IMAGE, DEFAULT_IMAGE
 
 RIGHT = {"steps": 100, "batch": {"size": 64}}
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a section that there isn't": (
         {**RIGHT, "modle": {"layers": 4}},
-        "modle: unknown field; remove it (docs/training-reference.md has the fields that there are)",
+        "modle: unknown field; did you mean task.options?",
     ),
     "a misspelled section": (
         {**RIGHT, "optimiser": {"lr": 1}},
@@ -67,6 +68,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "delayed.pattern: '(' is no regular expression; correct it",
     ),
 }
+
+
+@pytest.mark.parametrize(("name", "meant"), training_schema.ALIASES.items())
+def test_other_trainers_names_are_sent_to_fields_that_there_are(name: str, meant: str) -> None:
+    fields = training_schema.SCHEMAS["config"]
+    for part in meant.split("."):
+        fields = fields["properties"][part]
+    training = {"epochs": 1, "batch": {"size": 1}, name: 1}
+    assert sentences({"workers": 1, "training": training}) == [
+        f"spec.training.{name}: unknown field; did you mean {meant}?"
+    ]
 
 
 @pytest.mark.parametrize(("training", "sentence"), BAD.values(), ids=BAD.keys())

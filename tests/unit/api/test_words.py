@@ -24,6 +24,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"command": ["“python”", "x.py"]},
         "command[0]: '“python”' has typographic quotes, which YAML takes as text; write ' or \" in place of them",
     ),
+    "an option in typographic quotes": (
+        {"args": ["“--lr”", "1"]},
+        "args[0]: '“--lr”' has typographic quotes, which YAML takes as text; write ' or \" in place of them",
+    ),
     "an en dash for two hyphens": (
         {"args": ["\u2013lr", "1"]},
         "args[0]: '\u2013lr' begins with a dash that is no hyphen; write - or -- in place of it",
@@ -56,7 +60,7 @@ def test_a_word_that_nobody_meant_is_refused(fields: dict[str, Any], sentence: s
         {"command": ["bash", "-c", "python train.py --lr 1 && echo “done”"]},
         {"args": ["--lr 0.1 --epochs 3"]},
         {"args": ["--prompt=“Hello,\u00a0world” \u2013 she said"]},
-        {"args": ["\u2013 he said", "“quoted”", "\u20135"]},
+        {"args": ["\u2013 he said", "“quoted”", "\u20135", "“--lr is an option”"]},
         {"args": ["", "-", "--", "-x"]},
     ],
     ids=str,
