@@ -20,11 +20,11 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command that was given. Raises BadParameter."""
-        from pydantic import ValidationError
-
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
+            from pydantic import ValidationError
+
             if isinstance(error.__cause__, ValidationError):
                 error.message = _sentence(error.__cause__.errors(include_url=False)[0]) or error.message
                 error.param_hint = _source(error.param)
