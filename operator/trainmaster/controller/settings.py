@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster import __version__
-from trainmaster.api.values import DNS_LABEL_PATTERN
 from trainmaster.wire.names import AGENT_PORT
 
 ReachMode = Literal["auto", "direct", "proxy"]
@@ -74,6 +73,9 @@ def parse_namespaces(given: list[str] | None) -> tuple[str, ...]:
 
 def parse_namespace(name: str) -> str:
     """Returns the name of a namespace. Raises InvalidSetting."""
+    # The models come with it, which nothing needs for --help.
+    from trainmaster.api.values import DNS_LABEL_PATTERN
+
     if re.fullmatch(DNS_LABEL_PATTERN, name) is None:
         raise InvalidSetting(f"{name!r} is no name of a namespace; give small letters, digits and '-'")
     return name
