@@ -15,15 +15,13 @@ from pydantic import AfterValidator, Field, StrictBool, StrictInt, StringConstra
 from pydantic_core import PydanticCustomError
 
 from trainmaster.api.field_messages import problems_of
+from trainmaster.api.labels import check_annotations, check_labels, label_key_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
-from trainmaster.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+from trainmaster.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
 
 MAX_ANNOTATION_BYTES = 256 * 1024
-MAX_LABEL = 63
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
-_KEY = re.compile(LABEL_KEY_PATTERN.strip("^$"))
-_MAX_DOMAIN = 253
+_MAX_NAMESPACE = 63
 _EXCLUSIVE_FINALIZERS = frozenset({"orphan", "foregroundDeletion"})
 
 _TextMap = dict[str, str | None]
@@ -109,17 +107,17 @@ def _check(metadata: ObjectMeta) -> Iterator[Problem]:
     beginning = metadata.generate_name.removesuffix("-") or metadata.generate_name
     if beginning and not _fits(SUBDOMAIN_PATTERN, beginning):
         yield Problem("metadata.generateName", beginning, unfit(metadata.generate_name, SUBDOMAIN_PATTERN))
-    if len(metadata.namespace) > MAX_LABEL:
-        message = f"{show(metadata.namespace)} is too long; use at most {MAX_LABEL} characters"
+    if len(metadata.namespace) > _MAX_NAMESPACE:
+        message = f"{show(metadata.namespace)} is too long; use at most {_MAX_NAMESPACE} characters"
         yield Problem("metadata.namespace", metadata.namespace, message)
     elif metadata.namespace and not _fits(DNS_LABEL_PATTERN, metadata.namespace):
         yield Problem("metadata.namespace", metadata.namespace, unfit(metadata.namespace, DNS_LABEL_PATTERN))
     yield from check_labels("metadata.labels", metadata.labels)
     yield from check_annotations("metadata.annotations", metadata.annotations)
+    yield from _annotations_too_large(metadata.annotations)
     for position, finalizer in enumerate(metadata.finalizers):
-        if not _is_key(finalizer):
-            field = f"metadata.finalizers[{position}]"
-            yield Problem(field, finalizer, f"{show(finalizer)} is no finalizer; {_A_KEY}")
+        if (wrong := label_key_problem(finalizer)) is not None:
+            yield Problem(f"metadata.finalizers[{position}]", finalizer, wrong)
     if set(metadata.finalizers) >= _EXCLUSIVE_FINALIZERS:
         yield Problem("metadata.finalizers", None, "orphan and foregroundDeletion exclude each other; keep one")
     if sum(owner.controller is True for owner in metadata.owner_references) > 1:
@@ -127,38 +125,11 @@ def _check(metadata: ObjectMeta) -> Iterator[Problem]:
         yield Problem("metadata.ownerReferences", None, message)
 
 
-_A_KEY = (
-    f"use at most {MAX_LABEL} letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, behind a "
-    "domain and '/' if you like, such as example.com/team"
-)
-
-
-def check_labels(path: str, labels: Mapping[str, str | None]) -> Iterator[Problem]:
-    """Yields what is wrong with labels, of whatever object."""
-    for key, value in labels.items():
-        if not _is_key(key):
-            yield Problem(path, key, f"{show(key)} is no label's key; {_A_KEY}")
-        if value is not None and not (len(value) <= MAX_LABEL and _LABEL_VALUE.fullmatch(value)):
-            message = (
-                f"{show(value)} is no label's value; use at most {MAX_LABEL} letters, digits, '-', '_' and '.', "
-                "beginning and ending with a letter or digit, or make it an annotation"
-            )
-            yield Problem(f"{path}.{key}", value, message)
-
-
-def check_annotations(path: str, annotations: Mapping[str, str | None]) -> Iterator[Problem]:
-    """Yields what is wrong with annotations, of whatever object."""
-    for key in annotations:
-        # The API server compares annotations' keys in lower case.
-        if not _is_key(key.lower()):
-            yield Problem(path, key, f"{show(key)} is no annotation's key; {_A_KEY}")
+def _annotations_too_large(annotations: Mapping[str, str | None]) -> Iterator[Problem]:
     size = sum(len(f"{key}{value or ''}".encode("utf-8", "surrogatepass")) for key, value in annotations.items())
     if size > MAX_ANNOTATION_BYTES:
-        yield Problem(path, None, f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together")
-
-
-def _is_key(text: str) -> bool:
-    return _KEY.fullmatch(text) is not None and len(text.rpartition("/")[0]) <= _MAX_DOMAIN
+        message = f"has {size} bytes; use at most {MAX_ANNOTATION_BYTES} for all annotations together"
+        yield Problem("metadata.annotations", None, message)
 
 
 def _fits(pattern: str, text: str) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from trainmaster.api.labels import check_annotations, check_labels
 from trainmaster.api.limits import MAX_POD_PROBLEMS
 from trainmaster.api.merge import DIRECTIVE, MergeError, merge
 from trainmaster.api.paths import RESERVED_PATHS, is_below
@@ -16,9 +17,7 @@ from trainmaster.api.pod_schema import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
     WorkerResources,
-    check_annotations,
     check_fields,
-    check_labels,
     check_relations,
 )
 from trainmaster.api.problems import Problem

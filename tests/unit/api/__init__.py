@@ -9,6 +9,7 @@
 | `encoding` | `test_encoding`, `cluster/test_refused_objects` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
+| `labels` | `test_metadata`, `test_pod_schema` |
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
 | `metadata` | `test_metadata` |

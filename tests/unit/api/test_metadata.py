@@ -8,10 +8,8 @@ import pytest
 
 from trainmaster.api.metadata import check_metadata
 
-A_KEY = (
-    "use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, behind a domain "
-    "and '/' if you like, such as example.com/team"
-)
+FORM = "use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+DOMAIN = "use a domain before the '/', such as example.com/name"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "u"}
 WRONG: dict[str, tuple[Any, str]] = {
     "a misspelled field": ({"lables": {}}, "metadata.lables: unknown field; did you mean labels?"),
@@ -35,18 +33,20 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a label's value with spaces": (
         {"labels": {"a": "my team"}},
-        "metadata.labels.a: 'my team' is no label's value; use at most 63 letters, digits, '-', '_' and '.', beginning "
-        "and ending with a letter or digit, or make it an annotation",
+        f"metadata.labels.a: 'my team' can't be a label's value; {FORM}",
     ),
-    "a label's key with a space": ({"labels": {"a b": ""}}, f"metadata.labels: 'a b' is no label's key; {A_KEY}"),
+    "a label's key with a space": ({"labels": {"a b": ""}}, f"metadata.labels[a b]: 'a b' can't be a key; {FORM}"),
     "a label's domain in capitals": (
         {"labels": {"Example.com/a": ""}},
-        f"metadata.labels: 'Example.com/a' is no label's key; {A_KEY}",
+        f"metadata.labels[Example.com/a]: 'Example.com/a' can't be a key; {DOMAIN}",
     ),
-    "two slashes in a label's key": ({"labels": {"a/b/c": ""}}, f"metadata.labels: 'a/b/c' is no label's key; {A_KEY}"),
+    "two slashes in a label's key": (
+        {"labels": {"a/b/c": ""}},
+        f"metadata.labels[a/b/c]: 'a/b/c' can't be a key; {DOMAIN}",
+    ),
     "an annotation's key with a space": (
         {"annotations": {"a b": ""}},
-        f"metadata.annotations: 'a b' is no annotation's key; {A_KEY}",
+        f"metadata.annotations[a b]: 'a b' can't be a key; {FORM}",
     ),
     "too many annotations": (
         {"annotations": {"a": "x" * 262_144}},
@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a finalizer that is none": (
         {"finalizers": ["a b"]},
-        f"metadata.finalizers[0]: 'a b' is no finalizer; {A_KEY}",
+        f"metadata.finalizers[0]: 'a b' can't be a key; {FORM}",
     ),
     "two finalizers that exclude each other": (
         {"finalizers": ["orphan", "foregroundDeletion"]},

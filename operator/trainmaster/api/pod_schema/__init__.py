@@ -15,8 +15,6 @@ from trainmaster.api.pod_schema.openapi import pod_spec_schema
 from trainmaster.api.pod_schema.relations import (
     AGENT_CONTAINER,
     WORKER_CONTAINER,
-    check_annotations,
-    check_labels,
     check_relations,
 )
 from trainmaster.api.pod_schema.resources import WorkerResources, requests_and_limits, worker_resources
@@ -25,9 +23,7 @@ __all__ = [
     "AGENT_CONTAINER",
     "WORKER_CONTAINER",
     "WorkerResources",
-    "check_annotations",
     "check_fields",
-    "check_labels",
     "check_relations",
     "pod_spec_schema",
     "requests_and_limits",

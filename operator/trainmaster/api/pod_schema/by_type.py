@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+from trainmaster.api.labels import label_key_problem
 from trainmaster.api.merge import DIRECTIVE
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
 from trainmaster.api.pod_schema.types import ListOf, Struct, Type, pod_spec, pod_types
-from trainmaster.api.pod_schema.values import label_key_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.values import show
 

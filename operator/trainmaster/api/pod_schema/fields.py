@@ -7,10 +7,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainmaster.api.labels import keyed
 from trainmaster.api.merge import DIRECTIVE, KEY_DEFAULTS
 from trainmaster.api.nearest import VERY_SIMILAR, nearest, only_longer, plain
 from trainmaster.api.pod_schema.types import ListOf, MappingOf, Scalar, Struct, Type, pod_spec, pod_types
-from trainmaster.api.pod_schema.values import keyed, quantity_problem
+from trainmaster.api.pod_schema.values import quantity_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.values import show
 from trainmaster.api.wrong_types import wrong_type

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainmaster.api.labels import check_labels, keyed, label_key_problem
 from trainmaster.api.merge import DIRECTIVE
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
 from trainmaster.api.pod_schema.by_type import check_by_type
@@ -17,9 +18,6 @@ from trainmaster.api.pod_schema.resources import WorkerResources, check_resource
 from trainmaster.api.pod_schema.types import pod_spec, pod_types
 from trainmaster.api.pod_schema.values import (
     dns_label_problem,
-    keyed,
-    label_key_problem,
-    label_value_problem,
     port_name_problem,
     port_problem,
     subdomain_problem,
@@ -69,27 +67,6 @@ def _devices(path: str, resources: Any) -> Iterator[Problem]:
             if "/" in str(name):
                 message = "devices belong to a container, not to the pod; set spec.resources.gpus"
                 yield Problem(keyed(f"{path}.{kind}", str(name)), amounts[name], message)
-
-
-def check_labels(path: str, given: Any) -> Iterator[Problem]:
-    """Yields what is wrong with a mapping of labels; what isn't text is another check's."""
-    for key, value in given.items() if isinstance(given, Mapping) else ():
-        key = str(key)
-        if key.startswith("$"):
-            continue
-        message = label_key_problem(key)
-        if message is None and isinstance(value, str):
-            message = label_value_problem(value)
-        if message is not None:
-            yield Problem(keyed(path, key), value, message)
-
-
-def check_annotations(path: str, given: Any) -> Iterator[Problem]:
-    """Yields what is wrong with the keys of annotations."""
-    for key, value in given.items() if isinstance(given, Mapping) else ():
-        wrong = label_key_problem(str(key).lower())
-        if wrong is not None:
-            yield Problem(keyed(path, str(key)), value, wrong)
 
 
 def _containers(pod: Mapping[str, Any], volumes: set[str], worker: WorkerResources) -> Iterator[Problem]:

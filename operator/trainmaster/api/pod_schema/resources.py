@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from trainmaster.api.labels import keyed
 from trainmaster.api.nearest import VERY_SIMILAR, nearest
-from trainmaster.api.pod_schema.values import keyed, quantity_problem
+from trainmaster.api.pod_schema.values import quantity_problem
 from trainmaster.api.problems import Problem
 from trainmaster.api.quantities import quantity
 from trainmaster.api.v1alpha1 import CPU, JobSpec, Resources

@@ -1,4 +1,4 @@
-"""Forms that values of a pod have: quantities, names, keys and values of labels."""
+"""Forms that values of a pod have: quantities, names and ports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any
 
-from trainmaster.api.values import DNS_LABEL_PATTERN, LABEL_KEY_PATTERN, SUBDOMAIN_PATTERN, show, unfit
+from trainmaster.api.values import DNS_LABEL_PATTERN, SUBDOMAIN_PATTERN, show, unfit
 
 # apimachinery pkg/api/resource/quantity.go, ParseQuantity.
 _QUANTITY = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
@@ -20,19 +20,12 @@ _UNITS = {
     "k": ("k", "Ki"),
     **dict.fromkeys(("", "b", "byte", "bytes", "core", "cores", "cpu", "cpus", "vcpu", "vcpus"), ("",)),
 }
-_LABEL_KEY = re.compile(LABEL_KEY_PATTERN.strip("^$"))
-_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _DNS_LABEL = re.compile(DNS_LABEL_PATTERN.strip("^$"))
 _SUBDOMAIN = re.compile(SUBDOMAIN_PATTERN.strip("^$"))
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(?:-[a-z0-9]+)*")
 # IANA_SVC_NAME, which names of ports are.
 _LONGEST_PORT_NAME = 15
 _MOST_PORT = 65_535
-
-
-def keyed(path: str, key: str) -> str:
-    """Returns the path of a key that is the user's own, as Kubernetes writes it: nodeSelector.a, limits[a.com/gpu]."""
-    return f"{path}.{key}" if key.replace("-", "").replace("_", "").isalnum() else f"{path}[{key}]"
 
 
 def quantity_problem(value: Any) -> str | None:
@@ -47,29 +40,6 @@ def quantity_problem(value: Any) -> str | None:
     if found is not None and meant is not None:
         remedy = "use " + " or ".join(f"{found[1].replace(',', '.')}{unit}" for unit in meant)
     return f"{show(value)} is not a quantity; {remedy}"
-
-
-def label_key_problem(key: str) -> str | None:
-    """Returns what is wrong with the key of a label, or of an annotation in lower case."""
-    prefix, slash, name = key.rpartition("/")
-    if len(name) <= 63 and len(prefix) <= 253 and _LABEL_KEY.fullmatch(key):
-        return None
-    if slash and not _SUBDOMAIN.fullmatch(prefix):
-        return f"{show(key)} can't be a key; use a domain before the '/', such as example.com/name"
-    return (
-        f"{show(key)} can't be a key; use at most 63 letters, digits, '-', '_' and '.', beginning and ending with a "
-        "letter or digit"
-    )
-
-
-def label_value_problem(value: str) -> str | None:
-    """Returns what is wrong with the value of a label."""
-    if _LABEL_VALUE.fullmatch(value):
-        return None
-    return (
-        f"{show(value)} can't be a label's value; use at most 63 letters, digits, '-', '_' and '.', beginning and "
-        "ending with a letter or digit"
-    )
 
 
 def dns_label_problem(value: str) -> str | None:
