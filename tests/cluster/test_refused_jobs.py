@@ -21,14 +21,9 @@ from trainmaster_local.testing.clusters import Cluster
 DTJ = Path(sys.executable).with_name("kubectl-dtj")
 INVALID: dict[str, Any] = {"podTemplate": {"spec": {"restartPolicy": "Never"}}}
 SENTENCE = "spec.podTemplate.spec.restartPolicy: 'Never' can't be set here"
-# Right in its form, so that only the API server's own rules refuse the set.
-NO_VALUES = {"matchExpressions": [{"key": "a", "operator": "In"}]}
-ALONE = {"topologyKey": "kubernetes.io/hostname", "labelSelector": NO_VALUES}
-UNFIT: dict[str, Any] = {
-    "podTemplate": {
-        "spec": {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [ALONE]}}}
-    }
-}
+# Huge pages without cpu or memory, which only the API server refuses.
+HUGE_PAGES = {"limits": {"hugepages-2Mi": "4Mi"}}
+UNFIT: dict[str, Any] = {"podTemplate": {"spec": {"containers": [{"name": "worker", "resources": HUGE_PAGES}]}}}
 
 
 @pytest.fixture
@@ -85,7 +80,7 @@ def test_a_set_that_the_api_server_refuses_as_invalid_fails_the_job_at_once(
     why = condition(cluster, "Failed")
     assert why["reason"] == "Refused"
     assert why["message"].startswith("apply StatefulSet job was refused (Invalid): ")
-    assert "must be specified when `operator` is 'In' or 'NotIn'" in why["message"]
+    assert "HugePages require cpu or memory" in why["message"]
     assert "startupSeconds" not in why["message"]
 
 
