@@ -11,7 +11,6 @@ from trainloop.config import Config, dump_config
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.distributed.preflight import check, fingerprint
 from trainloop.distributed.world import environment, joined
-from trainloop.report import closing_line
 from trainloop.resources import memory, memory_limit
 from trainloop.tasks import task_module
 from trainloop.trainer import Trainer
@@ -28,8 +27,10 @@ def train(config: Config) -> bool:
         trainer = Trainer(config, world)
         stopped = trainer.run()
         if world.is_main and not stopped:
-            against = Path(config.metrics.against) if config.metrics.against else None
             if config.metrics.plot:
+                from trainloop.report import closing_line
+
+                against = Path(config.metrics.against) if config.metrics.against else None
                 trainer.log.info(closing_line(trainer.report_path, against))
             trainer.log.info(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
     return stopped
