@@ -59,10 +59,20 @@ class World:
     device: torch.device
     backend: str
     store: Store | None = None  # the rendezvous' key-value store, which needs no collective
+    tensor: int = 1  # ranks, neighbours, that share each layer, and so have the same data
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
+
+    @property
+    def data_rank(self) -> int:
+        """Returns which of the `data_size` parts of the data this rank has."""
+        return self.rank // self.tensor
+
+    @property
+    def data_size(self) -> int:
+        return self.size // self.tensor
 
     def barrier(self) -> None:
         """Wait for all ranks, on the host."""
