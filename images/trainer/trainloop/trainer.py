@@ -28,7 +28,7 @@ from trainloop.evaluation import Evaluator
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
 from trainloop.optimization.anomaly import AnomalyDetector, Decision
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
-from trainloop.optimization.optimizer import clip_gradients, set_rate
+from trainloop.optimization.optimizer import build_optimizer, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
 from trainloop.parallel.balance import Balancer
@@ -62,7 +62,7 @@ class Trainer:
         self.delayed = DelayedGroup(config.delayed, model)
         self.exchange = GradientExchange(config.communication)
         self.replica = build_replica(config.parallel, model, world, self.exchange)
-        self.optimizer = self.replica.optimizer(config.optimizer)
+        self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
         self.detector = AnomalyDetector(config.anomaly)
@@ -133,8 +133,8 @@ class Trainer:
         self.precision.unscale(self.optimizer)
         norm = clip_gradients(self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm)
         decision = self._judge(loss, norm)
-        rate = self.config.optimizer.lr * self.schedule.factor(self.state.updates)
-        updated = self._step(rate) if decision == "step" else self._skip()
+        rate = set_rates(self.optimizer, self.schedule.factor(self.state.updates))
+        updated = self._step() if decision == "step" else self._skip()
         self._advance(fetched, updated)
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
@@ -246,9 +246,8 @@ class Trainer:
             self._warn(f"step {step} left out: loss {global_loss:.4g}, gradient norm {global_norm:.4g} stand out")
         return decision
 
-    def _step(self, rate: float) -> bool:
+    def _step(self) -> bool:
         """Step the optimizer; returns False when the gradient scaler left it out."""
-        set_rate(self.optimizer, rate)
         with self.delayed.stepping(self.state.step + 1, self.config.optimizer.max_norm) as sent:
             updated = self.precision.step(self.optimizer)
             self.optimizer.zero_grad(set_to_none=True)

@@ -6,14 +6,16 @@ the step, as some recipes have it, does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
 
+from trainloop.errors import ConfigError, listed
 from trainloop.settings import Settings
+from trainloop.tasks import Task
 
 Moment = Annotated[float, Field(ge=0, lt=1)]
 
@@ -39,26 +41,41 @@ _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
 }
 
 
-def optimizer_parts(
-    settings: OptimizerSettings, parameters: Iterable[nn.Parameter]
-) -> tuple[type[torch.optim.Optimizer], list[dict[str, Any]], dict[str, Any]]:
-    """Returns the optimizer's class, parameter groups and keyword arguments; ZeroRedundancyOptimizer needs them apart.
+def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Returns the task's own optimizer, where it makes one, else the one that `settings` choose.
 
-    Only matrices decay, vectors and scalars don't.
+    Raises ConfigError when the task's leaves out a parameter that isn't frozen, which would never be trained.
     """
+    own: Callable[[nn.Module, OptimizerSettings], torch.optim.Optimizer] = getattr(task, "optimizer", chosen)
+    optimizer = own(model, settings)
+    has = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+    if left := [name for name, each in model.named_parameters() if each.requires_grad and each not in has]:
+        raise ConfigError(
+            f"the task's optimizer doesn't have {listed(left)}: add them to a group, or freeze them "
+            "(requires_grad=False in the task's model)"
+        )
+    return optimizer
+
+
+def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Returns the optimizer that `settings` choose. Only matrices decay, vectors and scalars don't."""
     kind, names = _ALGORITHMS[settings.name]
-    trainable = [parameter for parameter in parameters if parameter.requires_grad]
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return kind, [group for group in groups if group["params"]], settings.model_dump(include=names)
+    return kind([group for group in groups if group["params"]], **settings.model_dump(include=names))
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set every group's learning rate."""
+def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
+    """Set every group's learning rate to its own times `factor`; returns the first group's.
+
+    A group's own is the one that it was made with, kept where torch's schedulers keep it. A checkpoint doesn't have it.
+    """
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    return float(optimizer.param_groups[0]["lr"])
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,16 +14,17 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainloop.distributed.world import World
-from trainloop.optimization.optimizer import OptimizerSettings, optimizer_parts
 from trainloop.parallel.strategies import NamedState, Replica
 
 
 class ZeroRedundancy(Replica):
     """DDP whose optimizer's state is spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
 
-    def optimizer(self, settings: OptimizerSettings) -> torch.optim.Optimizer:
-        kind, groups, arguments = optimizer_parts(settings, self.model.parameters())
-        return ZeroRedundancyOptimizer(groups, optimizer_class=kind, **arguments)
+    def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        kind = type(optimizer)
+        known = inspect.signature(kind).parameters
+        arguments = {name: value for name, value in optimizer.defaults.items() if name in known}
+        return ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=kind, **arguments)
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
         assert isinstance(optimizer, ZeroRedundancyOptimizer)

@@ -22,7 +22,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainloop.distributed.world import World, average
-from trainloop.optimization.optimizer import OptimizerSettings, optimizer_parts
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
@@ -76,9 +75,9 @@ class Replica:
         # no_sync has to be around the forward too: DDP decides there whether the coming backward reduces.
         return nullcontext() if last or self.wrapped is None else self.wrapped.no_sync()
 
-    def optimizer(self, settings: OptimizerSettings) -> torch.optim.Optimizer:
-        kind, groups, arguments = optimizer_parts(settings, self.model.parameters())
-        return kind(groups, **arguments)
+    def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Returns the optimizer with its state where the strategy has it; it has made no step yet."""
+        return optimizer
 
     def after_step(self, step: int) -> int:
         """Do what the strategy does after the optimizer's step number `step` (from 1); returns the bytes sent."""

@@ -32,7 +32,13 @@ class TaskSettings(Settings):
 
 @runtime_checkable
 class Task(Protocol):
-    """A task has model, data and loss. Tensors that a method is given are on the rank's device."""
+    """A task has model, data and loss. Tensors that a method is given are on the rank's device.
+
+    A task may also have these members:
+
+    - `optimizer(model, settings) -> torch.optim.Optimizer`: an optimizer of its own, with groups of its own, from the
+      section `optimizer`. The schedule multiplies each group's own rate.
+    """
 
     train: SizedDataset
     evaluation: SizedDataset | None
