@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import config
+from tests.trainer.ranks import RankFailed, run_ranks
+from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import joined
+from trainloop.metrics import read_metrics
 from trainloop.optimization.optimizer import clip_gradients
 from trainloop.optimization.precision import Precision, PrecisionSettings
+from trainloop.report import facts
 from trainloop.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -99,3 +104,51 @@ def _last_loss(settings: Any) -> float:
         trainer = Trainer(settings, world)
         trainer.run()
         return trainer.state.results["loss"]
+
+
+FP16: dict[str, Any] = {"precision": {"compute": "fp16"}, "schedule": {"kind": "constant"}}
+
+
+@pytest.mark.torch
+def test_a_loss_that_is_not_finite_on_one_rank_is_no_overflow(tmp_path: Path) -> None:
+    """Until this was so, such a run made 9 of its 60 updates, in silence, and ended well (exit code 0)."""
+    poisoned = toy(double=False, poison=list(range(10, 61)), poisoned_rank=1, factor=math.nan)
+    sentence = "Diverged: 3 steps in a row stand out at step 12 and there is no checkpoint to go back to"
+    with pytest.raises(RankFailed, match=sentence):
+        run_ranks(2, train, config(tmp_path, steps=60, **FP16, **poisoned))
+    warnings = [line.get("text") for line in read_metrics(tmp_path / "report" / "metrics.jsonl")]
+    assert "step 10 left out: loss nan, gradient norm nan stand out" in warnings
+
+
+@pytest.mark.torch
+def test_gradients_that_overflow_at_any_scale_end_the_run(tmp_path: Path) -> None:
+    changes = {**FP16, "precision": {"compute": "fp16", "overflows": 10}}
+    sentence = "Diverged: fp16's gradients overflowed in 10 steps in a row, the loss scale is down to 64"
+    with pytest.raises(RankFailed, match=sentence):
+        run_ranks(2, _with_infinite_gradients, config(tmp_path, steps=60, **changes, **toy(double=False)))
+    lines = read_metrics(tmp_path / "report" / "metrics.jsonl")
+    assert [line["text"] for line in lines if line.get("event") == "warning"][:2] == [
+        "fp16's gradients overflowed in 4 steps in a row; the loss scale is 4096",
+        "fp16's gradients overflowed in 8 steps in a row; the loss scale is 256",
+    ]
+
+
+def _with_infinite_gradients(settings: Any) -> None:
+    """The loss stays finite, and one rank's backward pass doesn't."""
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        if os.environ["RANK"] == "1":
+            next(trainer.replica.model.parameters()).register_hook(lambda gradient: gradient * math.inf)
+        trainer.run()
+
+
+@pytest.mark.torch
+def test_a_run_that_made_far_fewer_updates_than_steps_says_so_at_its_end(tmp_path: Path) -> None:
+    changes = {**FP16, "precision": {"compute": "fp16", "initial_scale": 2.0**30}}
+    [run] = run_ranks(1, train, config(tmp_path, steps=40, **changes, **toy(double=False)))
+    lines, updates = read_metrics(tmp_path / "report" / "metrics.jsonl"), run["state"].updates
+    assert 20 < updates < 36
+    warnings = [line["text"] for line in lines if line.get("event") == "warning"]
+    assert warnings[-1] == f"only {updates} of 40 steps made an update, the others were left out"
+    assert (lines[-1]["kind"], lines[-1]["updates"]) == ("result", updates)
+    assert dict(facts(lines))["steps"] == f"40 of 40; {updates} of 40 made an update"

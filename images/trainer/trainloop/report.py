@@ -75,10 +75,12 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
         return [*rows, ("steps", "none")]
     stalls = [line["stallSeconds"] for line in lines if line["kind"] == "checkpoint"]
     warnings = [line["text"] for line in lines if line["kind"] == "event" and line.get("event") == "warning"]
+    ends = [line for line in lines if "updates" in line]
+    made = f"; {ends[-1]['updates']} of {ends[-1]['step']} made an update" if ends else ""
     lowest = min(range(len(steps)), key=lambda index: losses[index])
     return [
         *rows,
-        ("steps", f"{steps[-1]} of {next(line['totalSteps'] for line in reversed(lines) if 'totalSteps' in line)}"),
+        ("steps", f"{steps[-1]} of {next(x['totalSteps'] for x in reversed(lines) if 'totalSteps' in x)}{made}"),
         (
             "training loss",
             f"{losses[0]:.4f} at step {steps[0]}, {losses[-1]:.4f} at the end, "

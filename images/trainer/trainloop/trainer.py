@@ -39,6 +39,9 @@ from trainloop.progress import Progress, Section
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
 from trainloop.tasks import Task, build_task, imported
 
+#: Below this share of steps that made an update a run says so at its end.
+LEAST_UPDATES = 0.9
+
 
 class Trainer:
     """Trains a task with all ranks together. Every method is collective."""
@@ -233,7 +236,7 @@ class Trainer:
         if not self.config.anomaly.enabled:
             return "step"
         global_loss, global_norm = self.world.sum([float(loss), float(norm) / self.world.size])
-        if self.precision.scaler.is_enabled() and not math.isfinite(global_norm):
+        if self.precision.scaler.is_enabled() and math.isfinite(global_loss) and not math.isfinite(global_norm):
             return "step"  # The scaler leaves the step out itself, and has to see it to lower its scale.
         decision = self.detector.judge(global_loss, global_norm)
         if decision == "rollback" and not self._saved and math.isfinite(global_loss + global_norm):
@@ -252,6 +255,8 @@ class Trainer:
             updated = self.precision.step(self.optimizer)
             self.optimizer.zero_grad(set_to_none=True)
         self.exchange.times.sent += sent + self.replica.after_step(self.state.step + 1)
+        if (warning := self.precision.count_overflow(not updated)) is not None:
+            self._warn(warning)
         return updated
 
     def _skip(self) -> bool:
@@ -332,13 +337,16 @@ class Trainer:
         self._enter("finish", self.config.checkpoint.seconds)
         for problem in self.checkpoints.close() if self.checkpoints else []:
             self._warn(problem)
+        step, updates = self.state.step, self.state.updates
+        if updates < LEAST_UPDATES * step:
+            self._warn(f"only {updates} of {step} steps made an update, the others were left out")
         if stopped:
             saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
-            self.log.info(f"stopped by a signal after step {self.state.step}, {saved}")
-            self.log.write("event", {"event": "stopped", "step": self.state.step})
+            self.log.info(f"stopped by a signal after step {step}, {saved}")
+            self.log.write("event", {"event": "stopped", "step": step, "updates": updates})
         else:
             self._export()
-            self.log.write("result", {"step": self.state.step, **self.state.results})
+            self.log.write("result", {"step": step, "updates": updates, **self.state.results})
             self.progress.result(self.state.results)
         return stopped
 

@@ -1,7 +1,8 @@
 """Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
 
 bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped by the scaler, and
-must then not advance the schedule: `step` returns which it was.
+must then not advance the schedule: `step` returns which it was. A scale that is too high at first costs a few steps;
+gradients that overflow at any scale would cost all of them, so skips in a row are counted and end the run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 
+from trainloop.errors import Diverged
 from trainloop.settings import Settings
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -26,6 +28,12 @@ class PrecisionSettings(Settings):
     tf32: bool = Field(True, description="Let fp32 matrix products use TF32 on devices that have it.")
     initial_scale: float = Field(65536.0, gt=0, description="GradScaler's first scale (fp16).")
     growth_interval: int = Field(2000, gt=0, description="Steps without overflow before the scale doubles (fp16).")
+    overflows: int = Field(
+        32,
+        gt=0,
+        description="Overflows in a row before the run fails as diverged, exit code 70 (fp16). "
+        "Each halves the scale: after 16 of them 65536 has become 1.",
+    )
 
 
 class Precision:
@@ -33,7 +41,8 @@ class Precision:
 
     def __init__(self, settings: PrecisionSettings, device: torch.device) -> None:
         self.parameters = torch.float64 if settings.compute == "fp64" else torch.float32
-        self._device = device
+        self._device, self._most_overflows = device, settings.overflows
+        self.overflows_in_a_row = 0
         self._autocast = _AUTOCAST.get(settings.compute)
         self.scaler = torch.amp.GradScaler(
             device.type,
@@ -71,3 +80,20 @@ class Precision:
         self.scaler.step(optimizer)
         self.scaler.update()
         return self.scaler.get_scale() >= before
+
+    def count_overflow(self, overflowed: bool) -> str | None:
+        """Count the steps in a row that overflowed; returns a warning when it is time for one: at the fourth, and
+        whenever they have doubled since.
+
+        Raises Diverged after too many of them.
+        """
+        self.overflows_in_a_row = number = self.overflows_in_a_row + 1 if overflowed else 0
+        if number >= self._most_overflows:
+            raise Diverged(
+                f"fp16's gradients overflowed in {number} steps in a row, the loss scale is down to "
+                f"{self.scaler.get_scale():g}: look for numbers that aren't finite in the backward pass, or set "
+                "precision.compute to bf16"
+            )
+        if number < 4 or number.bit_count() > 1:
+            return None
+        return f"fp16's gradients overflowed in {number} steps in a row; the loss scale is {self.scaler.get_scale():g}"
