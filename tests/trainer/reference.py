@@ -1,0 +1,296 @@
+"""Plain torch trains the same models by hand: no line of trainloop is in here, nor of the tests' own toys.
+
+A run is described by a configuration document, as a user writes it. `steps_by_hand` makes its steps in one process on
+whole global batches, `local_steps_by_hand` and `delayed_steps_by_hand` what local SGD and a delayed group are. `Given`
+gives the same model, data and loss to trainloop as a task.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+INPUTS, CLASSES, WORDS, LONGEST = 5, 3, 11, 7
+Document = Mapping[str, Any]
+
+
+@dataclass
+class Run:
+    """Holds what a run gave: weights by rank, and of each step the loss, the gradient's norm and the learning rate."""
+
+    weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
+
+
+class Block(nn.Module):
+    """A residual block; its `experts` are a list of their own, inside the list that the block is in."""
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.layer = nn.Linear(width, width)
+        if experts:
+            self.gate = nn.Linear(width, experts)
+            self.experts = nn.ModuleList(nn.Linear(width, width) for _ in range(experts))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inside = self.norm(x)
+        x = x + torch.tanh(self.layer(inside))
+        if hasattr(self, "experts"):
+            shares = self.gate(inside).softmax(-1)
+            x = x + sum(shares[..., [n]] * torch.tanh(expert(inside)) for n, expert in enumerate(self.experts))
+        return x
+
+
+class Net(nn.Module):
+    """Classifies points, or predicts the next word with the embedding's own weights (`words`)."""
+
+    def __init__(self, depth: int, width: int, experts: int, words: bool) -> None:
+        super().__init__()
+        self.entry = nn.Embedding(WORDS, width) if words else nn.Linear(INPUTS, width)
+        self.blocks = nn.ModuleList(Block(width, experts) for _ in range(depth))
+        self.exit = nn.Linear(width, WORDS if words else CLASSES)
+        if words:
+            self.exit.weight = self.entry.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.entry(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.exit(x)
+
+
+def net(depth: int = 2, width: int = 8, experts: int = 0, words: bool = False, **_: Any) -> nn.Module:
+    """Returns the model in double precision; its weights don't depend on any global generator."""
+    model = Net(depth, width, experts, words).double()
+    generator = torch.Generator().manual_seed(depth * 100 + width)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.4 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    return model
+
+
+def data(samples: int, words: bool = False, **_: Any) -> list[Any]:
+    """Returns pairs of a point and its class, or texts of uneven length."""
+    generator = torch.Generator().manual_seed(samples)
+    if words:
+        lengths = torch.randint(2, LONGEST + 1, (samples,), generator=generator).tolist()
+        return [torch.randint(1, WORDS, (length,), generator=generator) for length in lengths]
+    points = torch.randn(samples, INPUTS, generator=generator, dtype=torch.float64)
+    return [(point, torch.tensor(number % CLASSES)) for number, point in enumerate(points)]
+
+
+def together(samples: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """Returns samples as one batch: inputs and targets; zero is a text's padding, and no target."""
+    if isinstance(samples[0], torch.Tensor):
+        texts = nn.utils.rnn.pad_sequence(list(samples), batch_first=True)
+        return {"inputs": texts[:, :-1], "targets": texts[:, 1:]}
+    points, classes = zip(*samples, strict=True)
+    return {"inputs": torch.stack(points), "targets": torch.stack(classes) + 1}
+
+
+def terms(batch: Mapping[str, torch.Tensor]) -> int:
+    return int((batch["targets"] > 0).sum())
+
+
+def summed_loss(model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Returns the cross entropy, summed over `terms(batch)` targets."""
+    targets = batch["targets"].flatten()
+    logits = model(batch["inputs"]).flatten(0, -2)
+    shift = 0 if batch["targets"].dim() > 1 else 1
+    return functional.cross_entropy(logits, targets - shift, ignore_index=0 - shift, reduction="sum")
+
+
+class Given:
+    """Gives the model, the data and the loss to trainloop."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+        self.train, self.evaluation = data(**options), None
+
+    def model(self) -> nn.Module:
+        return net(**self.options)
+
+    def collate(self, samples: list[Any]) -> dict[str, torch.Tensor]:
+        return together(samples)
+
+    def count(self, batch: Mapping[str, torch.Tensor]) -> int:
+        return terms(batch)
+
+    def loss(self, model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        return summed_loss(model, batch)
+
+    def measure(self, model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {}
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {}
+
+
+def global_batch(document: Document, ranks: int) -> int:
+    """Returns the samples of a step."""
+    batch = document["batch"]
+    return batch.get("size") or batch["per_rank"] * batch.get("accumulation", 1) * ranks
+
+
+def total_steps(document: Document, ranks: int) -> int:
+    in_an_epoch = math.ceil(document["task"]["options"]["samples"] / global_batch(document, ranks))
+    return document.get("steps") or math.ceil(document["epochs"] * in_an_epoch)
+
+
+def batches(document: Document, ranks: int) -> list[list[Any]]:
+    """Returns the samples of every step: each epoch is a permutation by seed and number, its last step may be small."""
+    samples, size = data(**document["task"]["options"]), global_batch(document, ranks)
+    steps: list[list[Any]] = []
+    for epoch in range(10_000):
+        order = np.random.Generator(np.random.PCG64([document["seed"]["value"], epoch])).permutation(len(samples))
+        for start in range(0, len(samples), size):
+            if len(steps) == total_steps(document, ranks):
+                return steps
+            steps.append([samples[index] for index in order[start : start + size]])
+    raise AssertionError("the run is too long")
+
+
+def rate(document: Document, update: int, total: int, batch: int) -> float:
+    """Returns the learning rate of an update, counted from 0."""
+    schedule = {"minimum": 0.0, "scaling": "none", "period_factor": 1.0, "decay": 1.0, **document["schedule"]}
+    peak = document["optimizer"]["lr"]
+    if schedule["scaling"] != "none":
+        ratio = batch / schedule["reference_batch"]
+        peak *= ratio if schedule["scaling"] == "linear" else ratio**0.5
+    warmup = schedule["warmup"]
+    warmup = math.ceil(warmup * total) if warmup < 1 else int(warmup)
+    if update < warmup:
+        return peak * (update + 1) / warmup
+    after, low, top = update - warmup, schedule["minimum"], 1.0
+    done = min(1.0, after / max(1, total - warmup))
+    if schedule["kind"] == "constant":
+        return peak
+    if schedule["kind"] == "linear":
+        return peak * (low + (1 - low) * (1 - done))
+    if schedule["kind"] == "cosine_restarts":
+        period = schedule["period"]
+        while after >= round(period):
+            after -= round(period)
+            period *= schedule["period_factor"]
+            top *= schedule["decay"]
+        done = after / round(period)
+    return peak * (low + max(0.0, top - low) * (1 + math.cos(math.pi * done)) / 2)
+
+
+def optimizer_for(document: Document, model: nn.Module) -> torch.optim.Optimizer:
+    """Returns torch's optimizer; matrices decay, biases and norms don't."""
+    given = document["optimizer"]
+    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[given["name"]]
+    keys = ("lr", "momentum", "nesterov") if given["name"] == "sgd" else ("lr", "betas", "eps")
+    parameters = list(model.parameters())
+    decaying = {"params": [p for p in parameters if p.dim() > 1], "weight_decay": given["weight_decay"]}
+    others = {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}
+    return kind([decaying, others], **{key: given[key] for key in keys if key in given})
+
+
+def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> float:
+    """Scale the gradients to the norm `limit` where theirs is larger; returns theirs."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    norm = math.sqrt(sum(float(gradient.pow(2).sum()) for gradient in gradients))
+    if limit is not None and norm + 1e-6 > limit:
+        for gradient in gradients:
+            gradient *= limit / (norm + 1e-6)
+    return norm
+
+
+def copied(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def steps_by_hand(document: Document, ranks: int) -> Run:
+    """Returns the run of one process that makes each step on the whole global batch."""
+    run, model = Run(), net(**document["task"]["options"])
+    optimizer, size = optimizer_for(document, model), global_batch(document, ranks)
+    total = total_steps(document, ranks)
+    for update, samples in enumerate(batches(document, ranks)):
+        batch = together(samples)
+        optimizer.zero_grad()
+        loss = summed_loss(model, batch) / terms(batch)
+        loss.backward()
+        run.losses.append(float(loss.detach()))
+        run.norms.append(clip(list(model.parameters()), document["optimizer"]["max_norm"]))
+        run.rates.append(rate(document, update, total, size))
+        for group in optimizer.param_groups:
+            group["lr"] = run.rates[-1]
+        optimizer.step()
+    run.weights = [copied(model)] * ranks
+    return run
+
+
+def shared_out(samples: list[Any], ranks: int) -> list[list[Any]]:
+    """Returns each rank's samples: the first ranks have one more where they can't be equal."""
+    least, more = divmod(len(samples), ranks)
+    begins = [rank * least + min(rank, more) for rank in range(ranks + 1)]
+    return [samples[begin:end] for begin, end in itertools.pairwise(begins)]
+
+
+def local_steps_by_hand(document: Document, ranks: int) -> Run:
+    """Returns the run of `ranks` models that step by themselves, and whose weights become their mean every so often."""
+    run, every = Run(), document["communication"]["local_steps"]
+    models = [net(**document["task"]["options"]) for _ in range(ranks)]
+    optimizers = [optimizer_for(document, model) for model in models]
+    total, size = total_steps(document, ranks), global_batch(document, ranks)
+    for update, samples in enumerate(batches(document, ranks)):
+        run.rates.append(rate(document, update, total, size))
+        counted = terms(together(samples))
+        for model, optimizer, own in zip(models, optimizers, shared_out(samples, ranks), strict=True):
+            optimizer.zero_grad()
+            # A rank without samples steps too: with a gradient of zero.
+            loss = summed_loss(model, together(own)) if own else 0.0 * summed_loss(model, together(samples[:1]))
+            (loss * ranks / counted).backward()
+            clip(list(model.parameters()), document["optimizer"]["max_norm"])
+            for group in optimizer.param_groups:
+                group["lr"] = run.rates[-1]
+            optimizer.step()
+        if (update + 1) % every == 0:
+            with torch.no_grad():
+                for copies in zip(*(model.parameters() for model in models), strict=True):
+                    mean = torch.stack(copies).mean(0)
+                    for copy in copies:
+                        copy.copy_(mean)
+    run.weights = [copied(model) for model in models]
+    return run
+
+
+def delayed_steps_by_hand(document: Document, ranks: int) -> Run:
+    """Returns the run of one process in which the group named by the pattern is stepped every so many steps, with the
+    mean of their gradients.
+    """
+    run, model, every = Run(), net(**document["task"]["options"]), document["delayed"]["every"]
+    optimizer, size = optimizer_for(document, model), global_batch(document, ranks)
+    named = dict(model.named_parameters())
+    waiting = {name: torch.zeros_like(p) for name, p in named.items() if document["delayed"]["pattern"] in name}
+    total, limit = total_steps(document, ranks), document["optimizer"]["max_norm"]
+    for update, samples in enumerate(batches(document, ranks)):
+        batch = together(samples)
+        optimizer.zero_grad()
+        (summed_loss(model, batch) / terms(batch)).backward()
+        run.norms.append(clip([p for name, p in named.items() if name not in waiting], limit))
+        for name, held in waiting.items():
+            held += named[name].grad
+            named[name].grad = held / every if (update + 1) % every == 0 else None
+        clip([named[name] for name in waiting], limit)
+        if (update + 1) % every == 0:
+            waiting = {name: torch.zeros_like(held) for name, held in waiting.items()}
+        run.rates.append(rate(document, update, total, size))
+        for group in optimizer.param_groups:
+            group["lr"] = run.rates[-1]
+        optimizer.step()
+    run.weights = [copied(model)] * ranks
+    return run
