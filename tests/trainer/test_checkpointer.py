@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import tempfile
@@ -19,6 +18,7 @@ from tests.trainer.toy import UNEVEN, config, largest_difference, train
 from trainloop import run
 from trainloop.checkpoints import storage, verification
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
+from trainloop.config import load_config
 from trainloop.distributed.world import World, joined
 from trainloop.errors import ConfigError
 from trainloop.trainer import Trainer
@@ -54,44 +54,27 @@ def test_ranks_that_share_a_directory_have_one_writer(tmp_path: Path) -> None:
 
 def _writer_of(folder: Path) -> int:
     with joined(config().distributed) as world:
-        checkpointer = Checkpointer(CheckpointSettings.model_validate({"mode": "process"}), world, folder)
-        assert bool(multiprocessing.active_children()) == checkpointer.is_writer, "a writing process, and only there"
-        return checkpointer.writer
-
-
-#: Notes what is synced, renamed and deleted, in this process and, as its sitecustomize, in a writing process.
-RECORDER = """
-import os, shutil
-fsync, rename, rmtree = os.fsync, os.rename, shutil.rmtree
-def record(*words):
-    with open(os.environ["RECORDED_CALLS"], "a") as file:
-        print(*words, file=file)
-def recorded_fsync(descriptor):
-    fsync(descriptor)
-    record("sync", os.readlink(f"/proc/self/fd/{descriptor}"))
-def recorded_rename(old, new):
-    rename(old, new)
-    record("rename", old, new)
-def recorded_rmtree(path, *arguments, **options):
-    record("delete", path)
-    rmtree(path, *arguments, **options)
-os.fsync, os.rename, shutil.rmtree = recorded_fsync, recorded_rename, recorded_rmtree
-"""
+        return Checkpointer(CheckpointSettings.model_validate({}), world, folder).writer
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("mode", ["sync", "thread", "process"])
+@pytest.mark.parametrize("mode", ["sync", "thread"])
 def test_an_older_checkpoint_goes_when_the_newer_one_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
     """Else a crash of the machine could leave neither: a rename may reach the disk before what it names."""
-    (tmp_path / "sitecustomize.py").write_text(RECORDER)
-    calls, folder = tmp_path / "calls", tmp_path / "made" / "saved"
-    monkeypatch.setenv("RECORDED_CALLS", str(calls))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    for module, name in ((os, "fsync"), (os, "rename"), (shutil, "rmtree")):
-        monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
-    exec(RECORDER, {})
+    lines, folder = list[str](), tmp_path / "made" / "saved"
+    fsync, rename, rmtree = os.fsync, os.rename, shutil.rmtree
+
+    def record(line: str, done: object) -> None:
+        lines.append(line)
+
+    def recorded_fsync(descriptor: int) -> None:
+        record(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink()}", fsync(descriptor))
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(os, "rename", lambda old, new: record(f"rename {old} {new}", rename(old, new)))
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **how: record(f"delete {path}", rmtree(path, **how)))
     world = World(0, 1, 0, 1, torch.device("cpu"), "gloo")
     checkpoints = Checkpointer(CheckpointSettings.model_validate({"mode": mode, "keep": 1}), world, folder)
     for step in (1, 2):
@@ -100,7 +83,6 @@ def test_an_older_checkpoint_goes_when_the_newer_one_is_on_the_disk(
         (partial / "shards" / "rank-00000.pt").write_bytes(b"its part")
         assert checkpoints.save(step, {"tensor": torch.ones(3)}, {}, partial) == []
     assert checkpoints.close() == []
-    lines = calls.read_text().splitlines()
     assert lines[:2] == [f"sync {folder.parent}", f"sync {tmp_path}"], "the new directories"
     inside = ("", "/state.pt", "/manifest.json", "/shards", "/shards/rank-00000.pt")
     synced = [lines.index(f"sync {partial}{name}") for name in inside]
@@ -131,6 +113,63 @@ def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(t
     assert [found.step for found in storage.complete(tmp_path) if verification.verify(found.path) is None] == [15]
 
 
+def test_a_tag_keeps_a_checkpoint_from_retention(tmp_path: Path) -> None:
+    tagged, *_, newest = [written(tmp_path, step) for step in range(1, 6)]
+    storage.set_tag(tagged, "good")
+    storage.prune(newest, 1)
+    assert storage.complete(tmp_path) == [newest, tagged]
+    assert storage.resolve(tmp_path, "good") == storage.resolve(tmp_path, tagged.name) == tagged
+    storage.set_tag(newest, "good")
+    assert storage.tags(tmp_path) == {"good": newest.name}, "a tag moves"
+    storage.delete_tag(tmp_path, "good")
+    assert storage.tags(tmp_path) == {}
+
+
+@pytest.mark.parametrize("tag", ["", ".hidden", "-x", "a/b", "..", "step-000000001.1", "step-5", "a b", "ä", "x" * 101])
+def test_what_can_not_be_a_tag_is_a_sentence(tmp_path: Path, tag: str) -> None:
+    with pytest.raises(verification.CheckpointError, match="can't be a tag: up to 100 letters"):
+        storage.set_tag(written(tmp_path, 1), tag)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step-000000001.1"]
+
+
+def test_a_tag_that_is_not_there_is_a_sentence_with_those_that_are(tmp_path: Path) -> None:
+    storage.set_tag(written(tmp_path, 1), "good")
+    sentence = "'bad' is neither a tag nor a checkpoint of .*: tags are good, checkpoints step-000000001.1"
+    with pytest.raises(verification.CheckpointError, match=sentence):
+        storage.resolve(tmp_path, "bad")
+    with pytest.raises(verification.CheckpointError, match="has no tag 'bad': it has good"):
+        storage.delete_tag(tmp_path, "bad")
+
+
+@pytest.mark.parametrize("content", ["../../etc", "step-5", "step-0000000001.1", "step-000000001.01", "\udcff", ""])
+def test_a_file_that_names_no_checkpoint_is_no_tag(tmp_path: Path, content: str) -> None:
+    written(tmp_path, 1)
+    (tmp_path / "tags").mkdir()
+    (tmp_path / "tags" / "odd").write_text(content, errors="surrogateescape")
+    assert storage.tags(tmp_path) == {}
+    with pytest.raises(verification.CheckpointError, match="'odd' is neither a tag nor"):
+        storage.resolve(tmp_path, "odd")
+
+
+@pytest.mark.torch
+def test_a_checkpoint_says_where_it_comes_from_and_with_what_it_was_made(tmp_path: Path) -> None:
+    changes = {**UNEVEN, "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 3}}
+    run_ranks(2, train, config(tmp_path, **changes))
+    checkpoints = storage.complete(tmp_path / "saved")[::-1]
+    abouts = [verification.read_manifest(checkpoint.path)["about"] for checkpoint in checkpoints]
+    assert [about["parent"] for about in abouts] == [None, "step-000000003.1", "step-000000006.1"]
+    assert {(about["attempt"], about["world_size"]) for about in abouts} == {(1, 2)}
+    assert abouts[-1]["results"].keys() == {"loss", "accuracy"}
+    mine = config(tmp_path, **changes).fingerprint()
+    assert {(about["code"], about["configuration"]) for about in abouts} == {(mine["code"], mine["config"])}
+    for checkpoint in checkpoints:
+        assert load_config(checkpoint.path / "config.yaml") == config(tmp_path, **changes)
+        assert "config.yaml" in verification.read_manifest(checkpoint.path)["files"]
+    [more] = run_ranks(1, train, config(tmp_path, **{**changes, "steps": 8}))
+    newest = verification.read_manifest(storage.complete(tmp_path / "saved")[0].path)["about"]
+    assert (more["state"].step, newest["parent"], newest["world_size"]) == (8, "step-000000007.1", 1)
+
+
 def test_the_best_checkpoint_of_an_earlier_attempt_is_kept() -> None:
     """With `best_is: min`, across a restart, and on every rank's disk alike."""
     with tempfile.TemporaryDirectory() as folder:
@@ -145,7 +184,7 @@ def _save_with_results(folder: Path, losses: list[float]) -> None:
         checkpoints = Checkpointer(settings, world, folder)
         step = max((found.step for found in storage.complete(folder)), default=0)
         for number, loss in enumerate(losses, step + 1):
-            assert checkpoints.save(number, {"step": number}, {"loss": loss}) == []
+            assert checkpoints.save(number, {"step": number}, {"results": {"loss": loss}}) == []
 
 
 def test_a_directory_that_can_not_be_written_to_ends_the_run_before_training(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import signal
 import time
@@ -17,7 +16,6 @@ from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
 from trainloop.checkpoints import storage, verification
-from trainloop.checkpoints.saving import Saver
 from trainloop.config import Config
 from trainloop.errors import TrainingError
 from trainloop.trainer import Trainer
@@ -53,24 +51,7 @@ def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.torch
-def test_when_the_writing_process_is_killed_each_save_reports_it(tmp_path: Path) -> None:
-    saver = Saver("process")
-    assert verification.verify(saver.save(tmp_path, 1, {"tensor": torch.ones(3)}, {}).result().path) is None
-    [writer] = multiprocessing.active_children()
-    writer.kill()
-    for step in (2, 3):
-        with pytest.raises(
-            verification.CheckpointError, match=f"checkpoint of step {step}: the writing process has ended"
-        ):
-            saver.save(tmp_path, step, {"tensor": torch.ones(3)}, {}).result()
-    saver.close()
-    assert [found.step for found in storage.complete(tmp_path)] == [1]
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    ("ranks", "how"), [(2, {"mode": "sync"}), (1, {"mode": "process"}), (2, {"format": "sharded"})]
-)
+@pytest.mark.parametrize(("ranks", "how"), [(2, {"mode": "sync"}), (1, {"mode": "thread"}), (2, {"format": "sharded"})])
 def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how: dict[str, str]) -> None:
     changes: dict[str, Any] = {
         "checkpoint": {"path": str(tmp_path / "saved"), "every_steps": 2, "export": False, **how}

@@ -160,7 +160,7 @@ def train(settings: Config, steps: int | None = None) -> dict[str, Any]:
                 trainer.train_step()
             trainer.save()
             if trainer.checkpoints is not None:
-                trainer.checkpoints.close()  # a writing process ends with this one, whether it has written or not
+                trainer.checkpoints.close()  # a thread may still be writing
         return {
             "weights": weights(trainer),
             "seen": list(trainer.task.seen),  # type: ignore[attr-defined]

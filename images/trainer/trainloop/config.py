@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from trainloop.checkpoints.checkpointer import CheckpointSettings
 from trainloop.data import BatchSettings, DataSettings
-from trainloop.distributed.preflight import PreflightSettings
+from trainloop.distributed.preflight import PreflightSettings, fingerprint
 from trainloop.distributed.watchdog import WatchdogSettings
 from trainloop.distributed.world import DistributedSettings
 from trainloop.errors import ConfigError
@@ -35,7 +35,7 @@ from trainloop.parallel.delayed import DelayedSettings
 from trainloop.parallel.strategies import ParallelSettings
 from trainloop.seeding import SeedSettings
 from trainloop.settings import Settings, section, sentences
-from trainloop.tasks import TaskSettings
+from trainloop.tasks import TaskSettings, task_module
 
 
 class Config(Settings):
@@ -96,6 +96,11 @@ class Config(Settings):
         for sentence in (sentence for found, sentence in wrong if found):
             raise ValueError(f"these don't go together: {sentence}")
         return self
+
+    def fingerprint(self) -> dict[str, str]:
+        """Returns what this rank runs, by `preflight.fingerprint`, the modules of task and hooks among it."""
+        modules = [task_module(self.task), *(hook.partition(":")[0] for hook in self.hooks)]
+        return fingerprint(dump_config(self), modules)
 
     def total_steps(self, steps_per_epoch: int) -> int:
         """Returns the optimizer steps of the whole run."""

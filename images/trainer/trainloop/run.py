@@ -7,12 +7,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from trainloop.config import Config, dump_config
+from trainloop.config import Config
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
-from trainloop.distributed.preflight import check, fingerprint
+from trainloop.distributed.preflight import check
 from trainloop.distributed.world import environment, joined
 from trainloop.resources import memory, memory_limit
-from trainloop.tasks import task_module
 from trainloop.trainer import Trainer
 
 DRY_STEPS = 2
@@ -20,8 +19,7 @@ DRY_STEPS = 2
 
 def train(config: Config) -> bool:
     """Train; returns whether the run was stopped before its end."""
-    modules = [task_module(config.task), *(hook.partition(":")[0] for hook in config.hooks)]
-    mine = fingerprint(dump_config(config), modules)
+    mine = config.fingerprint()
     dump_stacks_on_signal(environment()[0])
     with joined(config.distributed, partial(check, config.preflight, mine)) as world:
         trainer = Trainer(config, world)

@@ -47,7 +47,7 @@ class Trainer:
     """Trains a task with all ranks together. Every method is collective."""
 
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
-        self.config, self.world = config, world
+        self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
         self.progress.enter("data")
         self.task = task or build_task(config.task)

@@ -6,7 +6,7 @@ writer, own disks have one each. Before loading, a complete copy is sent to the 
 that came back with an empty disk goes on from its peers' checkpoint.
 
 What was gathered from all ranks is written by the writer alone. The modes differ in when the training goes on: `sync`
-after the rename, `thread` and `process` after the copy to host memory.
+after the rename, `thread` after the copy to host memory.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class CheckpointSettings(Settings):
     keep: int = Field(5, ge=1, description="Newest checkpoints to keep; the best one is kept beside them.")
     best: str | None = Field(None, description="Evaluation result whose best checkpoint is kept, such as accuracy.")
     best_is: Literal["max", "min"] = Field("max", description="Whether more of `best` is better.")
-    mode: Literal["sync", "thread", "process"] = Field(
-        "sync", description="Who writes while training goes on: nobody (it waits), a thread, or a process of its own."
+    mode: Literal["sync", "thread"] = Field(
+        "sync", description="Who writes while training goes on: nobody (it waits), or a thread."
     )
     format: Literal["full", "sharded"] = Field(
         "full",
@@ -75,8 +75,9 @@ class Checkpointer:
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        # A writing process has 150 MiB of its own: only a writer needs one.
-        self._saver = Saver(settings.mode if self.is_writer else "sync")
+        #: The checkpoint that the run goes on from: the one that was loaded or saved last, by its name.
+        self.parent: str | None = None
+        self._saver = Saver(settings.mode)
         if self.is_writer:
             storage.clean(path)
 
@@ -92,17 +93,22 @@ class Checkpointer:
         return self.writer == self.world.rank
 
     def save(
-        self, step: int, state: dict[str, Any], results: dict[str, float], partial: Path | None = None
+        self,
+        step: int,
+        state: dict[str, Any],
+        about: dict[str, Any],
+        partial: Path | None = None,
+        configuration: str = "",
     ) -> list[str]:
-        """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`.
-        Returns what went wrong with this or the previous one, as sentences.
+        """Save `state`, the same on every rank, under `step`, with the files that ranks have written into `partial`;
+        `about` and `parent` go into the manifest. Returns what went wrong with this or the previous one, as sentences.
 
         A checkpoint that can't be written is no reason to stop training: the caller reports it and goes on.
         """
         problems = self.wait()
         if self.is_writer:
-            about = {"world_size": self.world.size, "results": results}
-            self._pending = self._saver.save(self.path, step, state, about, partial)
+            about = {"parent": self.parent, **about}
+            self._pending = self._saver.save(self.path, step, state, about, partial, configuration)
         if self.settings.mode == "sync":
             problems += self.wait()
         return problems
@@ -113,13 +119,16 @@ class Checkpointer:
         Returns problems as sentences, the same on every rank.
         """
         pending, self._pending = self._pending, None
-        problem = None
+        written = problem = None
         try:
             if pending:
+                written = pending.result().name
                 storage.prune(pending.result(), self.settings.keep, self._best())
         except (CheckpointError, OSError) as error:
             problem = str(error)
-        return [text for text in self.world.gather(problem) if text]
+        outcomes = self.world.gather((written, problem))
+        self.parent = next((name for name, _ in outcomes if name), self.parent)
+        return [text for _, text in outcomes if text]
 
     def valid(self, until: int | None = None) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
         """Yields the newest checkpoint that verifies, with its state; then, if the caller wants another, the next
@@ -161,7 +170,7 @@ class Checkpointer:
         self.world.barrier()
 
     def close(self) -> list[str]:
-        """Wait for what is being saved, and end the writing process."""
+        """Wait for what is being saved, and end the writing thread."""
         problems = self.wait()
         self._saver.close()
         return problems

@@ -59,13 +59,17 @@ def capture(trainer: Trainer) -> dict[str, Any]:
 
 def save(trainer: Trainer) -> list[str]:
     """Save a checkpoint as the configuration says; returns what went wrong, as sentences."""
+    from trainloop.config import dump_config  # which has this package's settings
+
     assert trainer.checkpoints is not None
     state = capture(trainer)
     try:
         partial = _save_shards(trainer, trainer.checkpoints.path) if "model" not in state else None
     except CheckpointError as error:
         return [str(error)]
-    return trainer.checkpoints.save(trainer.state.step, state, trainer.state.results, partial)
+    about = {"attempt": trainer.log.attempt, "world_size": trainer.world.size, "results": trainer.state.results}
+    about |= {"code": trainer.fingerprint["code"], "configuration": trainer.fingerprint["config"]}
+    return trainer.checkpoints.save(trainer.state.step, state, about, partial, dump_config(trainer.config))
 
 
 def restored(
@@ -83,6 +87,7 @@ def restored(
         except CheckpointError as error:
             trainer.log.info(f"checkpoint passed over: {error}")
         else:
+            trainer.checkpoints.parent = checkpoint.name
             yield checkpoint, saved
 
 

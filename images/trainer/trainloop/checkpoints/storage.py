@@ -4,7 +4,9 @@ ranks and no tensors' meaning.
 A checkpoint is a directory `step-<step>.<version>` that appears by one rename, after its files and a manifest with
 their SHA-256 have been written and synced; it counts when the rename is synced too. What isn't complete has another
 name (`.saving-…`) and is never read. A step that is saved again (after a rollback) gets the next version, nothing
-is overwritten.
+is overwritten. Which one is the newest is a matter of when they were written, not of their steps.
+
+A tag is a file `tags/<tag>` whose content is a checkpoint's name; what has a tag is never deleted here.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ from typing import Any
 import torch
 
 from trainloop.checkpoints.verification import MANIFEST, CheckpointError, read_manifest, write_manifest
+from trainloop.errors import listed
 
 STATE = "state.pt"
-_NAME = re.compile(r"step-(\d{9,})\.(\d+)")
+CONFIGURATION = "config.yaml"
+TAGS = "tags"
+_NAME = re.compile(r"step-([0-9]{9,})\.([0-9]+)")
+_TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _PARTIAL = ".saving-"
 
 
@@ -35,28 +41,89 @@ class Checkpoint:
     directory: Path
 
     @property
+    def name(self) -> str:
+        return f"step-{self.step:09d}.{self.version}"
+
+    @property
     def path(self) -> Path:
-        return self.directory / f"step-{self.step:09d}.{self.version}"
+        return self.directory / self.name
+
+
+def named(directory: Path, name: str) -> Checkpoint | None:
+    """Returns the checkpoint that would have this name in `directory`, or None where it is no checkpoint's name."""
+    form = _NAME.fullmatch(name)
+    checkpoint = Checkpoint(int(form[1]), int(form[2]), directory) if form else None
+    return checkpoint if checkpoint and checkpoint.name == name else None
 
 
 def complete(directory: Path) -> list[Checkpoint]:
     """Returns every complete checkpoint, newest first; partial ones are not among them."""
-    whole = [_NAME.fullmatch(manifest.parent.name) for manifest in directory.glob(f"*/{MANIFEST}")]
-    return sorted((Checkpoint(int(name[1]), int(name[2]), directory) for name in whole if name), reverse=True)
+    whole = [named(directory, manifest.parent.name) for manifest in directory.glob(f"*/{MANIFEST}")]
+    return sorted(filter(None, whole), reverse=True)
+
+
+def tags(directory: Path) -> dict[str, str]:
+    """Returns the name of a checkpoint by tag; files that are no tags are left out."""
+    files = [file for file in sorted((directory / TAGS).glob("*")) if _TAG.fullmatch(file.name) and file.is_file()]
+    contents = {file.name: file.read_text(errors="replace").strip() for file in files}
+    return {tag: name for tag, name in contents.items() if named(directory, name)}
+
+
+def set_tag(checkpoint: Checkpoint, tag: str) -> None:
+    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for what can't be a tag."""
+    if not _TAG.fullmatch(tag):
+        raise CheckpointError(
+            f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "
+            "or 'step-'"
+        )
+    file = checkpoint.directory / TAGS / tag
+    make_directory(file.parent)
+    temporary = file.with_name(f".{tag}-{os.getpid()}")
+    temporary.write_text(f"{checkpoint.name}\n")
+    sync(temporary)
+    temporary.replace(file)
+    sync(file.parent)
+
+
+def delete_tag(directory: Path, tag: str) -> None:
+    """Take a tag from its checkpoint. Raises CheckpointError where there is no such tag."""
+    if tag not in tags(directory):
+        raise CheckpointError(f"{directory} has no tag {tag!r}: it has {listed(sorted(tags(directory))) or 'none'}")
+    (directory / TAGS / tag).unlink()
+    sync(directory / TAGS)
+
+
+def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
+    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError where there is none."""
+    found = named(directory, tags(directory).get(tag_or_name, tag_or_name))
+    if found is None or not found.path.is_dir():
+        names, known = [one.name for one in complete(directory)], sorted(tags(directory))
+        raise CheckpointError(
+            f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: tags are {listed(known) or 'none'}, "
+            f"checkpoints {listed(names) or 'none'}"
+        )
+    return found
 
 
 def write(
-    directory: Path, step: int, state: dict[str, Any], about: dict[str, Any], partial: Path | None = None
+    directory: Path,
+    step: int,
+    state: dict[str, Any],
+    about: dict[str, Any],
+    partial: Path | None = None,
+    configuration: str = "",
 ) -> Checkpoint:
     """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
 
-    `about` goes into the manifest; files that are in `partial` already become part of the checkpoint. Raises
-    CheckpointError when the disk refuses.
+    `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
+    the checkpoint. Raises CheckpointError when the disk refuses.
     """
     partial = partial or partial_name(directory, step)
     try:
         partial.mkdir(parents=True, exist_ok=True)
         torch.save(state, partial / STATE)
+        if configuration:
+            (partial / CONFIGURATION).write_text(configuration)
         return _seal(directory, partial, step, about)
     except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
         shutil.rmtree(partial, ignore_errors=True)
@@ -118,8 +185,9 @@ def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> Non
     resume has passed over it.
     """
     older = [found for found in complete(written.directory) if found < written]
+    tagged = tags(written.directory).values()
     for checkpoint in older[keep - 1 :]:
-        if checkpoint != best:
+        if checkpoint != best and checkpoint.name not in tagged:
             remove(checkpoint)
 
 

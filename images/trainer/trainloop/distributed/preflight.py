@@ -14,6 +14,8 @@ import importlib.util
 import json
 import platform
 from collections import Counter
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -38,7 +40,7 @@ class PreflightSettings(Settings):
     )
 
 
-def fingerprint(config: str, modules: list[str]) -> dict[str, str]:
+def fingerprint(config: str, modules: Sequence[str]) -> dict[str, str]:
     """Returns what this rank runs. `code` is a hash of trainloop's sources and those of the user's `modules`, `config`
     of the whole configuration.
     """
@@ -54,12 +56,13 @@ def fingerprint(config: str, modules: list[str]) -> dict[str, str]:
         **({} if has_agent() else packages),
         "driver": driver.read_text().splitlines()[0] if driver.is_file() else "none",
         "device": torch.cuda.get_device_name() if cuda else platform.machine(),
-        "code": _code_hash(modules),
+        "code": _code_hash(tuple(modules)),
         "config": hashlib.sha256(config.encode()).hexdigest()[:12],
     }
 
 
-def _code_hash(modules: list[str]) -> str:
+@cache
+def _code_hash(modules: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     files = sorted(Path(__file__).parents[1].rglob("*.py"))
     for file in [*files, *filter(None, map(_source, modules))]:
