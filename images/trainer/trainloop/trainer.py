@@ -63,7 +63,7 @@ class Trainer:
         model = self.task.model().to(world.device, self.precision.parameters)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self.delayed = DelayedGroup(config.delayed, model)
-        self.exchange = GradientExchange(config.communication)
+        self.exchange = GradientExchange(config.communication, world.device)
         self.replica = build_replica(config.parallel, model, world, self.exchange)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
@@ -263,7 +263,7 @@ class Trainer:
         """Drop all that an odd step's gradients have got into."""
         self.precision.skip()
         self.optimizer.zero_grad(set_to_none=True)
-        self.exchange.compressor.memory.clear()
+        self.exchange.skip()
         return False
 
     def _advance(self, fetched: Fetched, updated: bool) -> None:
@@ -302,7 +302,7 @@ class Trainer:
         every = self.config.gradients.checksum_every
         if every and self.world.size > 1 and self.replica.replicated and self.state.step % every == 0:
             compare_parameters(self.replica.model, self.world)
-        weights = self.balancer.add(self.exchange.times.computed, fetched.step.samples)
+        weights = self.balancer.add(self.exchange.times, fetched.step.samples)
         if weights is not None:
             self.loader.start(self.state.position, weights)
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})

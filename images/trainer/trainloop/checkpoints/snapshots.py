@@ -17,7 +17,6 @@ from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
 from trainloop.errors import ConfigError
-from trainloop.parallel.compression import carried_over
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -40,7 +39,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
     trainer.replica.settle(trainer.optimizer)
     own = {
         "random": seeding.capture(trainer.world.device),
-        "compression": {name: tensor.cpu() for name, tensor in trainer.exchange.compressor.memory.items()},
+        "compression": {name: tensor.cpu() for name, tensor in trainer.exchange.memory.items()},
     }
     whole: dict[str, Any] = {}
     if trainer.config.checkpoint.format == "full":
@@ -115,10 +114,8 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
         trainer.precision.scaler.load_state_dict(saved["scaler"])
     trainer.detector.load(saved["anomaly"])
     ranks, world = saved["ranks"], trainer.world
-    if len(ranks) == world.size:
-        trainer.exchange.compressor.memory = dict(ranks[world.rank]["compression"])
-    else:
-        trainer.exchange.compressor.memory = carried_over([rank["compression"] for rank in ranks])
+    if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank, world.size):
+        trainer.log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")
     if world.rank < len(ranks):
         seeding.restore(ranks[world.rank]["random"], world.device)
     else:

@@ -1,7 +1,7 @@
 """The shares of the global batch follow the ranks' measured speed.
 
 The gradient doesn't change: it is normalised by the global batch, however that is spread. What is measured is the
-time until a rank's own gradients are ready, without waiting for others.
+time until a rank's own gradients are ready, without waiting for others. All ranks read it at the same step.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from trainloop.distributed.world import World
+from trainloop.parallel.communication import StepTimes
 from trainloop.settings import Settings
 
 
@@ -28,18 +29,21 @@ class Balancer:
     def __init__(self, settings: BalanceSettings, world: World) -> None:
         self.settings, self._world = settings, world
         self.weights = [1.0 / world.size] * world.size
-        self._seconds, self._samples, self._steps, self._seen = 0.0, 0, 0, 0
+        self._steps: list[StepTimes] = []
+        self._samples = self._seen = 0
 
-    def add(self, seconds: float, samples: int) -> list[float] | None:
+    def add(self, times: StepTimes, samples: int) -> list[float] | None:
         """Add a step of this rank; returns new weights for all ranks when it is time and they differ enough."""
         self._seen += 1
         if not self.settings.enabled or self._seen <= self.settings.warmup:
             return None
-        self._seconds, self._samples, self._steps = self._seconds + seconds, self._samples + samples, self._steps + 1
-        if self._steps < self.settings.every:
+        self._steps.append(times)
+        self._samples += samples
+        if len(self._steps) < self.settings.every:
             return None
-        speeds = self._world.gather(self._samples / max(self._seconds, 1e-9))
-        self._seconds, self._samples, self._steps = 0.0, 0, 0
+        seconds = sum(step.computed for step in self._steps)
+        speeds = self._world.gather(self._samples / max(seconds, 1e-9))
+        self._steps, self._samples = [], 0
         proposed = shares(speeds, self.settings.least)
         change = max(abs(new - old) / old for new, old in zip(proposed, self.weights, strict=True))
         if change <= self.settings.tolerance:

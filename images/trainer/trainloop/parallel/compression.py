@@ -1,9 +1,14 @@
 """Gradients are sent on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to something near
 it.
 
-What a compressor leaves out of one step it keeps and adds to the next (error feedback); that memory is each rank's
-own and is in the checkpoint. All collectives are made in the hook itself, one after the other: a chain of callbacks,
-as torch's own PowerSGD has it, runs in another order on other ranks and hangs on gloo with more than one bucket.
+What a compressor leaves out of one step it keeps, and the next step begins with it (error feedback); that memory is
+each rank's own and is in the checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after
+the first backward, and a resumed run may have buckets of another size. At any time
+
+    sum of the true mean gradients - sum of what steps were made with = mean of ranks' `left` + sum of their `averaged`
+
+All collectives are made in the hook itself, one after the other: a chain of callbacks, as torch's own PowerSGD has it,
+runs in another order on other ranks and hangs on gloo with more than one bucket.
 
 Bytes are those that a rank sends (n numbers, W ranks), with all-reduce as a ring:
 
@@ -22,7 +27,9 @@ from torch.distributed import GradBucket
 from trainloop.distributed.world import average, ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
-#: What a compressor remembers, by bucket: plain tensors, so that they can be saved.
+#: What a rank remembers, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be
+#: saved. Kinds: `left` was left out of the rank's own gradient, `averaged` of the mean that the rank sent to all (zero
+#: outside its part); `factor` is PowerSGD's last right factor.
 Memory = dict[str, torch.Tensor]
 
 
@@ -30,11 +37,16 @@ class Compressor:
     """All-reduces in the gradient's own type, or in a shorter one."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
-        self.memory: Memory = {}
         self._dtype = dtype
 
-    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it."""
+    def reduce(
+        self, bucket: GradBucket, names: list[str], memory: Memory
+    ) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it.
+
+        The bucket has what was left out before already added in; `names` are its parameters', in its order. What is
+        left out now is written into `memory`.
+        """
         buffer, size = bucket.buffer(), dist.get_world_size()
         # Divided before it is summed, so that fp16 doesn't overflow.
         sent = buffer.div_(size) if self._dtype is None else (buffer / size).to(self._dtype)
@@ -56,37 +68,63 @@ class OneBit(Compressor):
     All-gathering all ranks' signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
     """
 
-    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
+    def reduce(
+        self, bucket: GradBucket, names: list[str], memory: Memory
+    ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
-        chunk = -(-buffer.numel() // (8 * size)) * 8
-        gradient = torch.nn.functional.pad(buffer, (0, chunk * size - buffer.numel())).view(size, chunk)
+        numbers, chunk = buffer.numel(), -(-buffer.numel() // (8 * size)) * 8
         # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
-        there = (torch.arange(chunk * size, device=buffer.device) < buffer.numel()).view(size, chunk)
-        bits, scales = self._signs(f"{bucket.index()}.sent", gradient, there)
+        there = (torch.arange(chunk * size, device=buffer.device) < numbers).view(size, chunk)
+        averaged = _padded(_kept(bucket, names, "averaged", memory), there)
+        own = averaged[rank].clone()
+        averaged[rank] = 0
+        # What this rank has left of chunks that are another rank's now (other buckets, a resume) counts fully in the
+        # mean, so it goes into this rank's part of it, multiplied by the number of ranks.
+        bits, scales, left = _signs(_padded(buffer, there) + size * averaged, there)
         received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
         dist.all_to_all_single(received, bits)
         dist.all_to_all_single(their_scales, scales)
-        mean = _values(received, their_scales).mean(0, keepdim=True)
-        bits, scales = self._signs(f"{bucket.index()}.averaged", mean, there[rank : rank + 1])
+        mean = _values(received, their_scales).mean(0) + own
+        bits, scales, own = _signs(mean.unsqueeze(0), there[rank : rank + 1])
+        averaged.zero_()[rank] = own[0]
+        begin = 0
+        for name, gradient in zip(names, bucket.gradients(), strict=True):
+            end = begin + gradient.numel()
+            memory[f"{name}.left"] = left.view(-1)[begin:end].view_as(gradient)
+            if begin < (rank + 1) * chunk and end > rank * chunk:
+                memory[f"{name}.averaged"] = averaged.view(-1)[begin:end].view_as(gradient).clone()
+            begin = end
         all_bits = [torch.empty_like(bits) for _ in range(size)]
         all_scales = [torch.empty_like(scales) for _ in range(size)]
         dist.all_gather(all_bits, bits)
         dist.all_gather(all_scales, scales)
-        buffer.copy_(_values(torch.cat(all_bits), torch.cat(all_scales)).view(-1)[: buffer.numel()])
-        sent = (size - 1) * (2 * (chunk // 8) + 2 * scales.element_size())
-        return _done(buffer), sent
+        buffer.copy_(_values(torch.cat(all_bits), torch.cat(all_scales)).view(-1)[:numbers])
+        return _done(buffer), (size - 1) * (2 * (chunk // 8) + 2 * scales.element_size())
 
-    def _signs(self, name: str, rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns each row's signs, eight in a byte, and its mean magnitude over the numbers that are `there`.
 
-        What the same `name` left out before is added first, and what is left out now is kept.
-        """
-        rows = rows + _left(self.memory, name, rows.view(-1)).view_as(rows)
-        scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
-        weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
-        bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
-        self.memory[name] = ((rows - _values(bits, scales)) * there).view(-1)
-        return bits, scales
+def _padded(flat: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """Returns a bucket's numbers as one row for each rank, with zeros at the end."""
+    return torch.nn.functional.pad(flat, (0, there.numel() - flat.numel())).view_as(there)
+
+
+def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> torch.Tensor:
+    """Takes what is kept of a bucket's parameters out of `memory`; zeros where nothing is."""
+    kept = torch.zeros_like(bucket.buffer())
+    parts = torch.split(kept, [gradient.numel() for gradient in bucket.gradients()])
+    for name, part in zip(names, parts, strict=True):
+        if (tensor := memory.pop(f"{name}.{kind}", None)) is not None:
+            part.copy_(tensor.view(-1))
+    return kept
+
+
+def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns each row's signs, eight in a byte, its mean magnitude over the numbers that are `there`, and what both
+    leave out of it.
+    """
+    scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
+    bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
+    return bits, scales, (rows - _values(bits, scales)) * there
 
 
 def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -100,23 +138,24 @@ class PowerSGD(Compressor):
     """Sends a matrix as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__()
         self._rank = rank
 
-    def reduce(self, bucket: GradBucket) -> tuple[torch.futures.Future[torch.Tensor], int]:
-        gradients = {f"{bucket.index()}.{index}": gradient for index, gradient in enumerate(bucket.gradients())}
+    def reduce(
+        self, bucket: GradBucket, names: list[str], memory: Memory
+    ) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        gradients = dict(zip(names, bucket.gradients(), strict=True))
         matrices = {name: g.view(g.shape[0], -1) for name, g in gradients.items() if self._worth_it(g)}
         sent = average(gradient for name, gradient in gradients.items() if name not in matrices)
-        full = {name: matrix + _left(self.memory, f"{name}.error", matrix) for name, matrix in matrices.items()}
-        left = {name: matrix @ self._start(name, matrix) for name, matrix in full.items()}
+        left = {name: matrix @ self._start(f"{name}.factor", matrix, memory) for name, matrix in matrices.items()}
         sent += average(left.values())
         left = {name: torch.linalg.qr(p).Q for name, p in left.items()}
-        right = {name: matrix.T @ left[name] for name, matrix in full.items()}
+        right = {name: matrix.T @ left[name] for name, matrix in matrices.items()}
         sent += average(right.values())
         for name, matrix in matrices.items():
-            matrix.copy_(left[name] @ right[name].T)
-            self.memory[f"{name}.error"] = full[name] - matrix
-            self.memory[f"{name}.start"] = right[name]
+            product = left[name] @ right[name].T
+            memory[f"{name}.left"] = (matrix - product).view_as(gradients[name])
+            memory[f"{name}.factor"] = right[name]
+            matrix.copy_(product)
         return _done(bucket.buffer()), sent
 
     def _worth_it(self, gradient: torch.Tensor) -> bool:
@@ -126,19 +165,13 @@ class PowerSGD(Compressor):
         rows, columns = gradient.shape[0], gradient.numel() // gradient.shape[0]
         return (rows + columns) * self._rank < gradient.numel()
 
-    def _start(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
+    def _start(self, name: str, matrix: torch.Tensor, memory: Memory) -> torch.Tensor:
         """Returns the last step's right factor; at first random numbers, the same on every rank."""
-        start = self.memory.get(f"{name}.start")
+        start = memory.get(name)
         if start is not None and start.shape == (matrix.shape[1], self._rank):
-            return start
+            return start.to(matrix.device)
         generator = torch.Generator().manual_seed(matrix.shape[1])
         return torch.randn(matrix.shape[1], self._rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
-
-
-def _left(memory: Memory, name: str, like: torch.Tensor) -> torch.Tensor:
-    """Returns what was left out of the step before, if anything was."""
-    left = memory.get(name)
-    return left.to(like.device) if left is not None and left.shape == like.shape else torch.zeros_like(like)
 
 
 def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
@@ -160,8 +193,13 @@ def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
 def carried_over(memories: list[Memory]) -> Memory:
     """Returns a rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
 
-    What was left out is the mean of what each left out, so every new rank starts with that mean and nothing is lost.
-    What one rank averaged for all (`averaged`) belongs to chunks that no longer exist.
+    What was left out of the mean gradient is the mean of what each rank left out of its own, plus what ranks left out
+    of the means that they sent. Every new rank starts with that, so nothing is lost.
     """
-    names = [name for name in memories[0] if not name.endswith(".averaged")]
-    return {name: torch.stack([memory[name] for memory in memories]).mean(0) for name in names}
+    carried: Memory = {}
+    for memory in memories:
+        for key, tensor in memory.items():
+            name, _, kind = key.rpartition(".")
+            new = f"{name}.left" if kind == "averaged" else key
+            carried[new] = carried.get(new, 0) + (tensor if kind == "averaged" else tensor / len(memories))
+    return carried
