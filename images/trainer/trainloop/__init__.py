@@ -6,5 +6,5 @@
 4. `parallel` and `optimization`: the model over the ranks, and what makes a step.
 5. `checkpoints`: saving, a checkpoint's verification, and resume.
 6. `evaluation`, `metrics`, `progress`, `report`, `plots`: what a run measures and reports.
-7. `settings`, `errors`, `resources`, `seeding`: what all of them need.
+7. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.
 """

@@ -6,7 +6,6 @@ import math
 import platform
 import signal
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import FrameType
@@ -25,6 +24,7 @@ from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
 from trainloop.evaluation import Evaluator
+from trainloop.hooks import Hook, Stateful
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
 from trainloop.optimization.anomaly import AnomalyDetector, Decision
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
@@ -72,8 +72,11 @@ class Trainer:
         self.balancer = Balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
         self.pressure = MemoryPressure(world.device)
-        #: Called after every step with the trainer; add your own to extend the loop without a fork.
-        self.after_step: list[Callable[[Trainer], None]] = []
+        self.before_step: list[Hook] = []
+        self.after_step: list[Hook] = []
+        self.after_evaluation: list[Hook] = []
+        self.before_save: list[Hook] = []
+        self.stateful: dict[str, Stateful] = {}
         for name in config.hooks:
             imported("hooks", name)(self)
         self._saved = False  # whether there is a checkpoint to go back to
@@ -88,7 +91,7 @@ class Trainer:
                 return self._train()
         except TrainingError as error:
             # In the progress report too, so that the operator can show it.
-            self._warn(str(error))
+            self.warn(str(error))
             raise
         finally:
             for number, handler in before.items():
@@ -107,7 +110,7 @@ class Trainer:
         self.state.total = self.config.total_steps(sampler.steps_per_epoch)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
         if self.schedule.warmup > self.state.total:
-            self._warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
+            self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
         self.loader.start(self.state.position, self.balancer.weights)
         self._window = Window()
         self._started_at = self.state.step
@@ -129,6 +132,7 @@ class Trainer:
 
     def train_step(self) -> bool:
         """Make an optimizer step on the next global batch; returns whether the run shall stop after it."""
+        self._call(self.before_step)
         began = time.perf_counter()
         fetched = self._fetch()
         count, stop = self._agree(fetched)
@@ -144,8 +148,7 @@ class Trainer:
         self._check_ranks(fetched)
         if decision == "rollback":
             self._roll_back()
-        for call in self.after_step:
-            call(self)
+        self._call(self.after_step)
         return stop
 
     def evaluate(self) -> bool:
@@ -158,11 +161,12 @@ class Trainer:
         if results is None:
             return True
         self.state.results = results
+        self._call(self.after_evaluation)
         self.log.write("evaluation", {"step": self.state.step, **results})
         shown = "  ".join(f"{name} {value:.4f}" for name, value in results.items())
         self.log.info(f"evaluation at step {self.state.step}  {shown}")
         if (best := self.config.checkpoint.best) and best not in results:
-            self._warn(f"checkpoint.best is {best!r}, which isn't among the results: none is kept as the best")
+            self.warn(f"checkpoint.best is {best!r}, which isn't among the results: none is kept as the best")
         self._enter("train")
         return False
 
@@ -172,6 +176,7 @@ class Trainer:
             return
         self._enter("checkpoint", self.config.checkpoint.seconds)
         began = time.perf_counter()
+        self._call(self.before_save)
         problems = snapshots.save(self)
         self._saved = self._saved or not problems
         stall = time.perf_counter() - began
@@ -179,7 +184,11 @@ class Trainer:
         self.log.write("checkpoint", {"step": self.state.step, "stallSeconds": stall, "problems": problems})
         self._enter("train")
         for problem in problems:
-            self._warn(f"{problem}; training goes on without it")
+            self.warn(f"{problem}; training goes on without it")
+
+    def _call(self, hooks: list[Hook]) -> None:
+        for hook in hooks:
+            hook(self)
 
     def _fetch(self) -> Fetched:
         self.watchdog.at("fetching data", self.state.step)
@@ -203,7 +212,7 @@ class Trainer:
         """All ranks empty their caches before the step, because some of them are short of memory."""
         self.pressure.relieve()
         here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
-        self._warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
+        self.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
         """Accumulate the gradient of the mean loss over the global batch; returns this rank's part of that mean."""
@@ -242,11 +251,11 @@ class Trainer:
         if decision == "rollback" and not self._saved and math.isfinite(global_loss + global_norm):
             # Skipping leaves the weights as they are, so the next step would be odd too; clipping bounds this one.
             self.detector.reset()
-            self._warn(f"step {self.state.step + 1} stands out like those before; without a checkpoint it is made")
+            self.warn(f"step {self.state.step + 1} stands out like those before; without a checkpoint it is made")
             return "step"
         if decision != "step":
             step = self.state.step + 1
-            self._warn(f"step {step} left out: loss {global_loss:.4g}, gradient norm {global_norm:.4g} stand out")
+            self.warn(f"step {step} left out: loss {global_loss:.4g}, gradient norm {global_norm:.4g} stand out")
         return decision
 
     def _step(self) -> bool:
@@ -256,7 +265,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
         self.exchange.times.sent += sent + self.replica.after_step(self.state.step + 1)
         if (warning := self.precision.count_overflow(not updated)) is not None:
-            self._warn(warning)
+            self.warn(warning)
         return updated
 
     def _skip(self) -> bool:
@@ -286,7 +295,7 @@ class Trainer:
             self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)
             self.detector.rollbacks = rollbacks
             self.loader.start(before.position, self.balancer.weights)
-            self._warn(f"went back to step {self.state.step}, going on with the data after what stood out")
+            self.warn(f"went back to step {self.state.step}, going on with the data after what stood out")
             return
         raise Diverged(f"{odd} and no checkpoint can be read any more")
 
@@ -295,7 +304,7 @@ class Trainer:
         if problem is not None and self.config.gradients.ghosts == "fail":
             raise TrainingError(problem)
         if problem is not None:
-            self._warn(problem)
+            self.warn(problem)
 
     def _check_ranks(self, fetched: Fetched) -> None:
         """Compare parameters that must be equal, and let shares follow each rank's speed."""
@@ -336,10 +345,10 @@ class Trainer:
         self.save()
         self._enter("finish", self.config.checkpoint.seconds)
         for problem in self.checkpoints.close() if self.checkpoints else []:
-            self._warn(problem)
+            self.warn(problem)
         step, updates = self.state.step, self.state.updates
         if updates < LEAST_UPDATES * step:
-            self._warn(f"only {updates} of {step} steps made an update, the others were left out")
+            self.warn(f"only {updates} of {step} steps made an update, the others were left out")
         if stopped:
             saved = "saved" if self.checkpoints else "nothing saved, no checkpoint directory is set"
             self.log.info(f"stopped by a signal after step {step}, {saved}")
@@ -369,7 +378,7 @@ class Trainer:
                     (path / ".model.safetensors").replace(path / "model.safetensors")
                     left = True
             except (OSError, SafetensorError) as error:
-                self._warn(f"model.safetensors can't be written: {error}")
+                self.warn(f"model.safetensors can't be written: {error}")
         if not any(self.world.gather(left)):
             raise TrainingError(
                 f"nothing of the run's end could be saved in {path}: make room there, and start it again"
@@ -379,7 +388,8 @@ class Trainer:
         self.watchdog.at(section, self.state.step, limit=seconds, waits=True)
         self.progress.enter(section, seconds=seconds)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """Say what the user should know: on the console, in metrics.jsonl and in the progress report."""
         self.log.info(f"warning: {text}")
         self.log.write("event", {"event": "warning", "step": self.state.step, "text": text})
         self.progress.enter("train", message=text)

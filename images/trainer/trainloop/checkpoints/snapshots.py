@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainloop import seeding
+from trainloop import hooks, seeding
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
@@ -51,6 +51,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "delayed": trainer.delayed.state(),
         "scaler": trainer.precision.scaler.state_dict(),
         "anomaly": trainer.detector.state(),
+        "stateful": hooks.capture(trainer),
         "ranks": trainer.world.gather(own),
         "sampleLoss": trainer.evaluator.sample_loss() if trainer.config.checkpoint.verify_loss else None,
     }
@@ -109,6 +110,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
             f"{checkpoint.path} is of another model or optimizer: set checkpoint.path to a new directory, or "
             f"checkpoint.resume to false. {' '.join(str(error).split())}"
         ) from error
+    hooks.restore(trainer, saved.get("stateful", {}))
     trainer.delayed.load(saved["delayed"])
     if saved["scaler"]:  # else it was saved in another precision
         trainer.precision.scaler.load_state_dict(saved["scaler"])
