@@ -167,9 +167,9 @@ def empty(options: dict[str, Any]) -> Toy:
     return Toy({"samples": 0})
 
 
-def tuples(options: dict[str, Any]) -> Toy:
+def nothing(options: dict[str, Any]) -> Toy:
     task = Toy(options)
-    task.collate = lambda samples: tuple(samples)  # type: ignore[assignment,method-assign,return-value]
+    task.collate = lambda samples: None  # type: ignore[assignment,method-assign,return-value]
     return task
 
 
@@ -178,7 +178,7 @@ def tuples(options: dict[str, Any]) -> Toy:
     [
         (endless, r"its train is of list_iterator, without len\(\) or \[index\]: a map-style dataset is needed"),
         (empty, "its train has no samples"),
-        (tuples, "its collate gives tuple .* it must be a dict of tensors"),
+        (nothing, "its collate returns nothing: it must return the batch"),
     ],
 )
 def test_data_that_can_not_be_used_is_a_sentence(factory: Any, words: str) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import os
+from collections import OrderedDict, UserDict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import UNEVEN, config, train
+from tests.trainer.toy import UNEVEN, Toy, config, same_bits, train
+from trainloop.config import Config
+from trainloop.data import on_device
+from trainloop.distributed.world import joined
 from trainloop.optimization.schedule import Schedule
+from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
@@ -31,3 +40,125 @@ def test_the_global_batch_of_the_first_start_is_kept_when_the_number_of_ranks_ch
     changes: dict[str, Any] = {**UNEVEN, "batch": {"per_rank": 2, "accumulation": 2}}
     run_ranks(2, train, config(tmp_path, **changes), 2)
     assert run_ranks(1, train, config(tmp_path, **changes))[0]["state"].batch == 8
+
+
+class ReadBy(Toy):
+    """Each batch says which process has read it."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        return {**super().collate(samples), "reader": os.getpid()}
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            self.readers = [*getattr(self, "readers", []), batch["reader"]]
+            self.lengths = [*getattr(self, "lengths", []), len(batch["labels"])]
+        return super().loss(model, batch)
+
+
+def _with_other_shares(settings: Config) -> dict[str, Any]:
+    """Train, with other shares after steps 2 and 10; returns each pass' samples, reader and length."""
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        shares = {2: [0.75, 0.25], 10: [0.25, 0.75]}
+
+        def change(trainer: Trainer) -> None:
+            trainer.loader.weights = shares.get(trainer.state.step, trainer.loader.weights)
+
+        trainer.after_step.append(change)
+        trainer.run()
+        assert isinstance(trainer.task, ReadBy)
+        return {"seen": trainer.task.seen, "readers": trainer.task.readers, "lengths": trainer.task.lengths}
+
+
+def test_loader_processes_live_on_when_shares_change_and_when_a_run_goes_back(tmp_path: Path) -> None:
+    """Steps 6 to 8 are odd, so the run goes back from 8 to 4: 16 steps and those 4, of 8 samples each of 40, are four
+    epochs of which no sample is left out or read twice. New shares hold once what was read ahead is done.
+    """
+    workers, prefetch = 2, 1
+    task = {"name": "tests.trainer.test_data_order:ReadBy", "options": {"poison": [6, 7, 8], "factor": math.nan}}
+    changes: dict[str, Any] = {"task": task, "steps": 16, "batch": {"size": 8, "per_rank": 8}}
+    changes["data"] = {"workers": workers, "prefetch": prefetch}
+    changes["checkpoint"] = {"path": str(tmp_path / "checkpoints"), "every_steps": 4}
+    ranks = run_ranks(2, _with_other_shares, config(tmp_path, **changes))
+    assert "went back to step 4" in (tmp_path / "report" / "metrics.jsonl").read_text()
+    assert [len(set(rank["readers"])) for rank in ranks] == [workers, workers]
+    assert sorted(sample for rank in ranks for sample in rank["seen"]) == sorted(list(range(40)) * 4)
+    # Steps 5 to 8 are made twice, on other data: the change after step 10 comes after 14 passes.
+    ahead = workers * prefetch
+    lengths = [4] * (2 + ahead) + [6] * (14 - 2) + [2] * (20 - 14 - ahead)
+    assert [rank["lengths"] for rank in ranks] == [lengths, [8 - length if length != 4 else 4 for length in lengths]]
+
+
+class Words(NamedTuple):
+    """A part of a batch, as a library may give it."""
+
+    text: list[str]
+    points: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Another part."""
+
+    labels: torch.Tensor
+    names: tuple[str, ...]
+
+
+class Movable:
+    """Has a `to(device)`, as transformers' BatchEncoding does."""
+
+    device: Any = None
+
+    def to(self, device: torch.device) -> Movable:
+        moved = Movable()
+        moved.device = device
+        return moved
+
+
+def _nest(batch: dict[str, Any]) -> list[Any]:
+    words = Words([f"number {index}" for index in batch["index"].tolist()], batch["points"])
+    return [{"words": (words, None, 3)}, UserDict(index=batch["index"]), Labels(batch["labels"], ("a", "b"))]
+
+
+class Nested(Toy):
+    """The toy task's batches as a list of a dict, a UserDict and a dataclass, with text and numbers in them."""
+
+    def collate(self, samples: list[Any]) -> Any:
+        return _nest(super().collate(samples))
+
+    def count(self, batch: Any) -> int:
+        return len(batch[2].labels)
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        return super().loss(model, self._flat(batch))
+
+    def measure(self, model: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return super().measure(model, self._flat(batch))
+
+    def _flat(self, batch: Any) -> dict[str, torch.Tensor]:
+        words, nothing, number = batch[0]["words"]
+        assert nothing is None and number == 3
+        assert words.text == [f"number {index}" for index in batch[1]["index"].tolist()]
+        return {"index": batch[1]["index"], "points": words.points, "labels": batch[2].labels}
+
+
+def test_nested_batches_train_as_flat_ones_do(tmp_path: Path) -> None:
+    """Through loader processes, evaluation, verification and resume."""
+    nested = {"task": {"name": "tests.trainer.test_data_order:Nested"}, "data": {"workers": 1}}
+    run_ranks(2, train, config(tmp_path, **nested), 3)
+    resumed = run_ranks(2, train, config(tmp_path, **nested))[0]
+    flat = run_ranks(2, train, config())[0]
+    assert same_bits(resumed["weights"], flat["weights"]) and resumed["results"] == flat["results"]
+
+
+def test_all_that_can_be_moved_to_a_device_is_moved_however_it_is_nested() -> None:
+    indices = torch.arange(2)
+    batch = _nest({"index": indices, "points": torch.ones(2, 3), "labels": indices})
+    moved = on_device([*batch, OrderedDict(movable=Movable()), "text"], torch.device("meta"))
+    assert moved[0]["words"][0].points.is_meta and moved[0]["words"][0].text == ["number 0", "number 1"]
+    assert moved[0]["words"][1:] == (None, 3)
+    assert isinstance(moved[1], UserDict) and moved[1]["index"].is_meta
+    assert moved[2].labels.is_meta and moved[2].names == ("a", "b")
+    assert isinstance(moved[3], OrderedDict) and moved[3]["movable"].device == torch.device("meta")
+    assert moved[4] == "text"
+    assert batch[1]["index"] is indices, "the batch itself stays as it was"

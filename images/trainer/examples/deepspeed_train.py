@@ -20,7 +20,7 @@ import torch
 
 from trainloop import seeding
 from trainloop.config import Config, load_config
-from trainloop.data import Sampler
+from trainloop.data import Sampler, on_device
 from trainloop.distributed.world import choose_backend, choose_device, environment
 from trainloop.errors import ConfigError
 from trainloop.progress import Progress
@@ -66,12 +66,11 @@ def train(config: Config, document: dict[str, Any], double: bool = False) -> tor
     length = len(task.train) // total * total
     steps = config.total_steps(length // total)
     sampler = Sampler(length, total, micro, config.seed.value, equal_passes=True)
-    order = sampler.steps(0, rank, [1.0] * size)
+    order = sampler.steps(0, rank, lambda: [1.0] * size)
     progress.enter("train")
     for step in range(1, steps + 1):
         for indices in next(order).micro:
-            collated = task.collate([task.train[index] for index in indices])
-            batch = {name: tensor.to(device) for name, tensor in collated.items()}
+            batch = on_device(task.collate([task.train[index] for index in indices]), device)
             loss = task.loss(engine, batch) / task.count(batch)
             engine.backward(loss)
             engine.step()

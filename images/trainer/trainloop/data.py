@@ -8,9 +8,10 @@ any number of ranks goes on from any position with every sample seen once.
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 from trainloop.distributed.world import World
 from trainloop.settings import Settings
 
-#: A micro-batch: tensors by name, the first dimension being the sample.
-Batch = Mapping[str, torch.Tensor]
+#: A micro-batch is what the task's `collate` gives: any nesting of containers, with tensors and other things in it.
+Batch = Any
 
 
 class SizedDataset(Protocol):
@@ -117,15 +118,15 @@ class Sampler:
     def steps_per_epoch(self) -> int:
         return -(-self.length // self.batch)
 
-    def steps(self, position: int, rank: int, weights: Sequence[float]) -> Iterator[RankStep]:
-        """Yields the rank's steps from `position` on, epoch after epoch, endlessly; `weights` are the ranks' shares."""
+    def steps(self, position: int, rank: int, weights: Callable[[], Sequence[float]]) -> Iterator[RankStep]:
+        """Yields the rank's steps from `position` on, epoch after epoch, endlessly; `weights` gives the shares."""
         while True:
             epoch, done = divmod(position, self.length)
             order = permutation(self.seed, epoch, self.length)
             for start in range(done, self.length, self.batch):
                 indices = order[start : start + self.batch].tolist()
                 position += len(indices)
-                yield self._part_of(indices, position, rank, share_out(len(indices), weights))
+                yield self._part_of(indices, position, rank, share_out(len(indices), weights()))
 
     def _part_of(self, indices: list[int], position: int, rank: int, shares: list[int]) -> RankStep:
         first = sum(shares[:rank])
@@ -156,7 +157,12 @@ class Fetched:
 
 
 class Loader:
-    """Reads this rank's part of each step, from any position, with any shares."""
+    """Reads this rank's part of each step, from any position.
+
+    `weights`, to which the ranks' shares are in proportion, may change at any time, on all ranks after the same step.
+    What was read ahead has the shares of before, so a change holds `data.prefetch` x `data.workers` steps later: the
+    loader processes live on and nothing is read twice.
+    """
 
     def __init__(
         self,
@@ -167,16 +173,17 @@ class Loader:
         world: World,
     ) -> None:
         self.sampler = sampler
+        self.weights: Sequence[float] = [1.0] * world.data_size
         self._settings, self._world = settings, world
         self._steps = _Steps(dataset, collate)
 
-    def start(self, position: int, weights: Sequence[float]) -> None:
-        """Go on from `position`, in shares in proportion to `weights`. What was read ahead is dropped."""
+    def start(self, position: int) -> None:
+        """Begin to read at `position`."""
         workers = self._settings.workers
         loader = DataLoader(
             self._steps,
             batch_size=None,
-            sampler=self.sampler.steps(position, self._world.rank, weights),
+            sampler=self.sampler.steps(position, self._world.data_rank, lambda: self.weights),
             num_workers=workers,
             prefetch_factor=self._settings.prefetch if workers else None,
             collate_fn=_as_is,
@@ -193,9 +200,26 @@ class Loader:
         began = time.perf_counter()
         step, batches = next(self._iterator)
         waited = time.perf_counter() - began
-        device = self._world.device
-        there = [{name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()} for batch in batches]
-        return Fetched(there, step, waited)
+        return Fetched(on_device(batches, self._world.device), step, waited)
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """Returns the batch with all on `device` that has a `to(device)`, however it is nested; other things stay."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, MutableMapping):
+        there = copy.copy(batch)  # of its own kind: an OrderedDict, a defaultdict, a UserDict
+        there.update({key: on_device(value, device) for key, value in batch.items()})
+        return there
+    if isinstance(batch, list | tuple):
+        values = [on_device(value, device) for value in batch]
+        return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in fields(batch) if field.init]
+        return replace(batch, **{name: on_device(getattr(batch, name), device) for name in names})
+    return batch
 
 
 def _as_is(step: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
+from trainloop.data import on_device
 from trainloop.distributed.world import World
 from trainloop.optimization.precision import Precision
 from trainloop.settings import Settings
@@ -61,7 +62,7 @@ class Evaluator:
 
     def _sums(self, samples: list[Any]) -> dict[str, float]:
         """Returns sums over `samples`: the loss, what it is a mean over, and what the task measures."""
-        batch = {name: tensor.to(self.world.device) for name, tensor in self.task.collate(samples).items()}
+        batch = on_device(self.task.collate(samples), self.world.device)
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():
             sums = {"loss": self.task.loss(self.model, batch), **self.task.measure(self.model, batch)}

@@ -111,7 +111,7 @@ class Trainer:
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
         if self.schedule.warmup > self.state.total:
             self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
-        self.loader.start(self.state.position, self.balancer.weights)
+        self.loader.start(self.state.position)
         self._window = Window()
         self._started_at = self.state.step
         about = {"task": self.config.task.name, "samples": len(self.task.train), "parameters": self._parameters}
@@ -217,7 +217,7 @@ class Trainer:
     def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
         """Accumulate the gradient of the mean loss over the global batch; returns this rank's part of that mean."""
         self.watchdog.at("forward and backward", self.state.step, waits=True)
-        micro_size = max(len(next(iter(batch.values()))) for batch in fetched.batches)
+        micro_size = max(map(len, fetched.step.micro))
         self.exchange.begin(self.state.step)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
@@ -294,7 +294,6 @@ class Trainer:
             # The checkpoint may be of an attempt with another length or batch.
             self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)
             self.detector.rollbacks = rollbacks
-            self.loader.start(before.position, self.balancer.weights)
             self.warn(f"went back to step {self.state.step}, going on with the data after what stood out")
             return
         raise Diverged(f"{odd} and no checkpoint can be read any more")
@@ -313,7 +312,7 @@ class Trainer:
             compare_parameters(self.replica.model, self.world)
         weights = self.balancer.add(self.exchange.times, fetched.step.samples)
         if weights is not None:
-            self.loader.start(self.state.position, weights)
+            self.loader.weights = weights
             self.log.write("event", {"event": "shares", "step": self.state.step, "shares": weights})
 
     def _report(self, numbers: StepNumbers) -> None:

@@ -16,6 +16,7 @@ from trainloop import hooks, seeding
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
+from trainloop.data import on_device
 from trainloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -193,8 +194,7 @@ def _warm_up(trainer: Trainer) -> None:
     would reduce its first step in other chunks, and with four ranks (not with two) sums come out differently.
     """
     # Two samples, because BatchNorm refuses one.
-    samples = trainer.task.collate([trainer.task.train[0]] * 2)
-    batch = {name: tensor.to(trainer.world.device) for name, tensor in samples.items()}
+    batch = on_device(trainer.task.collate([trainer.task.train[0]] * 2), trainer.world.device)
     for _ in range(2):
         with trainer.replica.synchronising(last=True), trainer.precision.autocast():
             loss = trainer.task.loss(trainer.replica.forward, batch)

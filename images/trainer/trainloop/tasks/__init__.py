@@ -48,7 +48,9 @@ class Task(Protocol):
         ...
 
     def collate(self, samples: list[Any]) -> Batch:
-        """Returns samples as one batch of tensors, sample first."""
+        """Returns samples as one batch: any nesting of dicts, lists, tuples and dataclasses, with tensors and other
+        things in it. What has a `to(device)` is moved to the rank's device.
+        """
         ...
 
     def count(self, batch: Batch) -> int:
@@ -110,9 +112,8 @@ def _unusable(task: Task) -> str | None:
             )
     if not len(task.train):
         return "its train has no samples"
-    batch = task.collate([task.train[0]])
-    if not isinstance(batch, Mapping) or not all(isinstance(value, torch.Tensor) for value in batch.values()):
-        return f"its collate gives {type(batch).__name__} of other things than tensors: it must be a dict of tensors"
+    if task.collate([task.train[0]]) is None:
+        return "its collate returns nothing: it must return the batch that count, loss and measure are given"
     return None
 
 

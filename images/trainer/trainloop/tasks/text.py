@@ -111,7 +111,8 @@ class LanguageTask:
         return {"tokens": torch.stack(samples)}
 
     def count(self, batch: Batch) -> int:
-        return batch["tokens"][:, 1:].numel()
+        tokens: torch.Tensor = batch["tokens"]
+        return tokens[:, 1:].numel()
 
     def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
         logits = self.logits(model, batch["tokens"][:, :-1])
