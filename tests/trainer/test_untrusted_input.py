@@ -71,7 +71,7 @@ def test_ranks_train_evaluate_save_and_resume_without_reading_a_pickle(tmp_path:
 def test_a_rank_that_sends_what_is_no_message_ends_the_others_with_a_sentence() -> None:
     sentence = r"TrainingError: what came over the network isn't a message of trainloop: 'run' is not a kind of value"
     with pytest.raises(RankFailed, match=sentence):
-        run_ranks(2, _hostile_rank, b'{"run": ["os.system", "true"]}')
+        run_ranks(2, _hostile_rank, b'[{"run": ["os.system", "true"]}, []]')
 
 
 def _hostile_rank(text: bytes) -> None:

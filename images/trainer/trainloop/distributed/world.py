@@ -93,8 +93,7 @@ class World:
         if self.size == 1:
             return [value]
         message = encode(value)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([message.numel()]))
+        sizes = self.sum([message.numel() * (rank == self.rank) for rank in range(self.size)])
         lengths = [_plausible(size) for size in sizes]
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: message.numel()] = message
@@ -107,22 +106,18 @@ class World:
         if self.size == 1:
             return value
         message = encode(value) if self.rank == source else torch.empty(0, dtype=torch.uint8)
-        size = torch.tensor([message.numel()])
-        dist.broadcast(size, source)
+        [size] = self.sum([message.numel()])
         if self.rank != source:
             message = torch.empty(_plausible(size), dtype=torch.uint8)
         dist.broadcast(message, source)
         return value if self.rank == source else cast("T", decode(message))
 
 
-def _plausible(size: torch.Tensor) -> int:
+def _plausible(size: float) -> int:
     """Returns a message's size that another rank has sent. Raises TrainingError for one that no rank sends."""
-    number = int(size)
-    if not 0 < number <= MAX_MESSAGE_BYTES:
-        raise TrainingError(
-            f"what came over the network isn't a message of trainloop: {number} bytes, at most {MAX_MESSAGE_BYTES}"
-        )
-    return number
+    if not 0 < size <= MAX_MESSAGE_BYTES:
+        raise TrainingError(f"what came over the network isn't a message of trainloop: {size:.0f} bytes")
+    return int(size)
 
 
 def ring_bytes(numbers: int, size: int, element: int) -> int:
