@@ -1,4 +1,4 @@
-"""A run's numbers are written as JSON lines, TensorBoard events and Prometheus text."""
+"""A run's numbers are written as JSON lines (`metrics`), TensorBoard events and Prometheus text (`outputs`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config, train
-from trainloop.metrics import read_metrics, write_prometheus
+from trainloop.metrics import read_metrics
+from trainloop.outputs import Prometheus
 from trainloop.trainer import Trainer
 
 
@@ -46,7 +47,7 @@ def record_every_step(trainer: Trainer) -> None:
 
 
 def test_prometheus_names_are_snake_case(tmp_path: Path) -> None:
-    write_prometheus(tmp_path / "x.prom", {"step": 1, "samplesPerSecond": 2.5, "ranks": [1]})
+    Prometheus(tmp_path / "x.prom").write("step", {"step": 1, "samplesPerSecond": 2.5, "ranks": [1]})
     assert "trainloop_samples_per_second 2.5\n" in (tmp_path / "x.prom").read_text()
 
 

@@ -5,6 +5,6 @@
 3. `data` and `tasks`: the data order, which doesn't depend on the number of ranks, and what is trained.
 4. `parallel` and `optimization`: the model over the ranks, and what makes a step.
 5. `checkpoints`: saving, a checkpoint's verification, and resume.
-6. `evaluation`, `metrics`, `progress`, `report`, `plots`: what a run measures and reports.
+6. `evaluation`, `metrics`, `progress`: what a run measures and reports; beside them `outputs`, `report`, `plots`.
 7. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.
 """

@@ -1,5 +1,4 @@
-"""The run's metrics are written as console lines, JSON lines, TensorBoard events and Prometheus text; the report comes
-from the JSON lines.
+"""The run's metrics are written as console lines and JSON lines, from which the report comes; `outputs` has more ways.
 
 Numbers of a step stay where they are until a line is due, so that logging doesn't make the device wait for the host.
 """
@@ -13,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import Field
@@ -25,6 +24,9 @@ from trainloop.errors import ConfigError
 from trainloop.parallel.communication import StepTimes
 from trainloop.progress import has_a_value
 from trainloop.settings import Settings
+
+if TYPE_CHECKING:
+    from trainloop.outputs import Output
 
 
 class MetricsSettings(Settings):
@@ -110,14 +112,17 @@ class MetricsLog:
         # A benchmark has the console for its own table.
         self.quiet = False
         self.attempt = int(os.environ.get("TRAINMASTER_ATTEMPT", "1"))
-        self._board: Any = None
+        self._outputs: list[Output] = []
         self._failed = False
         if main:
             try:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(f"metrics.path {path} can't be made: {error.strerror}") from error
-            self._board = _tensorboard(path) if settings.tensorboard else None
+        if main and (settings.tensorboard or settings.prometheus_file):
+            from trainloop.outputs import outputs
+
+            self._outputs = outputs(settings, path)
 
     @property
     def file(self) -> Path:
@@ -134,13 +139,8 @@ class MetricsLog:
         try:
             with self.file.open("a") as stream:
                 stream.write(json.dumps({name: v if has_a_value(v) else None for name, v in line.items()}) + "\n")
-            if self._board is not None and kind in ("step", "evaluation"):
-                for name, value in _plain(numbers).items():
-                    self._board.add_scalar(f"{kind}/{name}", value, numbers["step"])
-                # Its thread may still hold the line when the process leaves without the interpreter's clean-up.
-                self._board.flush()
-            if self.settings.prometheus_file and kind == "step":
-                write_prometheus(Path(self.settings.prometheus_file), numbers)
+            for output in self._outputs:
+                output.write(kind, numbers)
         except OSError as error:
             if not self._failed:
                 self.info(f"warning: metrics can't all be written to {self.path}: {error}; training goes on")
@@ -161,29 +161,6 @@ class MetricsLog:
         """Print one line on the console."""
         if self._main and not self.quiet:
             print(text, flush=True)
-
-
-def _tensorboard(path: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ConfigError("metrics.tensorboard needs the package tensorboard: pip install tensorboard") from error
-    return SummaryWriter(str(path / "tensorboard"))
-
-
-def _plain(numbers: dict[str, Any]) -> dict[str, float]:
-    return {name: float(value) for name, value in numbers.items() if isinstance(value, int | float) and name != "step"}
-
-
-def write_prometheus(file: Path, numbers: dict[str, Any]) -> None:
-    """Replace the file by the newest numbers in Prometheus' text format, in one go."""
-    lines = []
-    for name, value in {**_plain(numbers), "step": float(numbers["step"])}.items():
-        metric = "trainloop_" + "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
-        lines += [f"# TYPE {metric} gauge", f"{metric} {value!r}"]
-    temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_text("\n".join(lines) + "\n")
-    temporary.replace(file)
 
 
 def read_metrics(file: Path) -> list[dict[str, Any]]:
