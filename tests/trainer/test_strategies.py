@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from tests.trainer.local_models import DEEPSEEK
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import UNEVEN, config, largest_difference, train
+from tests.trainer.shapes import SHAPES
+from tests.trainer.toy import UNEVEN, config, largest_difference, train, weights
 from trainloop.checkpoints import storage
+from trainloop.config import Config
+from trainloop.distributed.world import joined
+from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
@@ -58,3 +65,46 @@ def test_local_steps_of_one_with_sgd_are_ddp_and_more_come_near() -> None:
 def test_local_ranks_are_equal_after_an_average() -> None:
     runs = run_ranks(2, train, config(steps=8, communication={"local_steps": 4}))
     assert largest_difference(runs[0]["weights"], runs[1]["weights"]) == 0
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_model_of_any_shape_trains_under_fsdp_as_one_process_does(ranks: int) -> None:
+    """Experts that a rank's batch doesn't reach, and those that no rank's does, are part of it."""
+    [alone] = run_ranks(1, _all_shapes, "ddp")
+    for shape, (sharded, results) in run_ranks(ranks, _all_shapes, "fsdp")[-1].items():
+        assert largest_difference(sharded, alone[shape][0]) < 1e-10, shape
+        assert results["loss"] == pytest.approx(alone[shape][1]["loss"], abs=1e-10), shape
+
+
+def _all_shapes(strategy: str) -> dict[str, Any]:
+    runs: dict[str, Any] = {}
+    with joined(config().distributed) as world:
+        for shape in SHAPES:
+            task = {"name": "tests.trainer.shapes:Shaped", "options": {"shape": shape, "samples": 20}}
+            # Not all experts are reached by the first batch.
+            changes = {"gradients": {"ghosts": "warn"}, "parallel": {"strategy": strategy}}
+            trainer = Trainer(config(task=task, steps=4, **changes), world)
+            trainer.run()
+            runs[shape] = (weights(trainer), trainer.state.results)
+    return runs
+
+
+def test_deepseek_trains_under_fsdp_as_under_ddp(tmp_path: Path) -> None:
+    """Its norms and its router compute in fp32, so that sums over a batch's rows follow how it is spread."""
+    (tmp_path / "text.txt").write_bytes(bytes(range(32, 97)) * 20)
+    # The grouped product of the experts isn't there in double precision.
+    fields = {**DEEPSEEK, "experts_implementation": "eager"}
+    options = {"config": fields, "path": str(tmp_path / "text.txt"), "context": 16, "held_out": 0.2}
+    task = {"name": "causal-lm", "options": options}
+    copied, sharded = (
+        run_ranks(4, _trained, config(task=task, steps=3, parallel={"strategy": strategy}))[0]
+        for strategy in ("ddp", "fsdp")
+    )
+    assert largest_difference(sharded, copied) < 1e-10
+
+
+def _trained(settings: Config) -> dict[str, torch.Tensor]:
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.run()
+        return weights(trainer)

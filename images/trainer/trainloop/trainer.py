@@ -300,9 +300,9 @@ class Trainer:
 
     def _check_for_ghosts(self, reached: set[str]) -> None:
         problem = ghosts(self.replica.model, reached, self.world)
-        if problem is not None and self.config.gradients.ghosts == "fail":
+        if problem and self.config.gradients.ghosts == "fail" and not self.config.parallel.find_unused_parameters:
             raise TrainingError(problem)
-        if problem is not None:
+        if problem:
             self.warn(problem)
 
     def _check_ranks(self, fetched: Fetched) -> None:

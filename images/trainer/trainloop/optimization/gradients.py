@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -40,7 +40,7 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
     reached: set[str] = set()
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))  # type: ignore[no-untyped-call]
-        for name, parameter in model.named_parameters()
+        for name, parameter in _accumulating(model)
         if parameter.requires_grad
     ]
     try:
@@ -48,9 +48,28 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
     finally:
         for hook in hooks:
             hook.remove()
-        # FSDP2 sets its shards' (DTensors') gradients itself, without the hooks.
-        sharded = [name for name, p in model.named_parameters() if hasattr(p, "full_tensor") and p.grad is not None]
-        reached.update(sharded)
+
+
+def _sharded(model: nn.Module) -> list[tuple[str, Any]]:
+    """Returns the modules that FSDP2 shards, by name; they are known by their method, because importing FSDP2 takes a
+    second.
+    """
+    return [(name, module) for name, module in model.named_modules() if hasattr(module, "unshard")]
+
+
+def _accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yields the parameters, by name, that the backward pass adds gradients to: FSDP2's whole ones, not its shards."""
+    units = _sharded(model)
+    if not units:
+        yield from model.named_parameters()
+    for prefix, unit in units:
+        unit.reshard()  # the root stays whole after a forward pass without a backward pass
+        shards = set(unit.parameters())
+        unit.unshard()
+        for name, parameter in unit.named_parameters(prefix):
+            if parameter not in shards:
+                yield name, parameter
+        unit.reshard()
 
 
 def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
@@ -62,6 +81,8 @@ def ghosts(model: nn.Module, reached: set[str], world: World) -> str | None:
     by_ranks: dict[tuple[int, ...], list[str]] = {}
     for name in dict.fromkeys(name for names in missing for name in names):
         by_ranks.setdefault(tuple(rank for rank, names in enumerate(missing) if name in names), []).append(name)
+    if _sharded(model):  # FSDP2 takes zeros of the ranks that have none
+        by_ranks = {ranks: names for ranks, names in by_ranks.items() if len(ranks) == world.size}
     if not by_ranks:
         return None
     parts = [

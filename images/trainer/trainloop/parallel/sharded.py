@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainloop.distributed.world import World
-from trainloop.parallel.strategies import NamedState, Replica
+from trainloop.parallel.blocks import blocks
+from trainloop.parallel.strategies import NamedState, ParallelSettings, Replica
 
 
 class ZeroRedundancy(Replica):
@@ -33,22 +36,36 @@ class ZeroRedundancy(Replica):
 
 
 class FullySharded(Replica):
-    """With FSDP2 every block of a ModuleList, and the rest, is sharded over all ranks."""
+    """With FSDP2 the model's blocks, and the rest with its root, are sharded over all ranks."""
 
     equal_passes = True
     replicated = False
 
-    def __init__(self, model: nn.Module, world: World) -> None:
+    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for block in [block for module in model.modules() if isinstance(module, nn.ModuleList) for block in module]:
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
+        for unit in units(model, settings.find_unused_parameters):
+            fully_shard(unit, mesh=mesh)
+        self._root = fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
         self.model, self.world, self.wrapped = model, world, None
+        named = model.named_parameters()
+        self._optional = [p for name, p in named if settings.find_unused_parameters or _is_expert(name)]
+        if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # from torch 2.12 on
+            # Ranks whose batches reach other experts would else reduce other tensors.
+            self._root.set_reduce_scatter_unused_params(True)
 
-    def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        assert isinstance(self.model, FSDPModule)
-        self.model.set_requires_gradient_sync(last)
-        return nullcontext()
+    @contextmanager
+    def synchronising(self, last: bool) -> Iterator[None]:
+        self._root.set_requires_gradient_sync(last)
+        yield
+        if last and self._optional:
+            self._drop_unreached()
+
+    def _drop_unreached(self) -> None:
+        """Take away the gradients, zeros, of experts that no rank's batch reached: the optimizer passes over those."""
+        given = [parameter for parameter in self._optional if parameter.grad is not None]
+        counts = torch.stack([local(parameter.grad).count_nonzero() for parameter in given])
+        for parameter, nonzero in zip(given, self.world.sum(counts.tolist()), strict=True):
+            parameter.grad = parameter.grad if nonzero else None
 
     def model_state(self) -> dict[str, torch.Tensor]:
         return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
@@ -66,6 +83,33 @@ class FullySharded(Replica):
         for name, values in state.items():
             sharded[name] = {key: like(value, own[name]) for key, value in values.items()}
         super().load_optimizer(optimizer, sharded)
+
+
+def units(model: nn.Module, find_unused: bool) -> list[nn.Module]:
+    """Returns the blocks whose weights FSDP2 gathers together, nested ones first; all else it gathers with what is
+    around it.
+
+    That all ranks gather together, all have to reach: experts, known by their name, and with `find_unused` all nested
+    blocks, are left to the block around them. So is what shares a weight with the rest of the model.
+    """
+    found, uses = blocks(model), _uses(model)
+    nested = {inner for block in found for inner in block.modules() if find_unused and inner is not block}
+    left = nested | {module for name, module in model.named_modules() if _is_expert(name)}
+    return [block for block in found if block not in left and _uses(block).items() <= uses.items()]
+
+
+def _is_expert(name: str) -> bool:
+    return "expert" in name.lower()
+
+
+def _uses(module: nn.Module) -> Counter[nn.Parameter]:
+    """Returns in how many places of `module` each of its parameters is."""
+    return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """Returns this rank's part of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(value: Any) -> Any:

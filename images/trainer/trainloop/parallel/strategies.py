@@ -38,7 +38,11 @@ class ParallelSettings(Settings):
         "gradients and state are (FSDP2), for models that don't fit.",
     )
     bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
-    find_unused_parameters: bool = Field(False, description="Let DDP look for parameters without gradient every step.")
+    find_unused_parameters: bool = Field(
+        False,
+        description="What a batch reaches depends on it: DDP looks for parameters without gradient every step, FSDP2 "
+        "gathers nested blocks with the block around them, and one that step 1 doesn't reach is only a warning.",
+    )
 
 
 class Replica:
@@ -147,7 +151,7 @@ def build_replica(settings: ParallelSettings, model: nn.Module, world: World, ex
         from trainloop.parallel.sharded import FullySharded, ZeroRedundancy
 
         if settings.strategy == "fsdp":
-            return FullySharded(model, world)
+            return FullySharded(settings, model, world)
         return ZeroRedundancy(settings, model, world, exchange)
     kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else Replica
     return kind(settings, model, world, exchange)
