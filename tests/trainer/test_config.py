@@ -157,7 +157,7 @@ def test_a_mistake_in_a_tasks_module_is_not_reported_as_a_missing_name(
         build_task(TaskSettings.model_validate({"name": "mistaken_task:factory"}))
 
 
-def endless(options: dict[str, Any]) -> Toy:
+def once(options: dict[str, Any]) -> Toy:
     task = Toy(options)
     task.train = iter(task.train)  # type: ignore[assignment]
     return task
@@ -176,7 +176,7 @@ def nothing(options: dict[str, Any]) -> Toy:
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        (endless, r"its train is of list_iterator, without len\(\) or \[index\]: a map-style dataset is needed"),
+        (once, "its train is of list_iterator, which can.t be read from its beginning again: give samples with len"),
         (empty, "its train has no samples"),
         (nothing, "its collate returns nothing: it must return the batch"),
     ],

@@ -12,13 +12,15 @@ import copy
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from pydantic import ConfigDict, Field, model_validator
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from trainloop import seeding
 from trainloop.distributed.world import World
 from trainloop.settings import Settings
 
@@ -32,6 +34,30 @@ class SizedDataset(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
+
+
+def is_stream(data: Any) -> bool:
+    """Returns whether samples can only be had one after the other, by `iter(data)`, as of an IterableDataset."""
+    return isinstance(data, IterableDataset) or not hasattr(data, "__getitem__")
+
+
+def length_of(data: Any) -> int | None:
+    """Returns how many samples there are; None where a stream doesn't say."""
+    return len(data) if hasattr(data, "__len__") else None
+
+
+def few(data: Any) -> SizedDataset:
+    """Returns `data`, or a stream's first samples: the same at every start, on every rank. The stream stays where it
+    was.
+    """
+    if not is_stream(data):
+        return cast("SizedDataset", data)
+    state = data.state_dict() if hasattr(data, "state_dict") else None
+    with seeding.drawing(torch.device("cpu"), 0):
+        samples = list(islice(data, 8))
+    if state is not None:
+        data.load_state_dict(state)
+    return samples
 
 
 class BatchSettings(Settings):

@@ -1,17 +1,21 @@
-"""The evaluation runs on all ranks: each has every n-th sample, the sums are added up, so the result is exact."""
+"""The evaluation runs on all ranks, each on its part of every pass; what they measure is put together, so the results
+are those of one process: scalars are added up, and rows are joined in the order of the data.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, cast
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from trainloop.data import on_device
+from trainloop.data import few, is_stream, on_device
 from trainloop.distributed.world import World
+from trainloop.errors import TrainingError
 from trainloop.optimization.precision import Precision
 from trainloop.settings import Settings
 from trainloop.tasks import Task
@@ -33,38 +37,88 @@ class Evaluator:
         self, settings: EvaluationSettings, task: Task, model: nn.Module, precision: Precision, world: World
     ) -> None:
         self.settings, self.task, self.model, self.precision, self.world = settings, task, model, precision, world
+        #: The training data, of which only the first samples are used; read here, where a stream isn't in use yet.
+        self.few = few(task.train)
 
     def evaluate(self, stop: Callable[[], bool]) -> dict[str, float] | None:
-        """Returns the task's results over its evaluation set; None once `stop` is true on any rank."""
-        data = self.task.evaluation or []
-        length = min(len(data), self.settings.samples or len(data))
-        mine = range(self.world.rank, length, self.world.size)
-        totals: dict[str, float] = {}
-        # As many passes on every rank, because FSDP's forward is collective; the spare ones don't count.
-        for start in range(0, math.ceil(length / self.world.size), self.settings.batch):
+        """Returns the task's results over its evaluation set; None once `stop` is true on any rank.
+
+        Raises TrainingError for measurements that can't be put together.
+        """
+        size, rank = self.world.data_size, self.world.data_rank
+        measured: dict[str, list[torch.Tensor]] = {}
+        for block in self._blocks(self.settings.batch * size):
             if self.world.sum([float(stop())])[0] > 0:
                 return None
-            samples = mine[start : start + self.settings.batch]
-            sums = self._sums([data[sample] for sample in samples or range(1)])
-            totals = {name: totals.get(name, 0.0) + (value if samples else 0.0) for name, value in sums.items()}
-        totals = dict(zip(totals, self.world.sum(list(totals.values())), strict=True))
+            share = math.ceil(len(block) / size)
+            mine = block[rank * share : (rank + 1) * share]
+            # As many passes on every rank, because FSDP's forward is collective; the spare ones don't count.
+            for name, value in self._measure(self._samples(mine or block[:1])).items():
+                counted = value if mine else value[:0] if value.ndim else torch.zeros_like(value)
+                measured.setdefault(name, []).append(counted.cpu())
+        # Rows of one rank are sent to all at once, at the end. Ranks that share each layer have measured the same.
+        gathered = self.world.gather({name: _own(values) for name, values in measured.items()})[:: self.world.tensor]
+        totals = {name: _of_all(name, [own.get(name) for own in gathered]) for name in measured}
+        if not totals:
+            raise TrainingError("the task's evaluation has no samples: give some, or set evaluation to None")
         return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}
 
     def sample_loss(self) -> float:
         """Returns the mean loss of the first few training samples, by which a checkpoint is verified."""
-        sums = self._sums([self.task.train[index] for index in range(min(8, len(self.task.train)))])
-        return sums["loss"] / max(1.0, sums["count"])
+        sums = self._measure([self.few[index] for index in range(min(8, len(self.few)))])
+        return float(sums["loss"]) / max(1.0, float(sums["count"]))
 
     def loss_is_a_mean(self) -> bool:
         """Returns whether a sample has the same loss twice as once: a mistake in a task, whose loss must be a sum."""
-        once, twice = (self._sums([self.task.train[0]] * times)["loss"] for times in (1, 2))
+        once, twice = (float(self._measure([self.few[0]] * times)["loss"]) for times in (1, 2))
         return once != 0 and math.isclose(once, twice, rel_tol=0.01)
 
-    def _sums(self, samples: list[Any]) -> dict[str, float]:
-        """Returns sums over `samples`: the loss, what it is a mean over, and what the task measures."""
+    def _blocks(self, size: int) -> Iterator[list[Any]]:
+        """Yields what all ranks evaluate in a pass, in the order of the data: indices, or the samples of a stream."""
+        data = self.task.evaluation
+        all_of_it = islice(data if is_stream(data) else range(len(data)), self.settings.samples)
+        while block := list(islice(all_of_it, size)):
+            yield block
+
+    def _samples(self, block: list[Any]) -> list[Any]:
+        data = self.task.evaluation
+        return block if is_stream(data) else [data[index] for index in block]
+
+    def _measure(self, samples: list[Any]) -> dict[str, torch.Tensor]:
+        """Returns the loss summed over `samples`, what it is a mean over, and what the task measures."""
         batch = on_device(self.task.collate(samples), self.world.device)
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():
-            sums = {"loss": self.task.loss(self.model, batch), **self.task.measure(self.model, batch)}
+            found = {"loss": self.task.loss(self.model, batch), **self.task.measure(self.model, batch)}
         self.model.train()
-        return {"count": float(self.task.count(batch)), **{name: float(value) for name, value in sums.items()}}
+        found["count"] = torch.tensor(self.task.count(batch))
+        return {name: torch.as_tensor(value) for name, value in found.items()}
+
+
+_Rows = tuple[list[int], torch.Tensor]  # how many each pass has, and all of them
+#: What a rank has measured by one name: a sum, or rows; None where its passes don't go together.
+_Own = float | _Rows | None
+
+
+def _own(values: list[torch.Tensor]) -> _Own:
+    """Returns the passes' values put together."""
+    if not any(value.ndim for value in values):
+        return sum(map(float, values))
+    try:
+        return [len(value) for value in values], torch.cat(values)
+    except (TypeError, RuntimeError):
+        return None
+
+
+def _of_all(name: str, ranks: Sequence[_Own]) -> Any:
+    """Returns all ranks' sum, or their rows in the order of the data. Raises TrainingError where they don't fit."""
+    try:
+        if all(isinstance(own, float) for own in ranks):
+            return sum(cast("Sequence[float]", ranks))
+        passes = zip(*(torch.split(rows, lengths) for lengths, rows in cast("Sequence[_Rows]", ranks)), strict=True)
+        return torch.cat([part for parts in passes for part in parts])
+    except (TypeError, ValueError, RuntimeError):
+        raise TrainingError(
+            f"the task's measure gives {name!r} in shapes that don't go together: it must be a scalar in every batch, "
+            "or rows (samples first) in every batch, of a single sample too, which squeeze() would make a scalar"
+        ) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,17 @@ def seed_all(value: int, *purpose: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+@contextmanager
+def drawing(device: torch.device, value: int, *purpose: int) -> Iterator[None]:
+    """Inside, what is drawn follows from these numbers alone; afterwards the generators are where they were before."""
+    before = capture(device)
+    seed_all(value, *purpose)
+    try:
+        yield
+    finally:
+        restore(before, device)
 
 
 def make_deterministic() -> None:

@@ -19,7 +19,7 @@ from trainloop.checkpoints import snapshots, storage
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader, Sampler
+from trainloop.data import Fetched, Loader, Sampler, length_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
@@ -153,7 +153,7 @@ class Trainer:
 
     def evaluate(self) -> bool:
         """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
-        if self.task.evaluation is None or not len(self.task.evaluation):
+        if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
             return False
         self._enter("evaluate", self.config.evaluation.seconds)
         self.replica.settle(self.optimizer)

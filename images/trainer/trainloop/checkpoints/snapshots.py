@@ -194,7 +194,7 @@ def _warm_up(trainer: Trainer) -> None:
     would reduce its first step in other chunks, and with four ranks (not with two) sums come out differently.
     """
     # Two samples, because BatchNorm refuses one.
-    batch = on_device(trainer.task.collate([trainer.task.train[0]] * 2), trainer.world.device)
+    batch = on_device(trainer.task.collate([trainer.evaluator.few[0]] * 2), trainer.world.device)
     for _ in range(2):
         with trainer.replica.synchronising(last=True), trainer.precision.autocast():
             loss = trainer.task.loss(trainer.replica.forward, batch)

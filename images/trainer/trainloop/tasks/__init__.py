@@ -9,14 +9,14 @@ and `text`, which need no network, and `hub`, which has the models of the transf
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field, ValidationError
 from torch import nn
 
-from trainloop.data import Batch, SizedDataset
+from trainloop.data import Batch, few, is_stream
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings, sentences
 
@@ -40,8 +40,8 @@ class Task(Protocol):
       section `optimizer`. The schedule multiplies each group's own rate.
     """
 
-    train: SizedDataset
-    evaluation: SizedDataset | None
+    train: Any  # with a length and an index, or iterable
+    evaluation: Any  # likewise, or None
 
     def model(self) -> nn.Module:
         """Returns a fresh model on the CPU; called with the generators seeded the same on every rank."""
@@ -62,11 +62,15 @@ class Task(Protocol):
         ...
 
     def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
-        """Returns sums for `results`, by name; `loss` and `count` are added by the loop."""
+        """Returns what `results` needs, by name: scalars, which are summed over the evaluation set, and tensors with
+        rows (one a sample, or any number), which are joined. `loss` and `count` are added by the loop.
+        """
         ...
 
-    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Returns evaluation results (accuracy, perplexity) from the sums over the whole evaluation set."""
+    def results(self, measured: Mapping[str, Any], /) -> dict[str, float]:
+        """Returns evaluation results (accuracy, AUC) from the whole evaluation set: the sums, as floats, and the rows
+        of all ranks in the order of the data, on the CPU.
+        """
         ...
 
 
@@ -104,15 +108,19 @@ def build_task(settings: TaskSettings) -> Task:
 
 def _unusable(task: Task) -> str | None:
     """Returns what is wrong with the data by its first sample: later it would be a traceback deep in the loop."""
-    for name, data in (("train", task.train), ("evaluation", () if task.evaluation is None else task.evaluation)):
-        if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+    for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
+        kind = f"its {name} is of {type(data).__name__}"
+        if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):
             return (
-                f"its {name} is of {type(data).__name__}, without len() or [index]: a map-style dataset is needed, "
-                "whose order all ranks know, so that a run can be resumed anywhere"
+                f"{kind}, which can't be read from its beginning again: give samples with len() and [index], or what "
+                "begins anew at each iter(), as an IterableDataset does"
             )
-    if not len(task.train):
+        if not is_stream(data) and not hasattr(data, "__len__"):
+            return f"{kind}, which has [index] and no len(): say how many samples there are"
+    first = few(task.train)
+    if not len(first):
         return "its train has no samples"
-    if task.collate([task.train[0]]) is None:
+    if task.collate([first[0]]) is None:
         return "its collate returns nothing: it must return the batch that count, loss and measure are given"
     return None
 
