@@ -68,8 +68,7 @@ class BatchSettings(Settings):
     size: int | None = Field(
         None,
         gt=0,
-        description="Samples in an optimizer step over all ranks; null is per_rank x accumulation x ranks at the first "
-        "start. It is kept in the checkpoint: another number of ranks goes on with the same global batch.",
+        description="Samples in a step; null: per_rank x accumulation x ranks at the first start, then kept.",
     )
     per_rank: int | None = Field(None, gt=0, description="Samples in one forward pass; null follows from `size`.")
     accumulation: int = Field(1, gt=0, description="Forward passes of a rank in an optimizer step.")

@@ -33,11 +33,7 @@ class MetricsSettings(Settings):
     """These settings say how often and where numbers are written."""
 
     every_steps: int = Field(10, gt=0, description="Steps between two lines.")
-    path: str | None = Field(
-        None,
-        description="Directory of metrics.jsonl and the report; null is `report` beside the checkpoints, or "
-        "trainloop-report where there are none.",
-    )
+    path: str | None = Field(None, description="Directory; null: `report` beside the checkpoints, or trainloop-report.")
     plot: bool = Field(True, description="Write report.md, report.html and curves at the end (needs matplotlib).")
     against: str | None = Field(None, description="Where a one-rank run's metrics.jsonl is, to compare with.")
     peak_tflops: float | None = Field(None, gt=0, description="A device's peak TFLOP/s, for MFU (H200 bf16: 989).")

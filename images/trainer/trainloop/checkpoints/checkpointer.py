@@ -41,17 +41,12 @@ class CheckpointSettings(Settings):
     keep: int = Field(5, ge=1, description="Newest checkpoints to keep; the best one is kept beside them.")
     best: str | None = Field(None, description="Evaluation result whose best checkpoint is kept, such as accuracy.")
     best_is: Literal["max", "min"] = Field("max", description="Whether more of `best` is better.")
-    mode: Literal["sync", "thread"] = Field(
-        "sync", description="Who writes while training goes on: nobody (it waits), or a thread."
-    )
+    mode: Literal["sync", "thread"] = Field("sync", description="Who writes while training goes on: nobody, a thread.")
     format: Literal["full", "sharded"] = Field(
-        "full",
-        description="full: whole tensors, written by one rank of each directory. sharded: every rank writes its "
-        "part, for models that no host can hold; needs a shared directory.",
+        "full", description="full: whole tensors, by one rank. sharded: each rank its part, in a shared directory."
     )
     storage: Literal["auto", "shared"] = Field(
-        "auto",
-        description="shared: all ranks see the directory. auto: find out whether they do, or nodes have their own.",
+        "auto", description="shared: all ranks see the directory. auto: find out if they do, or nodes have their own."
     )
     seconds: float = Field(1800, gt=0, description="How long a save may take before it counts as a hang.")
     resume: bool = Field(True, description="Go on from the newest valid checkpoint.")

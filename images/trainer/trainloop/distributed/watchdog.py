@@ -34,8 +34,7 @@ class WatchdogSettings(Settings):
     stall_seconds: float | None = Field(
         300.0,
         gt=0,
-        description="Seconds after which a step counts as stalled; null never. Under Trainmaster's agent "
-        "failurePolicy.hang counts instead.",
+        description="Seconds until a step has stalled; null never. Under an agent failurePolicy.hang counts.",
     )
 
 

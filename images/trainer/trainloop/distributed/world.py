@@ -34,11 +34,7 @@ MAX_MESSAGE_BYTES = 1 << 40
 class DistributedSettings(Settings):
     """These settings say how the ranks find each other and communicate."""
 
-    backend: str = Field(
-        "auto",
-        description="Collective backend: auto (the device's own), nccl, gloo, hccl, xccl or another that torch knows. "
-        "`auto` follows TRAINMASTER_BACKEND when the operator sets it.",
-    )
+    backend: str = Field("auto", description="nccl, gloo, hccl, …; auto: TRAINMASTER_BACKEND, or the device's own.")
     device: str = Field("auto", description="Device kind: auto (an accelerator if any), cpu, cuda, npu, xpu.")
     timeout_seconds: float = Field(600.0, gt=0, description="Seconds a collective may take before the rank gives up.")
     interface: str | None = Field(None, description="Network interface (eth0, say); null lets the library choose.")

@@ -31,8 +31,7 @@ class PrecisionSettings(Settings):
     overflows: int = Field(
         32,
         gt=0,
-        description="Overflows in a row before the run fails as diverged, exit code 70 (fp16). "
-        "Each halves the scale: after 16 of them 65536 has become 1.",
+        description="Overflows in a row (each halves the scale) before the run ends as diverged, code 70 (fp16).",
     )
 
 

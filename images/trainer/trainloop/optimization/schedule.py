@@ -27,9 +27,7 @@ class ScheduleSettings(Settings):
     period_factor: float = Field(1.0, ge=1, description="Each cycle is this many times as long as the one before.")
     decay: float = Field(1.0, gt=0, le=1, description="Each cycle's peak is this fraction of the one before.")
     scaling: Literal["none", "linear", "sqrt"] = Field(
-        "none",
-        description="How the peak grows with the global batch over `reference_batch`: linear (Goyal et al. 2017) suits "
-        "SGD, sqrt suits Adam.",
+        "none", description="How the peak grows with the batch over reference_batch: linear suits SGD, sqrt suits Adam."
     )
     reference_batch: int | None = Field(None, gt=0, description="The global batch that optimizer.lr was chosen for.")
 

@@ -33,16 +33,10 @@ class ParallelSettings(Settings):
     """These settings say how the model is spread over the ranks."""
 
     strategy: Literal["ddp", "zero1", "fsdp"] = Field(
-        "ddp",
-        description="ddp: every rank has everything. zero1: the optimizer's state is spread (ZeRO-1). fsdp: weights, "
-        "gradients and state are (FSDP2), for models that don't fit.",
+        "ddp", description="ddp: every rank has all. zero1: the optimizer's state is spread. fsdp: all is (FSDP2)."
     )
     bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
-    find_unused_parameters: bool = Field(
-        False,
-        description="What a batch reaches depends on it: DDP looks for parameters without gradient every step, FSDP2 "
-        "gathers nested blocks with the block around them, and one that step 1 doesn't reach is only a warning.",
-    )
+    find_unused_parameters: bool = Field(False, description="Batches reach different layers: look for them every step.")
 
 
 class Replica:

@@ -25,9 +25,7 @@ class TaskSettings(Settings):
     """These settings choose the task and its own options."""
 
     name: str = Field("reviews", description="A built-in task, or `module:factory` of your own.")
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="What the task itself takes; see the tasks below."
-    )
+    options: dict[str, Any] = Field({}, description="What the task itself takes; see the tasks below.")
 
 
 @runtime_checkable
