@@ -8,6 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.trainer.saved_runs import checkpoints, runs, saved
+
+__all__ = ["checkpoints", "runs", "saved"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _reports() -> Iterator[None]:

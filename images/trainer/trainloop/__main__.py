@@ -1,5 +1,5 @@
 """`python -m trainloop --config training.yaml` runs one rank of a training run; torchrun or the operator starts them
-all.
+all. `trainloop checkpoints` is about what runs have saved (`versions`).
 
 Exit codes: 0 finished; 143 stopped by SIGTERM with a checkpoint saved; 1 an error; and those of `trainloop.errors`.
 """
@@ -20,6 +20,11 @@ EXIT_STOPPED = 143
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one rank; returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["checkpoints"] or "_ARGCOMPLETE" in os.environ:
+        from trainloop.versions.command import main as versions
+
+        return versions(_parser(), arguments)
     options = _parser().parse_args(arguments)
     try:
         return _run(options)
@@ -44,8 +49,14 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def console() -> NoReturn:
+    """Run the command `trainloop`, which is the same as `python -m trainloop`."""
+    leave(main())
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trainloop", description="A complete DDP training loop.")
+    more = "trainloop checkpoints -h: list, compare, tag, verify, export and delete what runs have saved"
+    parser = argparse.ArgumentParser(prog="trainloop", description="A complete DDP training loop.", epilog=more)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file; docs/training.md describes every field")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="override: optimizer.lr=3e-4")
     parser.add_argument("--print-config", action="store_true", help="print the configuration, defaults too, and end")
@@ -72,4 +83,4 @@ def _run(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    leave(main())
+    console()

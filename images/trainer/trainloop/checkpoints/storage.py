@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainloop.checkpoints.verification import MANIFEST, CheckpointError, read_manifest, write_manifest
 from trainloop.errors import listed
 
@@ -118,6 +116,8 @@ def write(
     `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
     the checkpoint. Raises CheckpointError when the disk refuses.
     """
+    import torch  # where it is used: `trainloop checkpoints list` needn't wait for it
+
     partial = partial or partial_name(directory, step)
     try:
         partial.mkdir(parents=True, exist_ok=True)
@@ -179,16 +179,20 @@ def results(checkpoint: Checkpoint) -> dict[str, float]:
 
 
 def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> None:
-    """Delete what is older than `written`, but the newest `keep - 1` of it and the `best`.
+    """Delete what `superseded` names."""
+    for checkpoint in superseded(written, keep, best):
+        remove(checkpoint)
+
+
+def superseded(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> list[Checkpoint]:
+    """Returns what is older than `written`, but the newest `keep - 1` of it, the `best`, and what has a tag.
 
     `written` stays: of it alone it is known that it can be read. What is newer isn't counted: it is damaged, and a
     resume has passed over it.
     """
     older = [found for found in complete(written.directory) if found < written]
     tagged = tags(written.directory).values()
-    for checkpoint in older[keep - 1 :]:
-        if checkpoint != best and checkpoint.name not in tagged:
-            remove(checkpoint)
+    return [found for found in older[keep - 1 :] if found != best and found.name not in tagged]
 
 
 def remove(checkpoint: Checkpoint) -> None:
@@ -216,6 +220,8 @@ def load_file(file: Path, *, mapped: bool = False) -> Any:
     """Returns what torch.save has written, on the CPU; with `mapped` a tensor is read when it is used. Never runs code
     from the file. Raises CheckpointError where it can't be read.
     """
+    import torch
+
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:

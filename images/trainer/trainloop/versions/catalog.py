@@ -1,0 +1,299 @@
+"""A directory's checkpoints are listed from their manifests, and found by what a user calls them.
+
+A directory may belong to a run that is writing and deleting in it, or to no run at all: whatever it has becomes a
+`Version` with a state, never an error. Only names, manifests and files' sizes are read here, so nothing needs torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.storage import Checkpoint
+from trainloop.checkpoints.verification import FORMAT, MANIFEST, CheckpointError, read_manifest, verify
+from trainloop.errors import TrainingError, listed
+
+#: The state of a version whose files are all there, with the sizes that its manifest says; `verify` reads their bytes.
+COMPLETE = "complete"
+
+
+class CommandError(TrainingError):
+    """A command can't do what it was asked for; the message is a sentence for its user."""
+
+
+class UsageError(CommandError):
+    """A command was asked for something that makes no sense."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Version:
+    """One checkpoint of a directory, with what its manifest says; None where it says nothing."""
+
+    checkpoint: Checkpoint
+    state: str
+    bytes: int
+    tags: list[str]
+    created: float | None = None  # seconds since 1970
+    parent: str | None = None
+    attempt: int | None = None
+    world_size: int | None = None
+    results: dict[str, float] = field(default_factory=dict)
+    code: str | None = None
+    configuration: str | None = None
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.checkpoint.name
+
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.path
+
+    @property
+    def readable(self) -> bool:
+        """Returns whether its manifest can be read."""
+        return bool(self.files)
+
+    def fields(self) -> dict[str, Any]:
+        """Returns plain values, for JSON."""
+        about = {name: value for name, value in asdict(self).items() if name != "checkpoint"}
+        return {"name": self.name, "step": self.checkpoint.step, "version": self.checkpoint.version, **about}
+
+
+def versions(directory: Path) -> list[Version]:
+    """Returns all checkpoints of `directory`, newest first, also those that can't be used.
+
+    Raises CommandError where there is no such directory, or no checkpoint in it.
+    """
+    if storage.named(directory.parent, directory.name) and directory.is_dir():
+        raise CommandError(f"{directory} is a checkpoint itself: name the directory that it is in")
+    if not directory.is_dir():
+        raise CommandError(f"{directory} is no directory" if directory.exists() else f"{directory} isn't there")
+    try:
+        tags = storage.tags(directory)
+        present = filter(None, (storage.named(directory, path.name) for path in directory.iterdir()))
+        found = [_read(checkpoint, tags) for checkpoint in sorted(present, reverse=True)]
+    except OSError as error:
+        raise CommandError(f"{directory} can't be read: {error.strerror}") from error
+    if not found:
+        inner = next(
+            (path for path in sorted(directory.glob("*/step-*")) if storage.named(path.parent, path.name)), None
+        )
+        hint = f"; {inner.parent} has some" if inner else ""
+        raise CommandError(f"{directory} has no checkpoints{hint}")
+    return found
+
+
+def find(directory: Path, text: str, all_versions: Sequence[Version] | None = None) -> Version:
+    """Returns the checkpoint that `text` means: its name, a tag, a step (`1300`, of which the newest version counts, or
+    `1300.2`), `latest`, `best`, `best:accuracy`, or the beginning of one name.
+
+    Raises CommandError with the nearest names where there is none.
+    """
+    found = list(all_versions) if all_versions is not None else versions(directory)
+    kind, _, measured = text.partition(":")
+    if text == "latest":
+        return _latest(directory, found)
+    if kind == "best":
+        return _best(directory, found, measured)
+    named = {version.name: version for version in found}
+    tagged = {tag: version for version in found for tag in version.tags}
+    if exact := named.get(text) or tagged.get(text):
+        return exact
+    if number := re.fullmatch(r"0*(\d{1,18})(?:\.(\d{1,9}))?", text):
+        of_step = [version for version in found if version.checkpoint.step == int(number[1])]
+        matching = [one for one in of_step if number[2] is None or one.checkpoint.version == int(number[2])]
+        if matching:
+            return matching[0]
+        raise CommandError(_no_step(directory, found, int(number[1]), of_step))
+    beginning = [version for name, version in named.items() if text.startswith("step-") and name.startswith(text)]
+    if len(beginning) == 1:
+        return beginning[0]
+    if beginning:
+        raise CommandError(
+            f"{text!r} is the beginning of {listed([version.name for version in beginning], 4)}: say which"
+        )
+    near = difflib.get_close_matches(text, [*tagged, *named, "latest", "best"], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"the newest is {found[0].name}"
+    raise CommandError(f"{directory} has no checkpoint {text!r}: {hint}")
+
+
+def checked(version: Version) -> None:
+    """Raises CommandError where a checkpoint can't be used; reads every byte."""
+    if version.state != COMPLETE:
+        raise CommandError(f"{version.path} can't be used: {version.state}")
+    problem = verify(version.path)
+    if problem is not None:
+        gone = not version.path.exists()
+        raise CommandError(f"{version.path} was deleted meanwhile" if gone else f"{version.path} is damaged: {problem}")
+
+
+def reserved(name: str) -> bool:
+    """Returns whether `find` takes this name for something else than a tag."""
+    return name in ("latest", "best") or re.fullmatch(r"[0-9]+(\.[0-9]+)?", name) is not None
+
+
+def lineage(version: Version, all_versions: Sequence[Version]) -> Iterator[tuple[str, Version | None]]:
+    """Yields a checkpoint, the one that it was trained from, and so on; None for one that isn't there any more, which
+    is the last.
+    """
+    named = {one.name: one for one in all_versions}
+    name: str | None = version.name
+    seen: set[str] = set()  # manifests that name each other in a circle end too
+    while name is not None and name not in seen:
+        seen.add(name)
+        yield name, named.get(name)
+        name = named[name].parent if name in named else None
+
+
+def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
+    """Returns what is known of a checkpoint; it may be deleted meanwhile."""
+    mine = sorted(tag for tag, name in tags.items() if name == checkpoint.name)
+    state, manifest = _manifest(checkpoint.path)
+    if manifest is None:
+        return Version(checkpoint, state, _bytes_on_disk(checkpoint.path), mine)
+    about = _of(dict, manifest.get("about")) or {}
+    entries = _of(dict, manifest.get("files")) or {}
+    files = {name: entry for name, entry in entries.items() if isinstance(entry, dict)}
+    sizes = {name: _of(int, entry.get("bytes")) for name, entry in files.items()}
+    if not files or None in sizes.values() or manifest.get("step") != checkpoint.step:
+        return Version(checkpoint, "damaged manifest", _bytes_on_disk(checkpoint.path), mine)
+    measured = _of(dict, about.get("results")) or {}
+    return Version(
+        checkpoint,
+        next(
+            (problem for name, count in sizes.items() if (problem := _lacks(checkpoint.path / name, count))), COMPLETE
+        ),
+        sum(count or 0 for count in sizes.values()),
+        mine,
+        _seconds(manifest.get("created")),
+        _of(str, about.get("parent")),
+        _of(int, about.get("attempt")),
+        _of(int, about.get("world_size")),
+        {name: float(value) for name, value in measured.items() if _of((int, float), value) is not None},
+        _of(str, about.get("code")),
+        _of(str, about.get("configuration")),
+        files,
+    )
+
+
+def _manifest(folder: Path) -> tuple[str, dict[str, Any] | None]:
+    """Returns a checkpoint's manifest, or None and why it has none."""
+    file = folder / MANIFEST
+    try:
+        if not file.is_file():
+            return "no manifest", None
+        return "", read_manifest(folder)
+    except OSError as error:
+        return f"unreadable: {error.strerror}", None
+    except (CheckpointError, RecursionError):
+        return _other_format(file) or "damaged manifest", None
+
+
+def _other_format(file: Path) -> str | None:
+    """Returns the format of a manifest that another version of the loop wrote; None where it is none."""
+    try:
+        number = json.loads(file.read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return f"format {number}" if isinstance(number, int) and number != FORMAT else None
+
+
+def _lacks(file: Path, expected: int | None) -> str | None:
+    """Returns what is wrong with a file by its size, or None."""
+    try:
+        there = file.stat().st_size
+    except (OSError, ValueError):
+        return f"no {file.name}"
+    return (
+        None if there == expected else f"{file.name} cut short" if there < (expected or 0) else f"{file.name} too long"
+    )
+
+
+def _bytes_on_disk(folder: Path) -> int:
+    """Returns the bytes of all files of a checkpoint whose manifest can't be read."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118
+            except OSError:  # deleted meanwhile
+                continue
+    return total
+
+
+def _latest(directory: Path, found: Sequence[Version]) -> Version:
+    """Returns the newest checkpoint that can be used, as far as manifest and sizes say."""
+    usable = next((version for version in found if version.state == COMPLETE), None)
+    if usable is None:
+        raise CommandError(
+            f"{directory} has no checkpoint that is complete: {found[0].name} has state {found[0].state!r}"
+        )
+    return usable
+
+
+def own_best(found: Sequence[Version]) -> str | None:
+    """Returns what the run calls best (`accuracy`, `loss:min`), by its newest configuration; None where nothing."""
+    from trainloop.versions.configuration import configuration, setting
+
+    newest = next((document for version in found if (document := configuration(version))), None)
+    name, order = setting(newest, "checkpoint", "best"), setting(newest, "checkpoint", "best_is")
+    return f"{name}:{order}" if name and order in ("max", "min") else None
+
+
+def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
+    """Returns the complete checkpoint with the best result; `measured` is a result's name, with `:min` where less is
+    better; without it the run's own `checkpoint.best` counts.
+    """
+    own = own_best(found)
+    known = sorted({result for version in found for result in version.results})
+    have = f"there are {', '.join(known)}" if known else "no checkpoint has results"
+    if not measured and own is None:
+        raise CommandError(f"best of what: the run's configuration has no checkpoint.best, say best:NAME ({have})")
+    name, _, order = (measured or own or "").partition(":")
+    own_name, _, own_order = (own or "").partition(":")
+    order = order or (own_order if name == own_name else "max")
+    if order not in ("max", "min"):
+        raise CommandError(f"best:{measured} ends with neither :max nor :min")
+    complete = [one for one in reversed(found) if name in one.results and one.state == COMPLETE]
+    if not complete:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+        raise CommandError(
+            f"{directory} has no complete checkpoint with a result {name!r}: "
+            + (f"did you mean {near[0]!r}?" if near and near[0] != name else have)
+        )
+    sign = -1 if order == "min" else 1
+    return max(complete, key=lambda one: sign * one.results[name])  # of equal ones the oldest, as retention has it
+
+
+def _no_step(directory: Path, found: Sequence[Version], step: int, of_step: Sequence[Version]) -> str:
+    if of_step:
+        return f"{directory} has of step {step} only {listed([version.name for version in of_step], 4)}"
+    steps = {version.checkpoint.step for version in found}
+    below = max((one for one in steps if one < step), default=None)
+    above = min((one for one in steps if one > step), default=None)
+    nearest = [str(one) for one in (below, above) if one is not None]
+    verb = "is" if len(nearest) == 1 else "are"
+    return f"{directory} has no checkpoint of step {step}: the nearest {verb} {' and '.join(nearest)}"
+
+
+def _seconds(value: object) -> float | None:
+    """Returns a time that a calendar knows."""
+    plausible = isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1e11
+    return float(value) if plausible else None  # type: ignore[arg-type]
+
+
+def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:
+    """Returns a value of a manifest where it has the type that it must have, else None."""
+    return value if isinstance(value, kind) and not isinstance(value, bool) else None

@@ -1,0 +1,129 @@
+"""`tag`, `export` and `prune` write: a tag, a file of weights, or a directory with fewer checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.verification import verify
+from trainloop.versions import output
+from trainloop.versions.catalog import (
+    COMPLETE,
+    CommandError,
+    UsageError,
+    Version,
+    checked,
+    find,
+    own_best,
+    reserved,
+    versions,
+)
+
+
+def tag(options: argparse.Namespace) -> int:
+    directory, name = options.directory, options.name
+    if options.delete:
+        if options.checkpoint is None or name is not None:
+            raise UsageError("--delete takes the directory and one tag: trainloop checkpoints tag --delete DIR TAG")
+        before = storage.tags(directory).get(options.checkpoint)
+        storage.delete_tag(directory, options.checkpoint)
+        print(f"deleted tag {options.checkpoint} (was of {before})")
+        return 0
+    found = versions(directory)
+    if options.checkpoint is None:
+        output.lines(output.table(("TAG", "CHECKPOINT"), sorted(storage.tags(directory).items())))
+        return 0
+    if name is None:
+        raise UsageError("the tag is missing: trainloop checkpoints tag DIR CHECKPOINT TAG")
+    version = find(directory, options.checkpoint, found)
+    checked(version)
+    if reserved(name):
+        raise CommandError(f"{name!r} can't be a tag: it is another way to name a checkpoint")
+    before = storage.tags(directory).get(name)
+    if before not in (None, version.name) and not options.force:
+        raise CommandError(f"{name} is a tag of {before} already: --force moves it")
+    storage.set_tag(version.checkpoint, name)
+    if not version.path.is_dir():  # the run may have deleted it just before
+        storage.delete_tag(directory, name)
+        raise CommandError(f"{version.name} was deleted meanwhile: it has no tag")
+    print(f"{version.name} is tagged {name}: it stays until the tag is deleted")
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    file: Path = options.file
+    if not file.parent.is_dir():
+        raise CommandError(f"{file} can't be written: {file.parent} is no directory")
+    if file.is_dir():
+        raise CommandError(f"{file} can't be written: it is a directory, name a file in it")
+    if file.exists() and not options.force:
+        raise CommandError(f"{file} is there already: --force replaces it")
+    version = find(options.directory, options.checkpoint)
+    checked(version)
+    import torch
+
+    from trainloop.versions.export import write_safetensors
+    from trainloop.versions.tensors import Weights
+
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, None: None}
+    about = {"checkpoint": version.name, "step": str(version.checkpoint.step)}
+    done = write_safetensors(Weights(version.path), file, types[options.dtype], about)
+    print(f"{file}: {done.tensors} tensors, {done.bytes:,} bytes ({output.size(done.bytes)}), of {version.name}")
+    for name in done.infinite:
+        output.say(f"{name} has numbers that {options.dtype} can't hold: they are infinite in {file}")
+    return 0
+
+
+def prune(options: argparse.Namespace) -> int:
+    found = versions(options.directory)
+    newest = next((one for one in found if one.state == COMPLETE and verify(one.path) is None), None)
+    if newest is None:
+        raise CommandError(f"{options.directory} has no checkpoint that verifies: nothing is deleted")
+    measured = options.best or own_best(found)
+    best = find(options.directory, f"best:{measured}", found) if measured else None
+    doomed = storage.superseded(newest.checkpoint, options.keep, best.checkpoint if best else None)
+    outcome = []
+    for version in found:
+        tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now
+        why = _why_it_stays(version, newest, best) if tagged or version.checkpoint not in doomed else None
+        if why is None and not options.dry_run and not _deleted(version):
+            why = "it can't be deleted" if version.path.exists() else "deleted by another program"
+        outcome.append((version, why))
+    gone = [version for version, why in outcome if why is None]
+    if options.output == "json":
+        plain = [
+            {"name": version.name, "deleted": not why, "why": why, "bytes": version.bytes} for version, why in outcome
+        ]
+        print(output.document({"dryRun": options.dry_run, "checkpoints": plain}))
+        return 0
+    rows = [
+        (version.name, "keep" if why else "delete", why or "older", output.size(version.bytes))
+        for version, why in outcome
+    ]
+    output.lines(output.table(("NAME", "ACTION", "WHY", "SIZE"), rows))
+    verb = "would delete" if options.dry_run else "deleted"
+    print(f"{verb} {len(gone)} of {len(found)} checkpoints, {output.size(sum(version.bytes for version in gone))}")
+    return 0
+
+
+def _deleted(version: Version) -> bool:
+    """Delete a checkpoint; returns whether this program did."""
+    try:
+        storage.remove(version.checkpoint)
+    except OSError as error:
+        output.say(f"{version.path} isn't deleted: {error.strerror}")
+        return False
+    return True
+
+
+def _why_it_stays(version: Version, newest: Version, best: Version | None) -> str:
+    """Returns why a checkpoint is kept."""
+    if version.checkpoint > newest.checkpoint:
+        return f"it isn't counted, {version.state if version.state != COMPLETE else 'damaged'}"
+    reasons = [
+        *(["newest that verifies"] if version == newest else []),
+        *(["best result"] if version == best else []),
+        *([f"tagged {', '.join(version.tags)}"] if version.tags else []),
+    ]
+    return ", ".join(reasons) or "among the newest"

@@ -1,0 +1,193 @@
+"""`trainloop checkpoints COMMAND DIR …` lists, compares, tags, verifies, exports and deletes a run's checkpoints.
+
+A command exits with 0; with 1 when it can't do what it was asked for, or finds damage; with 2 when it was asked
+wrongly. What needs torch is imported by the commands that read weights, so that the others are quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainloop.checkpoints.verification import CheckpointError
+from trainloop.errors import TrainingError
+from trainloop.versions import completion, output
+
+NAMES = """\
+a checkpoint is named by
+  step-000001300.1       its name, or the beginning of one
+  1300, 1300.2           its step (the newest version of it), or step and version
+  good                   a tag
+  latest                 the newest one that is complete
+  best, best:accuracy    the one with the best result; best:loss:min where less is better"""
+#: Interrupted by Ctrl-C, and by a reader that has gone (`| head`): what a shell has for programs that a signal ended.
+EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
+
+
+def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
+    """Run a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
+    _add_commands(parser)
+    if "_ARGCOMPLETE" in os.environ:
+        completion.complete(parser)
+    options = parser.parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except (TrainingError, CheckpointError) as error:
+        output.say(str(error))
+        return error.exit_code if isinstance(error, TrainingError) else 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
+        return EXIT_PIPE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _add_commands(parser: argparse.ArgumentParser) -> None:
+    """Add `checkpoints` and its commands to the program's parser."""
+    about = "list, compare, tag, verify, export and delete a run's checkpoints"
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND").add_parser(
+        "checkpoints",
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}.",
+        epilog=f"{NAMES}\n\nexit codes: 0 done, 1 not done or damage found, 2 asked wrongly",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands.set_defaults(run=None)
+    add = commands.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    one = _command(add, "list", "inspecting", "list_", "List the checkpoints of a directory, newest first.", "DIR")
+    _output(one)
+
+    one = _command(
+        add, "show", "inspecting", "show", "Show all that is known of one checkpoint.", "DIR best:accuracy", names=True
+    )
+    _checkpoint(one, "checkpoint", "CHECKPOINT")
+    _output(one)
+
+    one = _command(
+        add,
+        "diff",
+        "differences",
+        "diff",
+        "Show what differs between two checkpoints: settings, results, weights.",
+        "DIR 1200 latest",
+        names=True,
+    )
+    one.usage = "trainloop checkpoints diff [OPTION ...] DIR BEFORE AFTER | DIR/BEFORE DIR/AFTER"
+    _checkpoint(one, "before", "BEFORE")
+    _checkpoint(one, "after", "AFTER", nargs="?")
+    one.add_argument("--top", type=_positive, default=20, metavar="N", help="rows about weights (default: 20)")
+    one.add_argument("--all", action="store_true", help="every tensor that differs, not by layer")
+    one.add_argument("--exit-code", action="store_true", help="exit with 1 when anything differs, as git diff does")
+    _output(one)
+
+    one = _command(
+        add,
+        "tag",
+        "changing",
+        "tag",
+        "Give a checkpoint a tag, by which it is kept; without a checkpoint list tags.",
+        "DIR best:accuracy good",
+        names=True,
+    )
+    _checkpoint(one, "checkpoint", "CHECKPOINT", nargs="?")
+    one.add_argument("name", nargs="?", metavar="TAG", help="letters, digits, '.', '_' and '-'")
+    one.add_argument("-d", "--delete", action="store_true", help="delete a tag: tag --delete DIR TAG")
+    one.add_argument("-f", "--force", action="store_true", help="move a tag that another checkpoint has")
+
+    one = _command(
+        add,
+        "verify",
+        "inspecting",
+        "verify_",
+        "Read every byte and compare it with the manifest's SHA-256.",
+        "DIR latest",
+        names=True,
+    )
+    _checkpoint(one, "checkpoints", "CHECKPOINT", nargs="*", text="default: all")
+    _output(one)
+
+    one = _command(
+        add,
+        "export",
+        "changing",
+        "export",
+        "Write a checkpoint's weights alone as safetensors.",
+        "DIR good model.safetensors --dtype bf16",
+        names=True,
+    )
+    _checkpoint(one, "checkpoint", "CHECKPOINT")
+    one.add_argument("file", type=Path, metavar="FILE", help="it appears when it is complete")
+    one.add_argument("--dtype", choices=("fp32", "bf16", "fp16"), help="type of floating-point weights (default: own)")
+    one.add_argument("-f", "--force", action="store_true", help="replace a file that is there")
+
+    one = _command(
+        add,
+        "prune",
+        "changing",
+        "prune",
+        "Delete old checkpoints by the rule that a run has: the newest ones, the "
+        "best one and those with a tag stay, and always the newest that verifies.",
+        "DIR --keep 3 --dry-run",
+    )
+    one.add_argument("--keep", type=_positive, required=True, metavar="N", help="newest checkpoints to keep")
+    one.add_argument(
+        "--best",
+        metavar="RESULT",
+        help="result whose best checkpoint stays, such as accuracy or loss:min (default: the run's checkpoint.best)",
+    )
+    one.add_argument("-n", "--dry-run", action="store_true", help="only print what would be deleted")
+    _output(one)
+
+
+def _command(
+    add: Any, name: str, module: str, function: str, text: str, example: str, *, names: bool = False
+) -> argparse.ArgumentParser:
+    """Returns a new command, whose module is imported when it is run."""
+    epilog = f"example:\n  $ trainloop checkpoints {name} {example}" + (f"\n\n{NAMES}" if names else "")
+    parser: argparse.ArgumentParser = add.add_parser(
+        name,
+        help=text[0].lower() + text[1:].rstrip("."),
+        description=text,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def run(options: argparse.Namespace) -> int:
+        code: int = getattr(importlib.import_module(f"trainloop.versions.{module}"), function)(options)
+        return code
+
+    parser.set_defaults(run=run)
+    parser.add_argument("directory", type=Path, metavar="DIR", help="directory of checkpoints (checkpoint.path)")
+    return parser
+
+
+def _checkpoint(
+    parser: argparse.ArgumentParser,
+    name: str,
+    metavar: str,
+    *,
+    text: str = "name, step, tag, latest or best",
+    **more: Any,
+) -> None:
+    argument = parser.add_argument(name, metavar=metavar, help=text, **more)
+    argument.completer = completion.checkpoints  # type: ignore[attr-defined]
+
+
+def _output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="json: every field")
+
+
+def _positive(text: str) -> int:
+    """Returns a number of things, of which there is at least one."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value

@@ -1,0 +1,86 @@
+"""Tables are aligned as kubectl's are, and numbers are short; what a file says can't control the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+#: What stands in a cell of which nothing is known.
+UNKNOWN = "-"
+
+
+def plain(text: object) -> str:
+    """Returns text without what a terminal would act upon, such as escape sequences in the name of a tensor."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in str(text))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Returns the lines of a table; columns are three spaces apart, none is padded at the end."""
+    cells = [list(header), *([plain(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def size(count: int) -> str:
+    """Returns bytes in the largest unit of which there is at least one."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def age(created: float | None) -> str:
+    """Returns how long ago it was, in the two largest units (2d4h, 3m12s)."""
+    if created is None:
+        return UNKNOWN
+    seconds = max(0, int(time.time() - created))
+    parts = [(seconds // 86400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    largest = next((index for index, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return "".join(f"{count}{unit}" for count, unit in parts[largest : largest + 2] if count) or "0s"
+
+
+def when(created: float | None) -> str:
+    """Returns a date and time in UTC, to the second."""
+    return UNKNOWN if created is None else datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def number(value: float) -> str:
+    """Returns a number with four significant digits."""
+    return f"{value:.4g}"
+
+
+def results(measured: Mapping[str, float], most: int | None = None) -> str:
+    """Returns results as `accuracy=0.857`, of many only the first."""
+    shown = [f"{name}={number(value)}" for name, value in measured.items()]
+    more = [f"+{len(shown) - most}"] if most and len(shown) > most else []
+    return " ".join([*shown[:most], *more]) or UNKNOWN
+
+
+def document(value: Any) -> str:
+    """Returns JSON that every reader takes; numbers that JSON hasn't (nan, inf) are text."""
+    return json.dumps(_json(value), indent=2)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _json(item) for name, item in value.items()}
+    return [_json(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def lines(texts: Iterable[str]) -> None:
+    """Print lines, each on one line of the terminal."""
+    for text in texts:
+        print(plain(text))
+
+
+def say(text: str) -> None:
+    """Print to standard error what isn't the answer itself."""
+    print(f"trainloop: {plain(text)}", file=sys.stderr)
