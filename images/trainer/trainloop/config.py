@@ -24,6 +24,7 @@ from trainloop.distributed.world import DistributedSettings
 from trainloop.errors import ConfigError
 from trainloop.evaluation import EvaluationSettings
 from trainloop.metrics import MetricsSettings
+from trainloop.model import ModelSettings
 from trainloop.optimization.anomaly import AnomalySettings
 from trainloop.optimization.gradients import GradientSettings
 from trainloop.optimization.optimizer import OptimizerSettings
@@ -47,6 +48,7 @@ class Config(Settings):
     epochs: float | None = Field(None, gt=0, description="Passes over the data; exactly one of epochs and steps.")
     steps: int | None = Field(None, gt=0, description="Optimizer steps; exactly one of epochs and steps.")
     batch: BatchSettings = Field(description="Samples in a step.")
+    model: ModelSettings = section(ModelSettings)
     optimizer: OptimizerSettings = section(OptimizerSettings)
     schedule: ScheduleSettings = section(ScheduleSettings)
     precision: PrecisionSettings = section(PrecisionSettings)
