@@ -16,7 +16,7 @@ PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 #: Lines of code of the loop proper. What doesn't fit replaces something, or goes beside the loop.
 LIMIT = 3000
 #: What stands beside the loop: only runs that ask for it import it, and training is the same without it.
-BESIDE = ("tasks/", "outputs.py", "report.py", "plots.py", "versions/")
+BESIDE = ("tasks/", "outputs.py", "report.py", "plots.py", "dry_run.py", "versions/")
 #: The loop's part of a room that stands beside it.
 LOOP = ("tasks/__init__.py",)
 #: Tokens that make no line one of code.

@@ -18,11 +18,9 @@ from trainloop.distributed.world import World
 
 
 def test_the_ranks_that_hold_the_others_up_are_named() -> None:
-    waits = {"what": "forward and backward", "waits": True}
-    loads = {"what": "fetching data", "waits": False}
-    assert stall_message({0: waits, 1: loads, 2: waits}) == "rank 1 is fetching data; rank 0, 2 wait for them"
-    assert stall_message({0: waits, 1: None}).startswith("rank 1 doesn't answer")
-    assert stall_message({0: waits, 1: waits}).startswith("all ranks wait in a collective")
+    assert stall_message(["", "fetching data", ""]) == "rank 1 is fetching data; rank 0, 2 wait for them"
+    assert stall_message(["", None]).startswith("rank 1 doesn't answer")
+    assert stall_message(["", ""]).startswith("all ranks wait in a collective")
 
 
 @pytest.mark.parametrize(("attempt", "ranks_watch"), [(None, True), ("1", False)])

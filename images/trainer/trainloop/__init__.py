@@ -6,6 +6,6 @@
 4. `model`, `parallel` and `optimization`: the model's blocks, the model over the ranks, and what makes a step.
 5. `checkpoints`: saving, a checkpoint's verification, and resume.
 6. `evaluation`, `metrics`, `progress`: what a run measures and reports; beside them `outputs`, `report`, `plots`.
-7. `versions` is beside the loop: the command `trainloop checkpoints`.
+7. `versions` and `dry_run` are beside the loop: the command `trainloop checkpoints`, and a run of two steps.
 8. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.
 """

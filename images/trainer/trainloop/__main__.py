@@ -69,12 +69,14 @@ def _run(options: argparse.Namespace) -> int:
     from torch.distributed.elastic.multiprocessing.errors import record
 
     from trainloop.config import dump_config, load_config
-    from trainloop.run import dry_run, train
+    from trainloop.run import train
 
     if options.print_config:
         print(dump_config(load_config(options.config, options.set)), end="")
         return 0
     if options.dry_run:
+        from trainloop.dry_run import dry_run
+
         dry_run(load_config(options.config, options.set))
         return 0
     # record writes an uncaught exception to TORCHELASTIC_ERROR_FILE, where the launcher looks for the first failure.

@@ -66,9 +66,7 @@ class BatchSettings(Settings):
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["size"]}, {"required": ["per_rank"]}]})
 
     size: int | None = Field(
-        None,
-        gt=0,
-        description="Samples in a step; null: per_rank x accumulation x ranks at the first start, then kept.",
+        None, gt=0, description="Samples in a step; null: per_rank x accumulation x ranks of the first start."
     )
     per_rank: int | None = Field(None, gt=0, description="Samples in one forward pass; null follows from `size`.")
     accumulation: int = Field(1, gt=0, description="Forward passes of a rank in an optimizer step.")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
 from functools import partial
 from pathlib import Path
 
@@ -11,10 +9,7 @@ from trainloop.config import Config
 from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.distributed.preflight import check
 from trainloop.distributed.world import environment, joined
-from trainloop.resources import memory, memory_limit
 from trainloop.trainer import Trainer
-
-DRY_STEPS = 2
 
 
 def train(config: Config) -> bool:
@@ -32,28 +27,3 @@ def train(config: Config) -> bool:
                 trainer.log.info(closing_line(trainer.report_path, against))
             trainer.log.info(f"finished {trainer.state.step} steps; metrics: {trainer.log.file}")
     return stopped
-
-
-def dry_run(config: Config) -> None:
-    """Build everything, make two steps, evaluate a batch, and leave no file; print memory and time of a step."""
-    with tempfile.TemporaryDirectory() as folder:
-        checkpoint = config.checkpoint.model_copy(update={"path": folder, "resume": False, "storage": "shared"})
-        metrics = config.metrics.model_copy(update={"path": folder, "prometheus_file": None})
-        evaluation = config.evaluation.model_copy(update={"samples": config.evaluation.batch})
-        config = config.model_copy(update={"checkpoint": checkpoint, "metrics": metrics, "evaluation": evaluation})
-        with joined(config.distributed) as world:
-            trainer = Trainer(config, world)
-            trainer.prepare()
-            for _ in range(DRY_STEPS):
-                began = time.perf_counter()  # of the last one: the first one also warms up
-                trainer.train_step()
-            seconds = time.perf_counter() - began
-            trainer.evaluate()
-            if trainer.evaluator.loss_is_a_mean():
-                trainer.log.info("warning: the task's loss is a mean, it seems: it must be the sum over what it counts")
-            peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
-            host = f"peak memory {peaks['hostMemory']:.2f} GiB"
-            if limit := memory_limit():
-                host += f" of the container's {limit / 2**30:.2f}"
-            device = f", on the device {peaks['peakMemory']:.2f} GiB" if "peakMemory" in peaks else ""
-            trainer.log.info(f"dry run: {seconds:.3f} s a step, {host}{device}, {trainer.state.total} steps in all")

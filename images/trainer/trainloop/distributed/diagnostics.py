@@ -13,22 +13,16 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TextIO
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 
-#: faulthandler only keeps the descriptor, so the file must live as long as the process.
-_kept: list[TextIO] = []
-
 
 def dump_stacks_on_signal(rank: int) -> None:
     """This process prints its stacks at SIGUSR2 from now on: to the file that the agent named, else to stderr."""
-    file = sys.stderr
-    named = os.environ.get("TRAINMASTER_STACKS_FILE")
-    if named:
-        file = Path(f"{named}.{rank}").open("a", encoding="utf-8")  # noqa: SIM115
-        _kept.append(file)
+    named, flags = os.environ.get("TRAINMASTER_STACKS_FILE"), os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    # A descriptor, which stays open; faulthandler doesn't keep a file alive.
+    file = os.open(f"{named}.{rank}", flags, 0o644) if named else sys.stderr
     faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 

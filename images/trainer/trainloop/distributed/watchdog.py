@@ -12,10 +12,10 @@ flight recorders (`diagnostics`), and one hang has one message.
 from __future__ import annotations
 
 import faulthandler
-import json
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -32,9 +32,7 @@ class WatchdogSettings(Settings):
     """These settings say when a step has stalled."""
 
     stall_seconds: float | None = Field(
-        300.0,
-        gt=0,
-        description="Seconds until a step has stalled; null never. Under an agent failurePolicy.hang counts.",
+        300.0, gt=0, description="Seconds until a step has stalled; null never. An agent has failurePolicy.hang."
     )
 
 
@@ -54,11 +52,10 @@ class Watchdog:
 
     def __init__(self, settings: WatchdogSettings, world: World) -> None:
         alone = world.size == 1 or has_agent()
-        self._limit, self._world = None if alone else settings.stall_seconds, world
+        self._limit, self._world = (None if alone else settings.stall_seconds), world
         self._activity: Activity | None = None
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._reported: Activity | None = None
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def at(self, what: str, step: int, *, limit: float | None = None, waits: bool = False) -> None:
         """The training thread does `what` from now on; `limit` in seconds where more than a step's is in order."""
@@ -67,49 +64,46 @@ class Watchdog:
 
     def __enter__(self) -> Watchdog:
         if self._limit is not None:
-            self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
             self._thread.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._ended.set()
-        if self._thread is not None:
+        if self._limit is not None:
             self._thread.join()
 
     def _watch(self) -> None:
-        assert self._limit is not None
-        while not self._ended.wait(min(self._limit / 4, 5.0)):
+        reported, period = None, min((self._limit or 0.0) / 4, 5.0)
+        while not self._ended.wait(period):
             activity = self._activity
-            if activity is None or activity is self._reported or time.monotonic() - activity.since < activity.limit:
-                continue
-            self._reported = activity
-            self._report(activity)
+            if activity and activity is not reported and time.monotonic() - activity.since >= activity.limit:
+                reported = activity
+                self._report(activity)
 
     def _report(self, activity: Activity) -> None:
         store, rank = self._world.store, self._world.rank
         assert store is not None
-        own = {"what": activity.what, "waits": activity.waits}
-        store.set(f"stall/{activity.step}/{rank}", json.dumps(own))
+        store.set(f"stall/{activity.step}/{rank}", "" if activity.waits else activity.what)
         faulthandler.dump_traceback(sys.stderr, all_threads=True)
         self._ended.wait(ANSWER_SECONDS + rank * 0.5)
         if store.add(f"stall/{activity.step}/reported", 1) > 1:
             return
-        answers = {}
-        for other in range(self._world.size):
-            key = f"stall/{activity.step}/{other}"
-            answers[other] = json.loads(store.get(key)) if store.check([key]) else None
+        keys = [f"stall/{activity.step}/{other}" for other in range(self._world.size)]
+        answers = [store.get(key).decode() if store.check([key]) else None for key in keys]
         print(f"stalled at step {activity.step}: {stall_message(answers)}", flush=True)
 
 
-def stall_message(answers: dict[int, dict[str, object] | None]) -> str:
-    """Returns a sentence that names the ranks that hold the others up: those that don't answer, and those that don't
-    wait for any rank.
+def stall_message(answers: Sequence[str | None]) -> str:
+    """Returns a sentence that names the ranks that hold the others up: those that don't answer (None), and those that
+    are at something of their own. `answers` are by rank; an empty one waits for other ranks.
     """
-    silent = [rank for rank, answer in answers.items() if answer is None]
-    busy = [rank for rank, answer in answers.items() if answer is not None and not answer["waits"]]
-    waiting = [rank for rank in answers if rank not in silent and rank not in busy]
-    parts = [f"rank {rank} doesn't answer: its process is stopped, swapped out or gone" for rank in silent]
-    parts += [f"rank {rank} is {(answers[rank] or {})['what']}" for rank in busy]
+    parts = [
+        f"rank {rank} doesn't answer: its process is stopped, swapped out or gone"
+        for rank, answer in enumerate(answers)
+        if answer is None
+    ]
+    parts += [f"rank {rank} is {answer}" for rank, answer in enumerate(answers) if answer]
     if not parts:
         return "all ranks wait in a collective: look at the network, and at whether all run the same step"
+    waiting = [rank for rank, answer in enumerate(answers) if answer == ""]
     return "; ".join(parts) + (f"; rank {listed(waiting)} wait for them" if waiting else "")

@@ -29,9 +29,7 @@ class PrecisionSettings(Settings):
     initial_scale: float = Field(65536.0, gt=0, description="GradScaler's first scale (fp16).")
     growth_interval: int = Field(2000, gt=0, description="Steps without overflow before the scale doubles (fp16).")
     overflows: int = Field(
-        32,
-        gt=0,
-        description="Overflows in a row (each halves the scale) before the run ends as diverged, code 70 (fp16).",
+        32, gt=0, description="Overflows in a row, each halves the scale, before the run ends as diverged (fp16)."
     )
 
 
