@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ def _with_own_disk(folder: Path) -> dict[str, Any]:
     with joined(config().distributed) as world:
         disk = folder / f"disk{world.rank}"
         checkpoints = Checkpointer(CheckpointSettings.model_validate({}), world, disk)
-        loaded = next((state["number"] for _, state in checkpoints.valid()), None)
+        loaded = next((state["number"] for _, state in checkpoints.valid(checkpoints.to_go_on_from())), None)
         if loaded is None:
             checkpoints.save(1, {"number": 5, "tensor": torch.arange(3)}, {})
         return {"writer": checkpoints.writer, "loaded": loaded}
@@ -96,6 +98,53 @@ def test_a_step_that_is_saved_again_overwrites_nothing(tmp_path: Path) -> None:
     first, second = written(tmp_path, 5), written(tmp_path, 5)
     assert second > first and first.path.is_dir()
     assert storage.complete(tmp_path) == [second, first]
+
+
+def test_retention_of_whatever_there_is(tmp_path: Path) -> None:
+    """Drawn at random: steps again and again, other lines, damage, tags. Checked against the rule, written out."""
+    for seed in range(60):
+        draw, folder = random.Random(seed), tmp_path / str(seed)
+        folder.mkdir()
+        keep, order, broken = draw.randint(1, 3), list[storage.Checkpoint](), set[str]()
+        for _ in range(draw.randint(2, 7)):
+            order.append(_bare(folder, draw.choice((5, 10, 15, 20)), time.time() - draw.choice((0, 0, 100))))
+            if draw.random() < 0.3:
+                _break(order[-1], draw.choice(("manifest", "state", "format", "empty")))
+                broken.add(order[-1].name)
+        tagged = draw.sample(order, draw.randint(0, 2))
+        for number, checkpoint in enumerate(tagged):
+            storage.set_tag(checkpoint, f"tag{number}")
+        best = draw.choice([None, *order])
+        written = _bare(folder, draw.choice((5, 10, 15, 20, 25)), time.time())
+        before = {one.name for one in [*order, written]}
+        storage.prune(written, keep, best)
+        left = {path.name for path in folder.glob("step-*")}
+        newest = [one for one in [*reversed(order)] if one.name not in broken][: keep - 1]
+        must = {one.name for one in [written, *newest, *tagged, *filter(None, [best])]}
+        assert must <= left <= before, seed
+        oldest = min([written, *newest]) if len(newest) == keep - 1 else None
+        for name in left - must:
+            assert name in broken, (seed, "a whole one more than it says")
+            assert oldest is None or storage.named(folder, name) > oldest, (seed, "a broken one that is past")
+
+
+def _bare(folder: Path, step: int, now: float) -> storage.Checkpoint:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now)  # a clock that goes back
+        return written(folder, step)
+
+
+def _break(checkpoint: storage.Checkpoint, how: str) -> None:
+    manifest = checkpoint.path / verification.MANIFEST
+    if how == "manifest":
+        manifest.unlink()
+    elif how == "format":
+        manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
+    else:
+        (checkpoint.path / storage.STATE).write_bytes(b"")
+    if how == "empty":
+        shutil.rmtree(checkpoint.path)
+        checkpoint.path.mkdir()
 
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
@@ -175,7 +224,7 @@ def test_the_best_checkpoint_of_an_earlier_attempt_is_kept() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for attempt in ([3.0, 1.0, 2.0], [5.0, 4.0]):
             run_ranks(1, _save_with_results, Path(folder), attempt)
-        assert [storage.results(found)["loss"] for found in storage.complete(Path(folder))] == [4.0, 1.0]
+        assert [found.results["loss"] for found in storage.complete(Path(folder))] == [4.0, 1.0]
 
 
 def _save_with_results(folder: Path, losses: list[float]) -> None:

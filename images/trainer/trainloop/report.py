@@ -89,6 +89,7 @@ def facts(lines: Lines, alone: Lines | None = None) -> list[tuple[str, str]]:
         *_results(lines),
         ("time", f"{duration(lines[-1]['time'] - lines[0]['time'])}, from {_clock(lines[0]['time'])}"),
         ("attempts", _attempts(lines)),
+        ("lineage", _lineage(lines)),
         ("throughput, median", f"{_median(lines, 'samplesPerSecond'):,.1f} samples/s over all ranks"),
         ("step time, median", f"{_median(lines, 'stepSeconds') * 1000:,.1f} ms"),
         ("waiting for data, median", f"{_median(lines, 'dataWait'):.1%} of the time"),
@@ -135,6 +136,26 @@ def _attempts(lines: Lines) -> str:
         text += f" (step {', '.join(str(line['step']) for line in resumed)})" if resumed else ""
     sizes = [size for size, _ in itertools.groupby(line["ranks"] for line in _started(lines))]
     return text + (f"; {', then '.join(ranks_line(size) for size in sizes)}" if len(sizes) > 1 else "")
+
+
+def _lineage(lines: Lines) -> str:
+    """Returns what each attempt went on from and how far it came, with the returns to a checkpoint in between."""
+    attempts = list[list[str]]()
+    source, last = "the start", 0
+    for line in lines:
+        event = line.get("event")
+        if event == "resumed":
+            source = line.get("checkpoint") or "a checkpoint"
+        if event in ("started", "rolledBack") and attempts:
+            attempts[-1].append(f"to {last:,}")
+        if event == "started":
+            attempts.append([f"attempt {len(attempts) + 1} from {source}, step {line['step']:,}"])
+            source = "the start"
+        elif event == "rolledBack" and attempts:
+            attempts[-1].append(f"back to {line['checkpoint']}")
+        if event != "resumed":
+            last = line["to"] if event == "rolledBack" else line.get("step", last)
+    return "; ".join(" ".join(pieces) for pieces in attempts) + (f" to {last:,}" if attempts else "none")
 
 
 def _results(lines: Lines) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from trainloop import seeding
-from trainloop.checkpoints import snapshots, storage
+from trainloop.checkpoints import snapshots
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
@@ -290,11 +290,12 @@ class Trainer:
         if self.detector.rollbacks >= self.config.anomaly.rollbacks:
             raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {advice}")
         before, rollbacks = self.state, self.detector.rollbacks + 1
-        for checkpoint, _ in snapshots.restored(self, until=before.step):
-            self.checkpoints.delete_after(checkpoint, until=before.step)
+        for checkpoint, _ in snapshots.restored(self, self.checkpoints.ancestors()):
             # The checkpoint may be of an attempt with another length or batch.
             self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)
             self.detector.rollbacks = rollbacks
+            back = {"step": before.step, "to": self.state.step, "checkpoint": checkpoint.name}
+            self.log.write("event", {"event": "rolledBack", **back})
             self.warn(f"went back to step {self.state.step}, going on with the data after what stood out")
             return
         raise Diverged(f"{odd} and no checkpoint can be read any more")
@@ -367,7 +368,7 @@ class Trainer:
         if self.checkpoints is None:
             return
         path, plain = self.checkpoints.path, torch.contiguous_format
-        left = any(found.step == self.state.step for found in storage.complete(path))
+        left = self.checkpoints.has_saved(self.state.step)
         if self.config.checkpoint.export:
             # Copies, because safetensors refuses tensors that share memory (tied embeddings) or aren't contiguous.
             state = self.replica.model_state().items()

@@ -11,9 +11,10 @@ after the rename, `thread` after the copy to host memory.
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -50,6 +51,11 @@ class CheckpointSettings(Settings):
     )
     seconds: float = Field(1800, gt=0, description="How long a save may take before it counts as a hang.")
     resume: bool = Field(True, description="Go on from the newest valid checkpoint.")
+    start_from: str | None = Field(
+        None,
+        description="Tag or name of a checkpoint to start from, DIRECTORY/NAME for another directory's. A restart goes "
+        "on from what was saved since.",
+    )
     export: bool = Field(True, description="Leave the weights alone as model.safetensors at the end of the run.")
     verify_loss: bool = Field(True, description="Store a few samples' loss, and compare it after loading.")
 
@@ -70,8 +76,11 @@ class Checkpointer:
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
             raise ConfigError(f"checkpoint.format is 'sharded', but {others}")
-        #: The checkpoint that the run goes on from: the one that was loaded or saved last, by its name.
+        #: The name of the checkpoint that the run goes on from: the one that was loaded or saved last.
         self.parent: str | None = None
+        self._parents: dict[str, str | None] = {}  # of the checkpoints in the directory
+        self._start: Checkpoint | None = None  # what `start_from` names
+        self._damaged: set[str] = set()  # those that were passed over here
         self._saver = Saver(settings.mode)
         if self.is_writer:
             storage.clean(path)
@@ -80,6 +89,8 @@ class Checkpointer:
     def from_settings(cls, settings: CheckpointSettings, world: World) -> Checkpointer | None:
         """Returns the checkpointer of the directory that is named; None when none is."""
         path = settings.path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR") or os.environ.get("SAVE_CHECKPOINT")
+        if settings.start_from and not path:
+            raise ConfigError(f"checkpoint.start_from is {settings.start_from!r} without a directory: set path too")
         return cls(settings, world, Path(path).expanduser()) if path else None
 
     @property
@@ -101,9 +112,11 @@ class Checkpointer:
         A checkpoint that can't be written is no reason to stop training: the caller reports it and goes on.
         """
         problems = self.wait()
+        version = max(self.world.gather(storage.next_version(self.path, step) if self.is_writer else 1))
         if self.is_writer:
-            about = {"parent": self.parent, **about}
-            self._pending = self._saver.save(self.path, step, state, about, partial, configuration)
+            start = {"start_from": self.settings.start_from} if self.settings.start_from else {}
+            about = {"parent": self.parent, **start, **about}
+            self._pending = self._saver.save(self.path, step, state, about, partial, configuration, version)
         if self.settings.mode == "sync":
             problems += self.wait()
         return problems
@@ -118,37 +131,96 @@ class Checkpointer:
         try:
             if pending:
                 written = pending.result().name
-                storage.prune(pending.result(), self.settings.keep, self._best())
+                storage.prune(pending.result(), self.settings.keep, self._best(), self._damaged)
         except (CheckpointError, OSError) as error:
             problem = str(error)
         outcomes = self.world.gather((written, problem))
-        self.parent = next((name for name, _ in outcomes if name), self.parent)
+        for name in {name for name, _ in outcomes if name}:
+            self._parents[name], self.parent = self.parent, name
         return [text for _, text in outcomes if text]
 
-    def valid(self, until: int | None = None) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-        """Yields the newest checkpoint that verifies, with its state; then, if the caller wants another, the next
-        older.
+    def has_saved(self, step: int) -> bool:
+        """Returns whether the checkpoint that was loaded or saved last is of `step` (not collective)."""
+        return self.parent is not None and self.parent.startswith(f"step-{step:09d}.")
 
-        Every rank is given the same sequence. Damaged ones are passed over, and those after step `until`: a directory
-        may have those of an older run, where `resume` is false.
+    def any_there(self) -> bool:
+        """Returns whether there is anything in the directory that is, or was to be, a checkpoint."""
+        return any(self.world.gather(any(storage.survey(self.path))))
+
+    def to_go_on_from(self) -> Iterator[Checkpoint]:
+        """Yields what a start may go on from, the one that was written last first: it alone is where the run was last.
+
+        With `start_from` it is what was saved since, and then the checkpoint that `start_from` names. What can't be
+        used is named by the rank that sees it.
+        """
+        start, rows = self.settings.start_from, []
+        if self.is_writer:
+            whole, broken = storage.survey(self.path)
+            rows = [(one.created, one.name, one.about.get("parent"), one.about.get("start_from")) for one in whole]
+            self._pass_over(*broken.values())
+        rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
+        self._parents = {name: parent for _, name, parent, _ in rows}
+        own = [name for _, name, _, origin in rows if self.settings.resume and start in (None, origin)]
+        yield from filter(None, (storage.named(self.path, name) for name in dict.fromkeys(own)))
+        if start is not None:
+            self._start = self._resolve(start.rstrip("/"))
+            yield self._start
+
+    def ancestors(self) -> Iterator[Checkpoint]:
+        """Yields the checkpoints that the run, as it is now, has come from, the newest first."""
+        name, seen = self.parent, set[str]()
+        while name is not None and name not in seen:
+            seen.add(name)
+            if found := storage.named(self.path, name) or self._start:
+                yield found
+            name = self._parents.get(name)
+
+    def valid(self, candidates: Iterable[Checkpoint]) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
+        """Yields the first of `candidates` that verifies, with its state; then, if the caller wants another, the next.
+
+        Every rank is given the same sequence. Damaged ones are passed over. `parent` is the one that was yielded.
         """
         self.wait()
-        here = storage.complete(self.path) if self.is_writer else []
-        mine = [(found.step, found.version) for found in here if until is None or found.step <= until]
-        for step, version in sorted({pair for pairs in self.world.gather(mine) for pair in pairs}, reverse=True):
-            checkpoint = Checkpoint(step, version, self.path)
-            problem = verify(checkpoint.path) if (step, version) in mine else None
-            if problem is not None:
-                print(f"checkpoint passed over: {problem}", flush=True)
-            verified = (step, version) in mine and problem is None
-            holders = [rank for rank, has in enumerate(self.world.gather(verified)) if has]
-            if holders:
+        for checkpoint in candidates:
+            # All ranks see another directory, so one of them reads it.
+            own = checkpoint.directory == self.path
+            there = (self.is_writer if own else self.world.is_main) and checkpoint.path.is_dir()
+            problem = verify(checkpoint.path) if there else None
+            self._pass_over(problem)
+            holders = [rank for rank, has in enumerate(self.world.gather(there and problem is None)) if has]
+            if holders and own:
                 self._spread(checkpoint, holders)
-                state, problem = self._read(checkpoint)
-                if problem is not None:
-                    print(f"checkpoint passed over: {problem}", flush=True)
-                if not any(self.world.gather(problem is not None)):
-                    yield checkpoint, state
+            state, problem = self._read(checkpoint) if holders else ({}, None)
+            self._pass_over(problem)
+            if holders and not any(self.world.gather(problem is not None)):
+                self.parent = checkpoint.name if own else str(checkpoint.path)
+                yield checkpoint, state
+            else:
+                self._damaged.add(checkpoint.name)
+
+    def _pass_over(self, *problems: str | None) -> None:
+        for problem in filter(None, problems):
+            print(f"checkpoint passed over: {problem}", flush=True)
+
+    def _resolve(self, start: str) -> Checkpoint:
+        """Returns the checkpoint that `start_from` names. Raises ConfigError on every rank alike."""
+        folder, _, name = start.rpartition("/")
+        directory = Path(folder).expanduser() if folder else self.path
+        directory = self.path if directory.resolve() == self.path.resolve() else directory
+        found = problem = None
+        try:
+            found = storage.resolve(directory, name).name
+        except (CheckpointError, OSError) as error:
+            problem = str(error)
+        answers = self.world.gather((found, problem))
+        # Each node's own disk may lack it, and is given it; another directory has to be seen by all.
+        names = [name for name, _ in answers if name]
+        if not names or (directory != self.path and len(names) < len(answers)):
+            rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)
+            raise ConfigError(f"checkpoint.start_from can't be found by rank {rank}: {text}")
+        start_from = storage.named(directory, names[0])
+        assert start_from is not None
+        return start_from
 
     def _read(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str | None]:
         """Returns the checkpoint's state, or what is wrong with it (not collective)."""
@@ -156,13 +228,6 @@ class Checkpointer:
             return storage.load(checkpoint), None
         except CheckpointError as error:
             return {}, str(error)
-
-    def delete_after(self, checkpoint: Checkpoint, until: int) -> None:
-        """Delete what is newer, up to step `until`: a run that went wrong there must not be resumed from it."""
-        for newer in storage.complete(self.path) if self.is_writer else []:
-            if checkpoint < newer and newer.step <= until:
-                storage.remove(newer)
-        self.world.barrier()
 
     def close(self) -> list[str]:
         """Wait for what is being saved, and end the writing thread."""
@@ -175,8 +240,8 @@ class Checkpointer:
         oldest.
         """
         name, sign = self.settings.best, 1 if self.settings.best_is == "max" else -1
-        found = [(one, storage.results(one).get(name)) for one in storage.complete(self.path)] if name else []
-        scored = [(sign * value, one) for one, value in reversed(found) if value is not None]
+        found = [(one.results.get(name), one) for one in reversed(storage.complete(self.path))] if name else []
+        scored = [(sign * value, one) for value, one in found if isinstance(value, int | float)]
         return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
     def _find_writer(self) -> int:

@@ -7,7 +7,7 @@ that isn't a checkpoint yet, which then gets its manifest and its name like any 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,13 +74,13 @@ def save(trainer: Trainer) -> list[str]:
 
 
 def restored(
-    trainer: Trainer, until: int | None = None, *, warm_up: bool = False
+    trainer: Trainer, candidates: Iterable[Checkpoint], *, warm_up: bool = False
 ) -> Iterator[tuple[Checkpoint, dict[str, Any]]]:
-    """Restore the newest valid checkpoint, and yield it with its state; then, if the caller wants another, the next
-    older. Those after step `until` are passed over.
+    """Restore the first valid checkpoint of `candidates`, and yield it with its state; then, if the caller wants
+    another, the next.
     """
     assert trainer.checkpoints is not None
-    for checkpoint, saved in trainer.checkpoints.valid(until):
+    for checkpoint, saved in trainer.checkpoints.valid(candidates):
         if warm_up:
             _warm_up(trainer)
         try:
@@ -88,7 +88,6 @@ def restored(
         except CheckpointError as error:
             trainer.log.info(f"checkpoint passed over: {error}")
         else:
-            trainer.checkpoints.parent = checkpoint.name
             yield checkpoint, saved
 
 
@@ -126,21 +125,23 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
 
 
 def resume(trainer: Trainer) -> bool:
-    """Go on from the newest checkpoint that verifies and computes the loss that it was saved with; returns whether
-    there was one.
+    """Go on from the newest checkpoint that verifies and computes the loss that it was saved with, or from the one
+    that `checkpoint.start_from` names; returns whether there was one.
 
     Raises ConfigError when there are checkpoints and none of them can be used: starting anew would be a surprise.
     """
-    if trainer.checkpoints is None or not trainer.config.checkpoint.resume:
+    settings, checkpoints = trainer.config.checkpoint, trainer.checkpoints
+    if checkpoints is None or not (settings.resume or settings.start_from):
         return False
     trainer.progress.enter("checkpoint", message="looking for a checkpoint")
-    for checkpoint, saved in restored(trainer, warm_up=True):
+    for checkpoint, saved in restored(trainer, checkpoints.to_go_on_from(), warm_up=True):
         if computes_the_same(trainer, saved["sampleLoss"]):
             trainer.log.info(f"resumed from {checkpoint.path}")
-            trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, "world": trainer.world.size})
+            about = {"world": trainer.world.size, "checkpoint": checkpoints.parent}
+            trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, **about})
             return True
         trainer.log.info(f"checkpoint passed over: {checkpoint.path} doesn't compute the loss that it was saved with")
-    if any(trainer.world.gather(bool(storage.complete(trainer.checkpoints.path)))):
+    if checkpoints.any_there() or settings.start_from:
         raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
     return False
 

@@ -15,11 +15,12 @@ import os
 import re
 import shutil
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainloop.checkpoints.verification import MANIFEST, CheckpointError, read_manifest, write_manifest
+from trainloop.checkpoints.verification import CheckpointError, inspect, write_manifest
 from trainloop.errors import listed
 
 STATE = "state.pt"
@@ -32,11 +33,14 @@ _PARTIAL = ".saving-"
 
 @dataclass(frozen=True, order=True)
 class Checkpoint:
-    """A complete checkpoint lies in `directory`; checkpoints are ordered by step, then version."""
+    """A checkpoint lies in `directory`; checkpoints are ordered by step, then version."""
 
     step: int
     version: int
     directory: Path
+    #: What the manifest says, where it was read: when the checkpoint was written [s], and what it was made from.
+    created: float = field(default=0.0, compare=False)
+    about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -46,6 +50,12 @@ class Checkpoint:
     def path(self) -> Path:
         return self.directory / self.name
 
+    @property
+    def results(self) -> dict[str, float]:
+        """Returns what the run had measured when it was saved."""
+        results = self.about.get("results")
+        return results if isinstance(results, dict) else {}
+
 
 def named(directory: Path, name: str) -> Checkpoint | None:
     """Returns the checkpoint that would have this name in `directory`, or None where it is no checkpoint's name."""
@@ -54,10 +64,33 @@ def named(directory: Path, name: str) -> Checkpoint | None:
     return checkpoint if checkpoint and checkpoint.name == name else None
 
 
+def survey(directory: Path) -> tuple[list[Checkpoint], dict[str, str]]:
+    """Returns the complete checkpoints, the one that was written last first, and what is wrong with every other
+    `step-…` directory, by its name; damage within a file isn't seen.
+    """
+    whole, broken = list[Checkpoint](), dict[str, str]()
+    for entry in sorted(directory.glob("step-*")):
+        checkpoint = named(directory, entry.name)
+        if checkpoint is None and entry.is_dir():
+            broken[entry.name] = f"{entry} isn't named as a checkpoint: step-<9 digits>.<version>"
+        if checkpoint is not None:
+            try:
+                manifest = inspect(entry)
+                whole.append(replace(checkpoint, created=manifest["created"], about=manifest["about"]))
+            except CheckpointError as error:
+                broken[entry.name] = str(error)
+    return sorted(whole, key=lambda one: (one.created, one), reverse=True), broken
+
+
 def complete(directory: Path) -> list[Checkpoint]:
-    """Returns every complete checkpoint, newest first; partial ones are not among them."""
-    whole = [named(directory, manifest.parent.name) for manifest in directory.glob(f"*/{MANIFEST}")]
-    return sorted(filter(None, whole), reverse=True)
+    """Returns every complete checkpoint, the one that was written last first; partial ones are not among them."""
+    return survey(directory)[0]
+
+
+def next_version(directory: Path, step: int) -> int:
+    """Returns the version that a checkpoint of `step` gets: the next free one, whatever lies under the others."""
+    taken = [named(directory, entry.name) for entry in directory.glob("step-*")]
+    return 1 + max((one.version for one in taken if one and one.step == step), default=0)
 
 
 def tags(directory: Path) -> dict[str, str]:
@@ -110,21 +143,28 @@ def write(
     about: dict[str, Any],
     partial: Path | None = None,
     configuration: str = "",
+    version: int | None = None,
 ) -> Checkpoint:
     """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
 
     `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
-    the checkpoint. Raises CheckpointError when the disk refuses.
+    the checkpoint. Without a `version` it gets the next free one. Raises CheckpointError when the disk refuses.
     """
     import torch  # where it is used: `trainloop checkpoints list` needn't wait for it
 
+    checkpoint = Checkpoint(step, version or next_version(directory, step), directory)
     partial = partial or partial_name(directory, step)
     try:
         partial.mkdir(parents=True, exist_ok=True)
         torch.save(state, partial / STATE)
         if configuration:
             (partial / CONFIGURATION).write_text(configuration)
-        return _seal(directory, partial, step, about)
+        newest = complete(directory)[:1]
+        # Later than the newest one by its own clock too: another node's may be ahead.
+        created = max([time.time(), *(one.created + 0.001 for one in newest)])
+        write_manifest(partial, step, about, created)
+        place(partial, checkpoint)
+        return replace(checkpoint, created=created, about=about)
     except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {error}") from error
@@ -140,15 +180,6 @@ def inside(directory: Path, name: object) -> Path:
     if not isinstance(name, str) or name in ("", ".", "..") or name != Path(name).name:
         raise CheckpointError(f"another rank names a file in {directory} {name!r}, which is no file's name")
     return directory / name
-
-
-def _seal(directory: Path, partial: Path, step: int, about: dict[str, Any]) -> Checkpoint:
-    """Give the files in `partial` a manifest and their final name."""
-    write_manifest(partial, step, about)
-    version = max((found.version for found in complete(directory) if found.step == step), default=0) + 1
-    checkpoint = Checkpoint(step, version, directory)
-    place(partial, checkpoint)
-    return checkpoint
 
 
 def place(partial: Path, checkpoint: Checkpoint) -> None:
@@ -170,29 +201,27 @@ def make_directory(directory: Path) -> None:
         sync(path.parent)
 
 
-def results(checkpoint: Checkpoint) -> dict[str, float]:
-    """Returns what the run had measured when it was saved; nothing where the manifest was damaged."""
-    try:
-        return dict(read_manifest(checkpoint.path)["about"]["results"])
-    except (CheckpointError, OSError, KeyError):
-        return {}
-
-
-def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> None:
+def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()) -> None:
     """Delete what `superseded` names."""
-    for checkpoint in superseded(written, keep, best):
+    for checkpoint in superseded(written, keep, best, broken):
         remove(checkpoint)
 
 
-def superseded(written: Checkpoint, keep: int, best: Checkpoint | None = None) -> list[Checkpoint]:
-    """Returns what is older than `written`, but the newest `keep - 1` of it, the `best`, and what has a tag.
+def superseded(
+    written: Checkpoint, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
+) -> list[Checkpoint]:
+    """Returns all but the `keep` checkpoints that were written last, the `best`, and those with a tag.
 
-    `written` stays: of it alone it is known that it can be read. What is newer isn't counted: it is damaged, and a
-    resume has passed over it.
+    `written` stays: of it alone it is known that it can be read. Broken ones, by `survey` or by their names in
+    `broken`, don't count; they are superseded when all that count have a later step.
     """
-    older = [found for found in complete(written.directory) if found < written]
+    whole, damaged = survey(written.directory)
+    usable = [one for one in whole if one.name not in broken and one != written]
+    window, older = [written, *usable[: keep - 1]], usable[keep - 1 :]
+    odd = filter(None, (named(written.directory, name) for name in {*damaged, *broken}))
+    past = [one for one in odd if len(window) == keep and one < min(window) and one.path.is_dir()]
     tagged = tags(written.directory).values()
-    return [found for found in older[keep - 1 :] if found != best and found.name not in tagged]
+    return [one for one in [*older, *past] if one != best and one.name not in tagged]
 
 
 def remove(checkpoint: Checkpoint) -> None:

@@ -26,38 +26,57 @@ class CheckpointError(RuntimeError):
     """A checkpoint can't be written or read; the message names the file."""
 
 
-def write_manifest(folder: Path, step: int, about: dict[str, Any]) -> None:
+def write_manifest(folder: Path, step: int, about: dict[str, Any], created: float | None = None) -> None:
     """Write the manifest of all files that are in `folder`; `about` is part of it."""
     files = {}
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         files[str(file.relative_to(folder))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
-    body = {"format": FORMAT, "step": step, "created": time.time(), "about": about, "files": files}
+    body = {"format": FORMAT, "step": step, "created": created or time.time(), "about": about, "files": files}
     manifest = {**body, "sha256": _digest_of_json(body)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Returns the manifest. Raises CheckpointError when it was damaged."""
+    """Returns the manifest. Raises CheckpointError where there is none that can be used, OSError where it can't be
+    read.
+    """
+    file = folder / MANIFEST
+    if folder.is_dir() and not file.exists():
+        raise CheckpointError(f"{folder} has no {MANIFEST}: something of it was deleted, or never copied")
     try:
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        claimed = manifest.pop("sha256")
-        if claimed == _digest_of_json(manifest) and manifest["format"] == FORMAT:
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        whole = manifest.pop("sha256") == _digest_of_json(manifest) and math.isfinite(manifest["created"])
+        if whole and manifest["format"] != FORMAT:
+            raise CheckpointError(f"{file} is of format {manifest['format']!r}: this version reads format {FORMAT}")
+        if whole and isinstance(manifest["about"], dict) and isinstance(manifest["files"], dict):
             return manifest
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         pass
-    raise CheckpointError(f"{folder / MANIFEST} is damaged or of another format")
+    raise CheckpointError(f"{file} is damaged")
+
+
+def inspect(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint whose files are there, with the sizes that it says; reads none of them.
+
+    Raises CheckpointError with what is wrong.
+    """
+    try:
+        manifest = read_manifest(folder)
+        for name, expected in manifest["files"].items():
+            found = (folder / name).stat().st_size
+            if found != expected["bytes"]:
+                raise CheckpointError(f"{folder / name} has {found} bytes, its manifest says {expected['bytes']}")
+    except OSError as error:
+        raise CheckpointError(f"{folder} can't be read: {error}") from error
+    return manifest
 
 
 def verify(folder: Path) -> str | None:
     """Returns what is wrong with the checkpoint in `folder`, or None; reads every byte."""
     try:
-        manifest = read_manifest(folder)
-        for name, expected in manifest["files"].items():
-            file = folder / name
-            if file.stat().st_size != expected["bytes"]:
-                return f"{file} has {file.stat().st_size} bytes, its manifest says {expected['bytes']}"
-            if _digest(file) != expected["sha256"]:
-                return f"{file} doesn't have the SHA-256 that its manifest says"
+        for name, expected in inspect(folder)["files"].items():
+            if _digest(folder / name) != expected["sha256"]:
+                return f"{folder / name} doesn't have the SHA-256 that its manifest says"
     except CheckpointError as error:
         return str(error)
     except OSError as error:

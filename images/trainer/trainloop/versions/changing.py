@@ -77,12 +77,18 @@ def export(options: argparse.Namespace) -> int:
 
 def prune(options: argparse.Namespace) -> int:
     found = versions(options.directory)
-    newest = next((one for one in found if one.state == COMPLETE and verify(one.path) is None), None)
+    by_name, damaged = {version.name: version for version in found}, list[str]()
+    newest = None
+    for checkpoint in storage.complete(options.directory):  # the one that was written last comes first
+        if newest is None and verify(checkpoint.path) is None:
+            newest = by_name.get(checkpoint.name)
+        elif newest is None:
+            damaged.append(checkpoint.name)
     if newest is None:
         raise CommandError(f"{options.directory} has no checkpoint that verifies: nothing is deleted")
     measured = options.best or own_best(found)
     best = find(options.directory, f"best:{measured}", found) if measured else None
-    doomed = storage.superseded(newest.checkpoint, options.keep, best.checkpoint if best else None)
+    doomed = storage.superseded(newest.checkpoint, options.keep, best.checkpoint if best else None, damaged)
     outcome = []
     for version in found:
         tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now
