@@ -28,8 +28,6 @@ def dry_run(config: Config) -> None:
                 trainer.train_step()
             seconds = time.perf_counter() - began
             trainer.evaluate()
-            if trainer.evaluator.loss_is_a_mean():
-                trainer.log.info("warning: the task's loss is a mean, it seems: it must be the sum over what it counts")
             peaks = {name: value / 2**30 for name, value in memory(world.device).items()}
             host = f"peak memory {peaks['hostMemory']:.2f} GiB"
             if limit := memory_limit():

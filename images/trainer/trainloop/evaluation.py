@@ -7,18 +7,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from pydantic import Field
 from torch import nn
 
+from trainloop import seeding
 from trainloop.data import few, is_stream, on_device
 from trainloop.distributed.world import World
 from trainloop.errors import TrainingError
 from trainloop.optimization.precision import Precision
 from trainloop.settings import Settings
 from trainloop.tasks import Task
+
+T = TypeVar("T")
 
 
 class EvaluationSettings(Settings):
@@ -65,13 +68,28 @@ class Evaluator:
 
     def sample_loss(self) -> float:
         """Returns the mean loss of the first few training samples, by which a checkpoint is verified."""
-        sums = self._measure([self.few[index] for index in range(min(8, len(self.few)))])
-        return float(sums["loss"]) / max(1.0, float(sums["count"]))
+        loss, count = self._loss([self.few[index] for index in range(min(8, len(self.few)))])
+        return loss / max(1.0, count)
 
     def loss_is_a_mean(self) -> bool:
-        """Returns whether a sample has the same loss twice as once: a mistake in a task, whose loss must be a sum."""
-        once, twice = (float(self._measure([self.few[0]] * times)["loss"]) for times in (1, 2))
-        return once != 0 and math.isclose(once, twice, rel_tol=0.01)
+        """Returns whether the loss is a mean, by a sample that has the same loss twice as once, for double the count.
+
+        Two samples have to agree, because a loss that draws random numbers may come out the same by chance. A loss that
+        counts once for any batch may be the same twice, and so may one that is zero for a single sample (contrastive).
+        """
+        # What is compiled for a batch of one would be compiled for nothing.
+        with torch.compiler.set_stance("force_eager"):
+            return all(self._is_same_twice(self.few[index]) for index in range(min(2, len(self.few))))
+
+    def _is_same_twice(self, sample: Any) -> bool:
+        (once, count), (twice, both) = (self._loss([sample] * times) for times in (1, 2))
+        return once != 0 and both > count and math.isclose(once, twice, rel_tol=0.01)
+
+    def _loss(self, samples: list[Any]) -> tuple[float, float]:
+        """Returns the loss summed over `samples`, and over how many terms; the run's generators stay as they are."""
+        with seeding.drawing(self.world.device, 0):
+            batch = on_device(self.task.collate(samples), self.world.device)
+            return float(self._evaluating(lambda: self.task.loss(self.model, batch))), float(self.task.count(batch))
 
     def _blocks(self, size: int) -> Iterator[list[Any]]:
         """Yields what all ranks evaluate in a pass, in the order of the data: indices, or the samples of a stream."""
@@ -87,12 +105,18 @@ class Evaluator:
     def _measure(self, samples: list[Any]) -> dict[str, torch.Tensor]:
         """Returns the loss summed over `samples`, what it is a mean over, and what the task measures."""
         batch = on_device(self.task.collate(samples), self.world.device)
+        task, model = self.task, self.model
+        found = self._evaluating(lambda: {"loss": task.loss(model, batch), **task.measure(model, batch)})
+        found["count"] = torch.tensor(task.count(batch))
+        return {name: torch.as_tensor(value) for name, value in found.items()}
+
+    def _evaluating(self, call: Callable[[], T]) -> T:
+        """Returns what `call` returns with the model in evaluation mode."""
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():
-            found = {"loss": self.task.loss(self.model, batch), **self.task.measure(self.model, batch)}
+            found = call()
         self.model.train()
-        found["count"] = torch.tensor(self.task.count(batch))
-        return {name: torch.as_tensor(value) for name, value in found.items()}
+        return found
 
 
 _Rows = tuple[list[int], torch.Tensor]  # how many each pass has, and all of them

@@ -120,9 +120,11 @@ class Trainer:
         about |= {"batch": self.state.batch, "precision": self.config.precision.compute, "torch": torch.__version__}
         about["maxNorm"] = self.config.optimizer.max_norm
         self.log.started(self.state.step, self.state.total, about)
+        self.progress.begin(self.state.step)
+        if self.evaluator.loss_is_a_mean():
+            self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
 
     def _train(self) -> bool:
-        self.progress.begin(self.state.step)
         while self.state.step < self.state.total:
             stop = self.train_step()
             if stop or (self._due(self.config.evaluation.every_steps) and self.evaluate()):
