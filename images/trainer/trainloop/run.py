@@ -6,16 +6,18 @@ from functools import partial
 from pathlib import Path
 
 from trainloop.config import Config
-from trainloop.distributed.diagnostics import dump_stacks_on_signal
 from trainloop.distributed.preflight import check
-from trainloop.distributed.world import environment, joined
+from trainloop.distributed.world import environment, has_agent, joined
 from trainloop.trainer import Trainer
 
 
 def train(config: Config) -> bool:
     """Train; returns whether the run was stopped before its end."""
     mine = config.fingerprint()
-    dump_stacks_on_signal(environment()[0])
+    if has_agent():
+        from trainloop.distributed.diagnostics import dump_stacks_on_signal
+
+        dump_stacks_on_signal(environment()[0])
     with joined(config.distributed, partial(check, config.preflight, mine)) as world:
         trainer = Trainer(config, world)
         stopped = trainer.run()

@@ -20,7 +20,6 @@ import torch.distributed as dist
 from pydantic import Field
 from torch.distributed import Store, rendezvous
 
-from trainloop.distributed.diagnostics import serve_flight_recorder
 from trainloop.distributed.serialization import decode, encode
 from trainloop.errors import ConfigError, TrainingError
 from trainloop.settings import Settings
@@ -226,7 +225,10 @@ def joined(settings: DistributedSettings, check: PreflightCheck | None = None) -
     dist.init_process_group(both, store=store, rank=rank, world_size=size, timeout=timeout)
     _left.append(dist.group.WORLD)
     world = World(rank, size, local_rank, local_size, device, backend, store)
-    serve_flight_recorder(rank, both)
+    if has_agent():
+        from trainloop.distributed.diagnostics import serve_flight_recorder
+
+        serve_flight_recorder(rank, both)
     yield world
     world.barrier()
     dist.destroy_process_group()

@@ -1,7 +1,8 @@
 """This package spreads the model over the ranks; read it in this order.
 
 1. `strategies`: one interface for DDP and local SGD; `sharded` has ZeRO-1 and FSDP2; `blocks` are their units.
-2. `communication`: DDP's hook, which sends and measures; `compression`: gradients on fewer bits.
+2. `communication`: DDP's hook, which sends and measures; `compression`: gradients on fewer bits;
+   `lossy`: those that leave something out.
 3. `delayed`: a group of parameters that is stepped every k steps.
 4. `balance`: shares of the batch that follow the ranks' speed.
 """

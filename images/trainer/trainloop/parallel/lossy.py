@@ -1,0 +1,134 @@
+"""Compressors that leave something out of a gradient: signs alone, or a matrix as a product of two thin ones.
+
+`compression` says how what is left out comes with later steps.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket
+
+from trainloop.distributed.world import average
+from trainloop.parallel.compression import Compressor, Memory
+
+
+class OneBit(Compressor):
+    """Sends signs with one scale a chunk, and has error feedback on both ways (Seide et al. 2014; Tang et al. 2021,
+    section 4).
+
+    Each rank averages one chunk: signs go there by all-to-all, and the average comes back as signs by all-gather.
+    All-gathering all ranks' signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
+    """
+
+    def reduce(
+        self, bucket: GradBucket, names: list[str], memory: Memory
+    ) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        buffer, size, rank = bucket.buffer(), dist.get_world_size(), dist.get_rank()
+        numbers, chunk = buffer.numel(), -(-buffer.numel() // (8 * size)) * 8
+        # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
+        there = (torch.arange(chunk * size, device=buffer.device) < numbers).view(size, chunk)
+        averaged = _padded(_kept(bucket, names, "averaged", memory), there)
+        own = averaged[rank].clone()
+        averaged[rank] = 0
+        # What this rank has left of chunks that are another rank's now (other buckets, a resume) counts fully in the
+        # mean, so it goes into this rank's part of it, multiplied by the number of ranks.
+        bits, scales, left = _signs(_padded(buffer, there) + size * averaged, there)
+        received, their_scales = torch.empty_like(bits), torch.empty_like(scales)
+        dist.all_to_all_single(received, bits)
+        dist.all_to_all_single(their_scales, scales)
+        mean = _values(received, their_scales).mean(0) + own
+        bits, scales, own = _signs(mean.unsqueeze(0), there[rank : rank + 1])
+        averaged.zero_()[rank] = own[0]
+        begin = 0
+        for name, gradient in zip(names, bucket.gradients(), strict=True):
+            end = begin + gradient.numel()
+            memory[f"{name}.left"] = left.view(-1)[begin:end].view_as(gradient)
+            if begin < (rank + 1) * chunk and end > rank * chunk:
+                memory[f"{name}.averaged"] = averaged.view(-1)[begin:end].view_as(gradient).clone()
+            begin = end
+        all_bits = [torch.empty_like(bits) for _ in range(size)]
+        all_scales = [torch.empty_like(scales) for _ in range(size)]
+        dist.all_gather(all_bits, bits)
+        dist.all_gather(all_scales, scales)
+        buffer.copy_(_values(torch.cat(all_bits), torch.cat(all_scales)).view(-1)[:numbers])
+        return _done(buffer), (size - 1) * (2 * (chunk // 8) + 2 * scales.element_size())
+
+
+def _padded(flat: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+    """Returns a bucket's numbers as one row for each rank, with zeros at the end."""
+    return torch.nn.functional.pad(flat, (0, there.numel() - flat.numel())).view_as(there)
+
+
+def _kept(bucket: GradBucket, names: list[str], kind: str, memory: Memory) -> torch.Tensor:
+    """Takes what is kept of a bucket's parameters out of `memory`; zeros where nothing is."""
+    kept = torch.zeros_like(bucket.buffer())
+    parts = torch.split(kept, [gradient.numel() for gradient in bucket.gradients()])
+    for name, part in zip(names, parts, strict=True):
+        if (tensor := memory.pop(f"{name}.{kind}", None)) is not None:
+            part.copy_(tensor.view(-1))
+    return kept
+
+
+def _signs(rows: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns each row's signs, eight in a byte, its mean magnitude over the numbers that are `there`, and what both
+    leave out of it.
+    """
+    scales = (rows.abs() * there).sum(1) / there.sum(1).clamp(min=1)
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=rows.device)
+    bits = ((rows >= 0).view(rows.shape[0], -1, 8) * weights).sum(2, dtype=torch.uint8)
+    return bits, scales, (rows - _values(bits, scales)) * there
+
+
+def _values(bits: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Returns what `_signs` wrote, as numbers: rows x 8 x bytes."""
+    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=bits.device)
+    positive = bits.unsqueeze(2).bitwise_and(weights).ne(0).view(bits.shape[0], -1)
+    return torch.where(positive, scales.unsqueeze(1), -scales.unsqueeze(1))
+
+
+class PowerSGD(Compressor):
+    """Sends a matrix as a product of two thin ones, by a power iteration a step (Vogels et al. 2019)."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def reduce(
+        self, bucket: GradBucket, names: list[str], memory: Memory
+    ) -> tuple[torch.futures.Future[torch.Tensor], int]:
+        gradients = dict(zip(names, bucket.gradients(), strict=True))
+        matrices = {name: g.view(g.shape[0], -1) for name, g in gradients.items() if self._worth_it(g)}
+        sent = average(gradient for name, gradient in gradients.items() if name not in matrices)
+        left = {name: matrix @ self._start(f"{name}.factor", matrix, memory) for name, matrix in matrices.items()}
+        sent += average(left.values())
+        left = {name: torch.linalg.qr(p).Q for name, p in left.items()}
+        right = {name: matrix.T @ left[name] for name, matrix in matrices.items()}
+        sent += average(right.values())
+        for name, matrix in matrices.items():
+            product = left[name] @ right[name].T
+            memory[f"{name}.left"] = (matrix - product).view_as(gradients[name])
+            memory[f"{name}.factor"] = right[name]
+            matrix.copy_(product)
+        return _done(bucket.buffer()), sent
+
+    def _worth_it(self, gradient: torch.Tensor) -> bool:
+        """Returns whether the two thin matrices are smaller than the gradient."""
+        if gradient.dim() < 2:
+            return False
+        rows, columns = gradient.shape[0], gradient.numel() // gradient.shape[0]
+        return (rows + columns) * self._rank < gradient.numel()
+
+    def _start(self, name: str, matrix: torch.Tensor, memory: Memory) -> torch.Tensor:
+        """Returns the last step's right factor; at first random numbers, the same on every rank."""
+        start = memory.get(name)
+        if start is not None and start.shape == (matrix.shape[1], self._rank):
+            return start.to(matrix.device)
+        generator = torch.Generator().manual_seed(matrix.shape[1])
+        return torch.randn(matrix.shape[1], self._rank, generator=generator, dtype=matrix.dtype).to(matrix.device)
+
+
+def _done(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    devices: list[int | str | torch.device] | None = [tensor.device] if tensor.device.type != "cpu" else None
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices)
+    future.set_result(tensor)
+    return future
