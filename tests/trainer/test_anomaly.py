@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, largest_difference, toy, train
 from trainloop.checkpoints import storage
-from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, z_score
+from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, History
 
 
 @pytest.mark.torch
@@ -81,19 +81,39 @@ def test_without_a_checkpoint_a_clipped_step_is_made_in_the_end(tmp_path: Path) 
     assert run["state"].updates == 88
 
 
+def judged(detector: AnomalyDetector, loss: float, norm: float) -> str:
+    return detector.judge(loss, norm, detector.limits())
+
+
 def test_falling_is_no_anomaly_and_not_finite_always_is() -> None:
     detector = AnomalyDetector(AnomalySettings.model_validate({"least": 4, "rollback_after": 2, "loss_ratio": 1.0}))
-    assert [detector.judge(1.0 + 0.1 * (step % 3), 1.0) for step in range(8)] == ["step"] * 8
-    assert detector.judge(0.1, 1.0) == "step"
-    assert detector.judge(math.nan, 1.0) == "skip"
-    assert detector.judge(1.0, math.inf) == "rollback"
-    assert detector.judge(1.0, 1.0) == "step"
+    assert [judged(detector, 1.0 + 0.1 * (step % 3), 1.0) for step in range(8)] == ["step"] * 8
+    assert judged(detector, 0.1, 1.0) == "step"
+    assert judged(detector, math.nan, 1.0) == "skip"
+    assert judged(detector, 1.0, math.inf) == "rollback"
+    assert judged(detector, 1.0, 1.0) == "step"
+    assert judged(detector, -math.inf, 1.0) == "skip"
+    assert judged(detector, -5.0, 1.0) == "step"
 
 
 def test_a_healthy_loss_with_normal_noise_is_hardly_ever_skipped() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(20_000, generator=generator).tolist()
     detector = AnomalyDetector(AnomalySettings.model_validate({}))
-    assert sum(detector.judge(2 + 0.1 * value, 1.0) != "step" for value in noise) <= 1
-    history = deque(noise[:1000])
-    assert z_score(4.0, history) == pytest.approx(4.0, rel=0.1)
+    assert sum(judged(detector, 2 + 0.1 * value, 1.0) != "step" for value in noise) <= 1
+    assert History(1000, noise).limit(threshold=4.0, ratio=1.0) == pytest.approx(4.0, rel=0.1)
+
+
+@pytest.mark.parametrize("length", [4, 5, 64, 127, 128, 300])
+def test_the_limit_is_the_robust_z_score_of_the_newest_numbers(length: int) -> None:
+    """Median and deviation are those that sorting gives; numbers that are equal, negative or far off too."""
+    drawn = torch.randn(length, generator=torch.Generator().manual_seed(length)).mul(4).round().tolist()
+    history = History(128)
+    for number in [*drawn, -1e9, 1e9, *drawn[:3]]:
+        history.add(number)
+        newest = list(history.values)
+        median = statistics.median(newest)
+        deviation = statistics.median(abs(other - median) for other in newest)
+        far = max(8.0 / 0.6745 * max(deviation, 0.01 * abs(median), 1e-300), 0.5 * abs(median))
+        assert history.limit(threshold=8.0, ratio=1.5) == pytest.approx(median + far, rel=1e-6)
+    assert newest == [*drawn, -1e9, 1e9, *drawn[:3]][-128:]

@@ -15,6 +15,7 @@ from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import joined
 from trainloop.metrics import read_metrics
+from trainloop.optimization.anomaly import Limits, Verdict
 from trainloop.optimization.optimizer import clip_gradients
 from trainloop.optimization.precision import Precision, PrecisionSettings
 from trainloop.report import facts
@@ -37,17 +38,26 @@ def test_clipping_sees_the_unscaled_norm() -> None:
         numbers.backward((model(torch.ones(2, 4)) ** 2).sum())
         numbers.unscale(optimizer)
         norms.append(float(clip_gradients(model.parameters(), 1e9)))
-        assert numbers.step(optimizer)
+        before = model.weight.detach().clone()
+        numbers.step(optimizer)
+        assert not torch.equal(model.weight, before)
     assert norms[1] == pytest.approx(norms[0], rel=1e-6)
 
 
-def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
+@pytest.mark.parametrize("on_device", [False, True])
+def test_an_overflow_skips_the_step_and_lowers_the_scale(on_device: bool) -> None:
     model, numbers = nn.Linear(2, 1), precision(compute="fp16", initial_scale=1024.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=on_device)
     before = model.weight.detach().clone()
-    numbers.backward(model(torch.full((1, 2), 1e38)).sum())
+    loss = model(torch.full((1, 2), 1e38)).sum()
+    numbers.backward(loss)
     numbers.unscale(optimizer)
-    assert not numbers.step(optimizer)
+    norm = clip_gradients(model.parameters(), 1.0)
+    assert numbers.overflowed(loss.item(), norm.item(), judged=True)
+    if on_device:
+        numbers.step(optimizer, Verdict(loss.detach(), norm, Limits()).left_out)
+    else:
+        numbers.skip()
     assert torch.equal(model.weight, before)
     assert numbers.scaler.get_scale() == 512.0
 
@@ -123,13 +133,13 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_no_overflow(tmp_path: Path) ->
 @pytest.mark.torch
 def test_gradients_that_overflow_at_any_scale_end_the_run(tmp_path: Path) -> None:
     changes = {**FP16, "precision": {"compute": "fp16", "overflows": 10}}
-    sentence = "Diverged: fp16's gradients overflowed in 10 steps in a row, the loss scale is down to 64"
+    sentence = "Diverged: fp16's gradients overflowed in 10 steps in a row, the loss scale is down to 128"
     with pytest.raises(RankFailed, match=sentence):
         run_ranks(2, _with_infinite_gradients, config(tmp_path, steps=60, **changes, **toy(double=False)))
     lines = read_metrics(tmp_path / "report" / "metrics.jsonl")
     assert [line["text"] for line in lines if line.get("event") == "warning"][:2] == [
-        "fp16's gradients overflowed in 4 steps in a row; the loss scale is 4096",
-        "fp16's gradients overflowed in 8 steps in a row; the loss scale is 256",
+        "fp16's gradients overflowed in 4 steps in a row; the loss scale is 8192",
+        "fp16's gradients overflowed in 8 steps in a row; the loss scale is 512",
     ]
 
 

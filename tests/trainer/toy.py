@@ -72,7 +72,7 @@ class Toy:
         if torch.is_grad_enabled():
             self.seen += batch["index"].tolist()
         self.calls += torch.is_grad_enabled()
-        if self.calls in self.poisoned:
+        if torch.is_grad_enabled() and self.calls in self.poisoned:
             return self.options.get("factor", 1e6) * functional.cross_entropy(
                 model(batch["points"]), batch["labels"], reduction="sum"
             )

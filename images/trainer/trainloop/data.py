@@ -172,8 +172,11 @@ class _Steps(Dataset[Any]):
 
 @dataclass(frozen=True)
 class Fetched:
-    """A step's micro-batches are on the rank's device; `waited` is how long the rank waited for them (seconds)."""
+    """A step's micro-batches are as they were `read`, on the host, and on the rank's device; `waited` is how long the
+    rank waited for them (seconds).
+    """
 
+    read: Sequence[Batch]
     batches: Sequence[Batch]
     step: RankStep
     waited: float
@@ -223,7 +226,7 @@ class Loader:
         began = time.perf_counter()
         step, batches = next(self._iterator)
         waited = time.perf_counter() - began
-        return Fetched(on_device(batches, self._world.device), step, waited)
+        return Fetched(batches, on_device(batches, self._world.device), step, waited)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

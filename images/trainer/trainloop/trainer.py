@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import signal
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import FrameType
@@ -27,9 +27,9 @@ from trainloop.evaluation import Evaluator
 from trainloop.hooks import Hook, Stateful
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
 from trainloop.model import prepare
-from trainloop.optimization.anomaly import AnomalyDetector, Decision
+from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits, Verdict
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
-from trainloop.optimization.optimizer import build_optimizer, clip_gradients, set_rates
+from trainloop.optimization.optimizer import build_optimizer, can_leave_out, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
 from trainloop.parallel.balance import Balancer
@@ -42,6 +42,8 @@ from trainloop.tasks import Task, build_task, imported
 
 #: Below this share of steps that made an update a run says so at its end.
 LEAST_UPDATES = 0.9
+#: Decisions by which a step makes an update.
+MADE = ("step", "forced")
 
 
 class Trainer:
@@ -70,6 +72,13 @@ class Trainer:
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
         self.detector = AnomalyDetector(config.anomaly)
+        self._judges = config.anomaly.enabled or self.precision.scaler.is_enabled()
+        self._global_loss: Callable[[], torch.Tensor] | None = None  # of the step that is being made
+        self._verdict: Verdict | None = None  # of the last step, where the host hasn't read it yet
+        # What one step has left out, the next one's gradients would begin with before its verdict is read.
+        carries = bool(self.delayed.named) or self.exchange.settings.compression in ("onebit", "powersgd")
+        #: Whether the device leaves odd steps out, and the host reads its verdict one step later.
+        self.on_device = world.device.type != "cpu" and can_leave_out(self.optimizer) and not carries
         self.balancer = Balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
         self.pressure = MemoryPressure(world.device)
@@ -140,12 +149,14 @@ class Trainer:
         fetched = self._fetch()
         count, stop = self._agree(fetched)
         loss = self._forward_backward(fetched, count)
+        if self._settle():  # The step before has led back to a checkpoint, from which this one is made.
+            loss = self._forward_backward(fetched, count)
         self.precision.unscale(self.optimizer)
         norm = clip_gradients(self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm)
-        decision = self._judge(loss, norm)
+        decision = self._judge(norm, at_once=stop or self._reads())
         rate = set_rates(self.optimizer, self.schedule.factor(self.state.updates))
-        updated = self._step() if decision == "step" else self._skip()
-        self._advance(fetched, updated)
+        self._skip() if decision in ("skip", "rollback") else self._step()
+        self._advance(fetched, decision)
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
         self._check_ranks(fetched)
@@ -177,6 +188,7 @@ class Trainer:
         """Save a checkpoint, where there is a place for them; a failure is reported and training goes on."""
         if self.checkpoints is None:
             return
+        self._settle()
         self._enter("checkpoint", self.config.checkpoint.seconds)
         began = time.perf_counter()
         self._call(self.before_save)
@@ -202,7 +214,8 @@ class Trainer:
 
         The same collective sums up which ranks are short of memory.
         """
-        own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
+        # As they were read: what a task counts on the device, the host would wait for.
+        own = fetched.read[: len(fetched.read) - fetched.step.padding]
         counted = sum(self.task.count(batch) for batch in own)
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
@@ -239,49 +252,79 @@ class Trainer:
                     loss = self.task.loss(self.replica.forward, batch)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
+                total = total + loss.detach() / count
+                if index == len(fetched.batches) - 1 and self._judges:
+                    self._global_loss = self.world.summing(total)  # while the backward goes on
                 self.precision.backward(loss * (self.world.size / count))
-            total = total + loss.detach() / count
         return total
 
-    def _judge(self, loss: torch.Tensor, norm: torch.Tensor) -> Decision:
-        """Returns the decision on this step, the same on every rank: both numbers are summed over ranks first."""
-        if not self.config.anomaly.enabled:
+    def _judge(self, norm: torch.Tensor, at_once: bool) -> Decision | None:
+        """Returns the decision on this step, the same on every rank; None where the device decides (see `_settle`)."""
+        if self._global_loss is None:
             return "step"
-        global_loss, global_norm = self.world.sum([float(loss), float(norm) / self.world.size])
-        if self.precision.scaler.is_enabled() and math.isfinite(global_loss) and not math.isfinite(global_norm):
-            return "step"  # The scaler leaves the step out itself, and has to see it to lower its scale.
-        decision = self.detector.judge(global_loss, global_norm)
-        if decision == "rollback" and not self._saved and math.isfinite(global_loss + global_norm):
-            # Skipping leaves the weights as they are, so the next step would be odd too; clipping bounds this one.
-            self.detector.reset()
-            self.warn(f"step {self.state.step + 1} stands out like those before; without a checkpoint it is made")
-            return "step"
-        if decision != "step":
-            step = self.state.step + 1
-            self.warn(f"step {step} left out: loss {global_loss:.4g}, gradient norm {global_norm:.4g} stand out")
+        loss = self._global_loss()
+        if not self.replica.reduced:
+            norm = self.world.summing(norm / self.world.data_size)()
+        limits = self.detector.limits(can_return=self._saved)
+        if self.on_device and not at_once:
+            self._verdict = Verdict(loss, norm, limits)
+            return None
+        return self._decide(self.state.step + 1, float(loss), float(norm), limits)
+
+    def _settle(self) -> bool:
+        """Follow the device's verdict on the last step, where it hasn't been read; returns whether the run went back.
+
+        This is after the next forward and backward are on their way to the device, which so has work meanwhile, and
+        before any number of the run is used: all is as if the host had decided at once.
+        """
+        if self._verdict is None:
+            return False
+        verdict, self._verdict = self._verdict, None
+        decision = self._decide(self.state.step, *verdict.read(), verdict.limits)
+        self.state.updates += decision in MADE
+        if decision == "rollback":
+            self.optimizer.zero_grad(set_to_none=True)
+            self._roll_back()
+        return decision == "rollback"
+
+    def _decide(self, step: int, loss: float, norm: float, limits: Limits) -> Decision:
+        """Returns the decision on a step by its numbers."""
+        overflowed = self.precision.overflowed(loss, norm, self.config.anomaly.enabled)
+        if (warning := self.precision.count_overflow(overflowed)) is not None:
+            self.warn(warning)
+        if overflowed:
+            return "skip"
+        decision = self.detector.judge(loss, norm, limits)
+        if decision == "forced":
+            self.warn(f"step {step} stands out like those before; without a checkpoint it is made")
+        elif decision != "step":
+            self.warn(f"step {step} left out: loss {loss:.4g}, gradient norm {norm:.4g} stand out")
         return decision
 
-    def _step(self) -> bool:
-        """Step the optimizer; returns False when the gradient scaler left it out."""
+    def _step(self) -> None:
+        left_out = None if self._verdict is None else self._verdict.left_out
         with self.delayed.stepping(self.state.step + 1, self.config.optimizer.max_norm) as sent:
-            updated = self.precision.step(self.optimizer)
+            self.precision.step(self.optimizer, left_out)
             self.optimizer.zero_grad(set_to_none=True)
-        self.exchange.times.sent += sent + self.replica.after_step(self.state.step + 1)
-        if (warning := self.precision.count_overflow(not updated)) is not None:
-            self.warn(warning)
-        return updated
+        self.exchange.times.sent += sent
 
-    def _skip(self) -> bool:
+    def _skip(self) -> None:
         """Drop all that an odd step's gradients have got into."""
         self.precision.skip()
         self.optimizer.zero_grad(set_to_none=True)
         self.exchange.skip()
-        return False
 
-    def _advance(self, fetched: Fetched, updated: bool) -> None:
+    def _advance(self, fetched: Fetched, decision: Decision | None) -> None:
         self.state.step += 1
-        self.state.updates += int(updated)
+        self.state.updates += decision in MADE
         self.state.position = fetched.step.position
+        self.exchange.times.sent += self.replica.after_step(self.state.step)
+
+    def _reads(self) -> bool:
+        """Returns whether this step's numbers are read in any case: for a line, an evaluation or a checkpoint."""
+        step, config = self.state.step + 1, self.config
+        every = (config.metrics.every_steps, config.evaluation.every_steps, config.checkpoint.every_steps)
+        return step in (self._started_at + 1, self.state.total) or any(each and step % each == 0 for each in every)
 
     def _roll_back(self) -> None:
         """Restore the newest checkpoint and go on with the data after this step; what lies between is passed over."""

@@ -81,6 +81,21 @@ class World:
         dist.all_reduce(tensor)
         return list(tensor.tolist())
 
+    def summing(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to sum a scalar tensor over the parts of the data, on its device; returns what waits for the sum.
+
+        On an accelerator it is the device that waits, and not the host.
+        """
+        number = number / self.tensor
+        work = dist.all_reduce(number, async_op=True) if self.size > 1 else None
+
+        def waited() -> torch.Tensor:
+            if work is not None:
+                work.wait()
+            return number
+
+        return waited
+
     def gather(self, value: T) -> list[T]:
         """Returns every rank's `value`, in rank order, on every rank: plain values and tensors (see `serialization`),
         which are received on the CPU.

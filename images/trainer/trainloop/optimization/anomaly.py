@@ -5,25 +5,34 @@ distance from the median in units of the median absolute deviation (Iglewicz and
 that falls is no anomaly. First an odd step is skipped; after several in a row the run goes back to a checkpoint and
 passes over the data since (Chowdhery et al. 2022, section 5.1, found that the same data from another state doesn't
 spike).
+
+The host turns the accepted steps into `Limits`, two numbers. On an accelerator it is the device that compares a step
+with them and leaves it out, and the host reads that `Verdict` one step later, so that neither waits for the other.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
+from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterable
+from ctypes import c_float
+from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
 
 from trainloop.settings import Settings
 
-Decision = Literal["step", "skip", "rollback"]
+#: `forced` is an odd step that is made, because there is no checkpoint to go back to.
+Decision = Literal["step", "forced", "skip", "rollback"]
 
 #: For normally distributed numbers the median absolute deviation is this times the standard deviation.
 NORMAL_MAD = 0.6745
 #: Below this fraction of the median a deviation counts as none: a converged loss may hardly vary at all.
 LEAST_DEVIATION = 0.01
+#: What is above this isn't finite in single precision.
+LARGEST = torch.finfo(torch.float32).max
 
 
 class AnomalySettings(Settings):
@@ -39,55 +48,128 @@ class AnomalySettings(Settings):
     rollbacks: int = Field(2, ge=0, description="Times to go back before the run fails as diverged (exit code 70).")
 
 
+@dataclass(frozen=True)
+class Limits:
+    """A step with a global mean loss or a gradient norm above its limit is odd."""
+
+    loss: float = LARGEST
+    norm: float = LARGEST
+
+    def keep(self, loss: Any, norm: Any) -> Any:
+        """Returns whether the step is to be made: a bool for numbers, and for scalar tensors one on their device.
+
+        Limits are single-precision numbers, which come out the same wherever they are compared.
+        """
+        return (loss >= -LARGEST) & (loss <= self.loss) & (norm <= self.norm)
+
+
+class Verdict:
+    """Holds a step's verdict, which the device makes: `left_out` is 1 where the optimizer is to leave the step out."""
+
+    def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
+        self.limits = limits
+        self.left_out = (~limits.keep(loss, norm)).float()
+        # On its way to the host, in memory that torch pins for it.
+        self._numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
+        self._arrived = torch.Event(loss.device) if loss.device.type != "cpu" else None
+        if self._arrived is not None:
+            self._arrived.record()
+
+    def read(self) -> tuple[float, float]:
+        """Returns loss and gradient norm; waits until the device has got to them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        loss, norm = self._numbers.tolist()
+        return loss, norm
+
+
+class History:
+    """Holds the numbers of the newest accepted steps, in the order of time and in that of size."""
+
+    def __init__(self, window: int, values: Iterable[float] = ()) -> None:
+        self.values = deque(values, window)
+        self._ordered = sorted(self.values)
+
+    def add(self, value: float) -> None:
+        if len(self.values) == self.values.maxlen:
+            del self._ordered[bisect_left(self._ordered, self.values[0])]
+        self.values.append(value)
+        insort(self._ordered, value)
+
+    def limit(self, threshold: float, ratio: float) -> float:
+        """Returns the largest number that doesn't stand out, by a z-score above `threshold`, and is at most `ratio`
+        times the median.
+        """
+        count = len(self._ordered)
+        median = (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
+        deviation = (self._distance(median, (count + 1) // 2) + self._distance(median, count // 2 + 1)) / 2
+        deviation = max(deviation, LEAST_DEVIATION * abs(median), 1e-300)
+        far = max(threshold * deviation / NORMAL_MAD, (ratio - 1) * abs(median))
+        return min(c_float(median + far).value, LARGEST)
+
+    def _distance(self, center: float, nearest: int) -> float:
+        """Returns the distance from `center` of the number that is the `nearest`-th (from 1) by it.
+
+        The nearest ones are neighbours. Of all rows of as many neighbours the best is where the far end changes from
+        the left one to the right one, which is found by bisection: sorting distances in each step took longer.
+        """
+        ordered, rows = self._ordered, range(len(self._ordered) - nearest + 1)
+        right = bisect_left(rows, x=True, key=lambda row: ordered[row + nearest - 1] - center >= center - ordered[row])
+        best = rows[max(0, right - 1) : right + 1]
+        return min(max(ordered[row + nearest - 1] - center, center - ordered[row]) for row in best)
+
+
 class AnomalyDetector:
     """Judges one step after another. Given the same numbers, every rank comes to the same decision."""
 
     def __init__(self, settings: AnomalySettings) -> None:
         self.settings = settings
+        self.odd_in_a_row = self.rollbacks = 0
+        self.reset()
+
+    def limits(self, can_return: bool = True) -> Limits:
+        """Returns the limits of the next step.
+
+        Where the run would go back and can't, they are those of finite numbers: skipping leaves the weights as they
+        are, so the next step would be odd too, and clipping bounds this one.
+        """
+        settings = self.settings
+        if len(self._losses.values) < settings.least or (self._is_last() and not can_return) or not settings.enabled:
+            return Limits()
+        return Limits(
+            self._losses.limit(settings.threshold, settings.loss_ratio),
+            self._norms.limit(settings.threshold, settings.norm_ratio),
+        )
+
+    def judge(self, loss: float, norm: float, limits: Limits) -> Decision:
+        """Returns what to do with a step of the global mean `loss` and gradient `norm` (before clipping), or what was
+        done by `limits`.
+        """
+        if not limits.keep(loss, norm):
+            last = self._is_last()
+            self.odd_in_a_row += 1
+            return "rollback" if last else "skip"
+        if self._is_last() and not self.limits().keep(loss, norm):
+            self.reset()
+            return "forced"
+        self._losses.add(loss)
+        self._norms.add(norm)
         self.odd_in_a_row = 0
-        self.rollbacks = 0
-        self._losses: deque[float] = deque(maxlen=settings.window)
-        self._norms: deque[float] = deque(maxlen=settings.window)
+        return "step"
 
-    def judge(self, loss: float, norm: float) -> Decision:
-        """Returns what to do with a step of the global mean `loss` and gradient `norm` (before clipping)."""
-        odd_loss = self._odd(loss, self._losses, self.settings.loss_ratio)
-        odd_norm = self._odd(norm, self._norms, self.settings.norm_ratio)
-        if not odd_loss and not odd_norm:
-            self._losses.append(loss)
-            self._norms.append(norm)
-            self.odd_in_a_row = 0
-            return "step"
-        self.odd_in_a_row += 1
-        return "rollback" if self.odd_in_a_row >= self.settings.rollback_after else "skip"
-
-    def _odd(self, value: float, history: deque[float], ratio: float) -> bool:
-        if not math.isfinite(value):
-            return True
-        if len(history) < self.settings.least:
-            return False
-        median = statistics.median(history)
-        far = value - median > (ratio - 1) * abs(median)
-        return far and z_score(value, history) > self.settings.threshold
+    def _is_last(self) -> bool:
+        """Returns whether one more odd step is one too many."""
+        return self.odd_in_a_row + 1 >= self.settings.rollback_after
 
     def reset(self) -> None:
         """Delete the history, because what was usual no longer is."""
-        self._losses.clear()
-        self._norms.clear()
-        self.odd_in_a_row = 0
+        self.load({"losses": [], "norms": []})
 
     def state(self) -> dict[str, Any]:
-        return {"losses": list(self._losses), "norms": list(self._norms)}
+        return {"losses": list(self._losses.values), "norms": list(self._norms.values)}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the history of a checkpoint; how often the run went back is this process's own."""
-        self._losses = deque(state["losses"], self.settings.window)
-        self._norms = deque(state["norms"], self.settings.window)
+        self._losses = History(self.settings.window, state["losses"])
+        self._norms = History(self.settings.window, state["norms"])
         self.odd_in_a_row = 0
-
-
-def z_score(value: float, history: deque[float]) -> float:
-    """Returns how far `value` is above the median of `history`, in standard deviations of a normal distribution."""
-    median = statistics.median(history)
-    deviation = statistics.median(abs(other - median) for other in history)
-    return NORMAL_MAD * (value - median) / max(deviation, LEAST_DEVIATION * abs(median), 1e-300)

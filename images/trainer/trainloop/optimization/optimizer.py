@@ -7,7 +7,7 @@ the step, as some recipes have it, does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -32,6 +32,9 @@ class OptimizerSettings(Settings):
     nesterov: bool = Field(False, description="SGD's Nesterov momentum.")
     max_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this global L2 norm; null never.")
 
+
+#: Kinds of devices that torch has fused optimizers for.
+FUSED = ("cpu", "cuda", "xpu")
 
 #: The classes, each with the names of the settings that are its arguments.
 _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
@@ -65,7 +68,11 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
         {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return kind([group for group in groups if group["params"]], **settings.model_dump(include=names))
+    # One kernel for all, which can leave a step out without the host. On the CPU it takes the numbers as they lie in
+    # memory, so it would be wrong for strides that differ (torch 2.13); what is contiguous stays so.
+    fused = all(p.is_contiguous() and p.device.type in FUSED for p in trainable)
+    arguments = settings.model_dump(include=names) | {"fused": fused}
+    return kind([group for group in groups if group["params"]], **arguments)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
@@ -76,6 +83,29 @@ def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> float:
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
     return float(optimizer.param_groups[0]["lr"])
+
+
+def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
+    """Returns whether the optimizer can leave a step out on the device, as torch's fused ones can."""
+    return getattr(_own(optimizer), "_step_supports_amp_scaling", False)
+
+
+def step_unless(optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None) -> None:
+    """Make a step, unless `left_out` is 1 on the device, for which `can_leave_out` has to be true; None: make it."""
+    own = _own(optimizer)
+    # The fused SGD (torch 2.13) takes no parameters of which only some have momentum, and starts with numbers from
+    # anywhere when its very first step is left out. With zeros that step is the same.
+    for group in own.param_groups if isinstance(own, torch.optim.SGD) else ():
+        for p in group["params"] if group["fused"] and group["momentum"] and not group["dampening"] else ():
+            if p not in own.state:
+                own.state[p]["momentum_buffer"] = torch.zeros_like(p)
+    own.found_inf, own.grad_scale = left_out, None
+    optimizer.step()
+
+
+def _own(optimizer: torch.optim.Optimizer) -> Any:
+    """Returns the optimizer that makes the step: for ZeRO-1 the one of this rank's part."""
+    return getattr(optimizer, "optim", optimizer)
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> torch.Tensor:

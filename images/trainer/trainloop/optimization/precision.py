@@ -1,12 +1,13 @@
 """Mixed precision is autocast around forward and loss, and the gradient scaler that fp16 needs.
 
-bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is skipped by the scaler, and
-must then not advance the schedule: `step` returns which it was. A scale that is too high at first costs a few steps;
-gradients that overflow at any scale would cost all of them, so skips in a row are counted and end the run.
+bf16 has fp32's range and needs no scaler. With fp16 a step whose gradients overflowed is left out, which must then not
+advance the schedule, and lowers the scale. A scale that is too high at first costs a few steps; gradients that overflow
+at any scale would cost all of them, so overflows in a row are counted and end the run.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ import torch
 from pydantic import Field
 
 from trainloop.errors import Diverged
+from trainloop.optimization.optimizer import step_unless
 from trainloop.settings import Settings
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -65,18 +67,20 @@ class Precision:
         if self.scaler.is_enabled():
             self.scaler.update()
 
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Step unless the gradients overflowed; returns whether it was done, the same on every rank.
+    def step(self, optimizer: torch.optim.Optimizer, left_out: torch.Tensor | None = None) -> None:
+        """Make a step, unless `left_out` is 1 on the device; the scale follows in any case.
 
-        The reduced gradients are equal on all ranks, and so is what the scaler finds in them.
+        The gradients are equal on all ranks, and so is what the scaler has found in them.
         """
-        if not self.scaler.is_enabled():
-            optimizer.step()
-            return True
-        before = self.scaler.get_scale()
-        self.scaler.step(optimizer)
-        self.scaler.update()
-        return self.scaler.get_scale() >= before
+        step_unless(optimizer, left_out)
+        self.skip()
+
+    def overflowed(self, loss: float, norm: float, judged: bool) -> bool:
+        """Returns whether it is the scaler that leaves a step out: fp16's gradients aren't finite, and the loss is.
+
+        Where steps aren't `judged` by their loss, it is the scaler in any case.
+        """
+        return self.scaler.is_enabled() and not math.isfinite(norm) and (math.isfinite(loss) or not judged)
 
     def count_overflow(self, overflowed: bool) -> str | None:
         """Count the steps in a row that overflowed; returns a warning when it is time for one: at the fourth, and

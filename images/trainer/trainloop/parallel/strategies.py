@@ -49,6 +49,8 @@ class Replica:
     equal_passes = False
     #: Whether every rank has the whole model, equal to the bit.
     replicated = True
+    #: Whether gradients are reduced in the backward, so that their norm is the same on every rank.
+    reduced = True
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         self.model, self.world, self.exchange = model, world, exchange
@@ -121,6 +123,7 @@ class LocalSteps(Replica):
     """
 
     replicated = False
+    reduced = False
 
     def synchronising(self, last: bool) -> AbstractContextManager[None]:
         return super().synchronising(last=False)

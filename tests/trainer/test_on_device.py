@@ -1,0 +1,217 @@
+"""The device can judge a step and leave it out; the host reads the verdict a step later, as if it had judged at once.
+
+Ranks on the CPU run the same lines as on an accelerator when `Trainer.on_device` is set, which the hook here does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.trainer.ranks import run_ranks
+from tests.trainer.toy import EXACT, Toy, config, same_bits, toy, train
+from trainloop.data import Batch
+from trainloop.distributed.world import World, joined
+from trainloop.optimization.anomaly import Verdict
+from trainloop.optimization.optimizer import step_unless
+from trainloop.parallel.compression import Compressor
+from trainloop.trainer import Trainer
+
+ON_DEVICE = {"hooks": ["tests.trainer.test_on_device:judged_on_device"]}
+
+
+def judged_on_device(trainer: Trainer) -> None:
+    trainer.on_device = True
+
+
+def told(folder: Path) -> list[str]:
+    """Returns the run's warnings."""
+    lines = map(json.loads, (folder / "report" / "metrics.jsonl").read_text().splitlines())
+    return [line["text"] for line in lines if line.get("event") == "warning"]
+
+
+RARE = {"every_steps": 1000, "plot": False}
+SINGLE = {
+    "steps": 40,
+    "schedule": {"kind": "cosine", "warmup": 0},
+    "precision": {"compute": "fp32"},
+    "anomaly": {"least": 16, "window": 16},
+}
+POISONED = {"double": False, "dropout": 0.2, "poison": [20, 21, 23, 30, 31, 32], "poisoned_rank": 1}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer": {"name": "sgd", "lr": 0.05, "max_norm": 0.5}, "parallel": {"strategy": "zero1"}},
+        {"parallel": {"strategy": "zero1"}},
+        {"parallel": {"strategy": "fsdp"}},
+        {"communication": {"local_steps": 3}},
+        {
+            "precision": {"compute": "fp16", "initial_scale": 2.0**18, "growth_interval": 20},
+            **toy(**POISONED, factor=math.inf),
+        },
+        {"checkpoint": {"path": None}},
+    ],
+    ids=["ddp", "sgd", "zero1", "fsdp", "local", "fp16", "without-checkpoint"],
+)
+def test_a_run_that_the_device_judges_equals_one_that_the_host_judges_to_the_bit(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Steps are left out, and three in a row lead back to the checkpoint or, without one, are made in the end."""
+    runs = []
+    for name, where in (("host", {}), ("device", ON_DEVICE)):
+        folder = tmp_path / name
+        metrics = {**RARE, "path": str(folder / "report")}
+        checkpoint = {"path": str(folder / "checkpoints"), "every_steps": 25}
+        settings = {**SINGLE, **toy(**POISONED), "metrics": metrics, "checkpoint": checkpoint, **changes, **where}
+        runs.append((run_ranks(2, train, config(folder, **settings)), told(folder)))
+    (host, warnings), (device, same_warnings) = runs
+    for one, other in zip(host, device, strict=True):
+        assert same_bits(one["weights"], other["weights"])
+        assert one["state"] == other["state"]
+    assert warnings == same_warnings and len(warnings) >= 6
+    assert any("went back to step 25" in text or "it is made" in text for text in warnings)
+    assert host[0]["state"].updates < 40 and same_bits(device[0]["weights"], device[1]["weights"])
+
+
+@pytest.mark.torch
+def test_a_resume_of_a_run_that_the_device_judges_is_exact_to_the_bit(tmp_path: Path) -> None:
+    """The checkpoint comes right after a step that was left out, before its verdict would be read."""
+    task = {"name": "tests.trainer.toy:Toy", "options": {**EXACT["task"]["options"], "poison": [5], "factor": math.nan}}
+    changes = {**EXACT, "task": task, **ON_DEVICE, "metrics": {**RARE, "path": str(tmp_path / "report")}}
+    whole = run_ranks(2, train, config(None, **changes))
+    before = run_ranks(2, train, config(tmp_path, **changes), 5)
+    assert [rank["state"].updates for rank in before] == [4, 4]
+    changes["task"] = EXACT["task"]
+    resumed = run_ranks(2, train, config(tmp_path, **changes))
+    assert same_bits(whole[0]["weights"], resumed[0]["weights"])
+    assert resumed[0]["state"].updates == whole[0]["state"].updates == 7
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("compute", "strategy"), [("fp32", "ddp"), ("bf16", "ddp"), ("fp16", "ddp"), ("fp16", "zero1")]
+)
+def test_a_step_without_a_line_reads_nothing_of_the_device_and_waits_for_one_collective(
+    compute: str, strategy: str
+) -> None:
+    settings = config(
+        steps=40,
+        task={"name": "tests.trainer.test_on_device:Quiet", "options": {"double": False}},
+        precision={"compute": compute},
+        parallel={"strategy": strategy},
+        anomaly={"least": 4, "window": 8},
+        metrics={**RARE, "path": config().metrics.path},
+    )
+    for reads, collectives in run_ranks(2, _observed, settings):
+        assert reads == Counter()
+        assert collectives == {"blocking": 20, "asynchronous": 20}
+
+
+class Quiet(Toy):
+    """Trains without keeping which samples it has seen, which would read them."""
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        return functional.cross_entropy(model(batch["points"]), batch["labels"], reduction="sum")
+
+    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {}
+
+
+class Reads(TorchDispatchMode):
+    """Counts what takes a number out of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+        self.allowed = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        if function is torch.ops.aten._local_scalar_dense.default and not self.allowed:
+            self.found["item"] += 1
+        return function(*arguments, **(named or {}))
+
+    def allowing(self, owner: type, name: str) -> None:
+        """Don't count what `owner.name` reads."""
+        original = getattr(owner, name)
+
+        def allowed(*arguments: Any) -> Any:
+            self.allowed += 1
+            try:
+                return original(*arguments)
+            finally:
+                self.allowed -= 1
+
+        setattr(owner, name, allowed)
+
+    def counting(self, name: str) -> None:
+        """Count calls of a tensor's method that copies it to the host without a call of the dispatcher."""
+        original = getattr(torch.Tensor, name)
+
+        def counted(tensor: torch.Tensor, *arguments: Any) -> Any:
+            self.found[name] += not self.allowed
+            return original(tensor, *arguments)
+
+        setattr(torch.Tensor, name, counted)
+
+
+def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
+    """Returns what 20 steps read of tensors, and their collectives, on this rank."""
+    collectives = Counter[str]()
+    reads, all_reduce, reduce = Reads(), dist.all_reduce, Compressor.reduce
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        judged_on_device(trainer)
+        trainer.prepare()
+        for _ in range(10):
+            trainer.train_step()
+
+        def counted(*arguments: Any, async_op: bool = False, **named: Any) -> Any:
+            collectives["asynchronous" if async_op else "blocking"] += 1
+            return all_reduce(*arguments, async_op=async_op, **named)
+
+        def of_gradients(*arguments: Any) -> Any:
+            collectives["asynchronous"] -= 1
+            return reduce(*arguments)
+
+        dist.all_reduce = counted
+        Compressor.reduce = of_gradients  # type: ignore[method-assign]
+        reads.allowing(World, "sum")  # counts and flags, on the host
+        reads.allowing(Verdict, "read")  # the last step's, which has arrived
+        for name in ("tolist", "numpy", "cpu", "__array__"):
+            reads.counting(name)
+        with reads:
+            for _ in range(20):
+                trainer.train_step()
+            counted_so_far = Counter(collectives)
+        return reads.found, counted_so_far
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_fused_sgd_whose_first_step_is_left_out_begins_without_momentum(momentum: float) -> None:
+    """torch's own keeps whatever was in the memory that it got for the momentum."""
+    weights = []
+    for left_out in (torch.ones(()), None):
+        model = torch.nn.Linear(64, 64)
+        torch.nn.init.constant_(model.weight, 0.5)
+        torch.nn.init.constant_(model.bias, 0.5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum, fused=True)
+        for number in (left_out, None, None) if left_out is not None else (None, None):
+            model(torch.ones(2, 64)).square().sum().mul(1e-4).backward()
+            step_unless(optimizer, number)
+            optimizer.zero_grad()
+        weights.append(model.weight.detach().clone())
+    assert torch.equal(*weights)
