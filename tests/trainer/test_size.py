@@ -1,22 +1,28 @@
-"""The loop proper stays small enough to be read in an evening, and docs/training.md says how large its modules are."""
+"""What a run with default settings imports (`run`, `trainer`) is small enough to be read in an evening, and
+docs/training.md says how large its modules are.
+"""
 
 from __future__ import annotations
 
 import ast
 import io
+import json
+import os
 import re
+import subprocess
+import sys
 import tokenize
 from pathlib import Path
 
 import pytest
+
+from tests.trainer.ranks import environment, free_port
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "images" / "trainer" / "trainloop"
 
 #: Lines of code of the loop proper. What doesn't fit replaces something, or becomes what only some runs import.
 LIMIT = 3000
-#: What every run imports, with what these import at their top, is the loop proper.
-ROOTS = ("__main__.py", "run.py")
 #: Tokens that make no line one of code.
 _NOTHING = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -36,25 +42,35 @@ def lines_of_code(source: str) -> int:
     return len(code - docstrings)
 
 
-def imported(source: str) -> set[str]:
-    """Returns the modules of trainloop that a module imports at its top, by path in the package."""
-    names: set[str] = set()
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "trainloop":
-            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
-    paths = {name.replace(".", "/").removeprefix("trainloop").removeprefix("/") for name in names}
-    files = {each for path in paths for each in (f"{path}.py", f"{path}/__init__.py".removeprefix("/"))}
-    return {each for each in files if (PACKAGE / each).is_file()}
+#: A rank of a run with default settings, which prints the modules that it has imported.
+RANK = """
+import json, sys
+from trainloop.__main__ import main
+options = ["steps=2", "batch.size=8", "evaluation.every_steps=1", "checkpoint.every_steps=1", "metrics.plot=false"]
+options += ["task.name=tests.trainer.toy:Toy", "task.options.double=false", *sys.argv[1:]]
+assert main([part for option in options for part in ("--set", option)]) == 0
+print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.startswith("trainloop.")]))
+"""
 
 
-def loop() -> dict[str, str]:
-    """Returns the sources of the loop proper, by path in the package."""
-    found: dict[str, str] = {}
-    wanted = set(ROOTS)
-    while wanted:
-        found |= {path: (PACKAGE / path).read_text() for path in wanted}
-        wanted = {each for path in wanted for each in imported(found[path])} - found.keys()
-    return found
+@pytest.fixture(scope="module")
+def loop(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Returns the sources that a rank of two imports, by path in the package: the run trains a task of one's own with
+    default settings, evaluates and saves, and draws no report.
+    """
+    folder, port = tmp_path_factory.mktemp("run"), free_port()
+    command = [sys.executable, "-c", RANK, f"checkpoint.path={folder}", f"metrics.path={folder}"]
+    path = {"PYTHONPATH": str(ROOT)}
+    ranks = [
+        subprocess.Popen(
+            command, env={**os.environ, **path, **environment(rank, 2, port)}, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    files = {Path(file).relative_to(PACKAGE) for file in json.loads(outputs[0].splitlines()[-1])}
+    return {str(file): (PACKAGE / file).read_text() for file in sorted({*files, Path("__main__.py")})}
 
 
 def test_a_line_of_code_has_more_than_a_comment_or_a_docstring() -> None:
@@ -63,15 +79,15 @@ def test_a_line_of_code_has_more_than_a_comment_or_a_docstring() -> None:
     assert lines_of_code('class A:\n    """One."""\n\n    x = 1\n    """No docstring."""\n') == 3
 
 
-def test_the_loop_proper_stays_under_its_limit() -> None:
-    sizes = {path: lines_of_code(source) for path, source in loop().items()}
+def test_the_loop_proper_stays_under_its_limit(loop: dict[str, str]) -> None:
+    sizes = {path: lines_of_code(source) for path, source in loop.items()}
     largest = ", ".join(f"{path} {size}" for path, size in sorted(sizes.items(), key=lambda one: -one[1])[:5])
     total = sum(sizes.values())
     assert {"trainer.py", "data.py", "checkpoints/snapshots.py", "parallel/strategies.py"} <= sizes.keys()
     assert total < LIMIT, f"the loop proper has {total} lines of code, {LIMIT} are its limit; the largest: {largest}"
 
 
-def test_the_guide_to_the_code_has_every_module_with_its_size() -> None:
+def test_the_guide_to_the_code_has_every_module_with_its_size(loop: dict[str, str]) -> None:
     """docs/training.md, "Reading the code"; a tenth more or less is still true."""
     rows = re.findall(r"^\| (\d+) \| (`.+?`) \|", (ROOT / "docs" / "training.md").read_text(), flags=re.MULTILINE)
     named = {name: int(size) for size, names in rows for name in re.findall(r"`(.+?)`", names)}
@@ -79,8 +95,15 @@ def test_the_guide_to_the_code_has_every_module_with_its_size() -> None:
         str(file.relative_to(PACKAGE).with_suffix("")): len(file.read_text().splitlines())
         for file in PACKAGE.rglob("*.py")
     }
-    maps = {path.removesuffix(".py") for path, source in loop().items() if not lines_of_code(source)}
-    assert {path.removesuffix(".py") for path in loop()} - maps <= named.keys()
+    assert {path.removesuffix(".py") for path, source in loop.items() if lines_of_code(source)} <= named.keys()
     for size, names in rows:
         lines = sum(sizes[name] for name in re.findall(r"`(.+?)`", names))
         assert lines == pytest.approx(int(size), rel=0.1), f"{names} have {lines} lines"
+
+
+def test_the_guide_says_how_much_all_of_it_is(loop: dict[str, str]) -> None:
+    guide = " ".join((ROOT / "docs" / "training.md").read_text().split())
+    said = re.search(r"under (\d,\d+) lines of code .*? all of trainloop has (\d,\d+)", guide)
+    assert said and int(said[1].replace(",", "")) == LIMIT
+    everything = sum(lines_of_code(file.read_text()) for file in PACKAGE.rglob("*.py"))
+    assert everything == pytest.approx(int(said[2].replace(",", "")), rel=0.05)
