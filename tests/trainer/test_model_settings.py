@@ -15,7 +15,8 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import FEATURES, Toy, config, largest_difference, train
 from trainloop.config import Config
 from trainloop.errors import ConfigError
-from trainloop.model import ModelSettings, prepare
+from trainloop.model import ModelSettings
+from trainloop.parallel.blockwise import prepare
 
 pytestmark = pytest.mark.torch
 

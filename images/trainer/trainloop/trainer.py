@@ -26,7 +26,7 @@ from trainloop.errors import Diverged, TrainingError
 from trainloop.evaluation import Evaluator
 from trainloop.hooks import Hook, Stateful
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
-from trainloop.model import prepare
+from trainloop.model import prepared
 from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits, Verdict
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
 from trainloop.optimization.optimizer import build_optimizer, can_leave_out, clip_gradients, set_rates
@@ -63,7 +63,7 @@ class Trainer:
         seeding.seed_all(config.seed.value, seeding.MODEL)
         if config.seed.deterministic:
             seeding.make_deterministic()
-        model = prepare(config.model, self.task.model().to(world.device, self.precision.parameters))
+        model = prepared(config.model, self.task.model().to(world.device, self.precision.parameters))
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self.delayed = DelayedGroup(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)
