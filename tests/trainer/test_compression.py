@@ -5,6 +5,8 @@ that it was left out of.
 from __future__ import annotations
 
 import copy
+import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import config, largest_difference, train
+from tests.trainer.toy import CLASSES, FEATURES, Toy, config, largest_difference, toy, train
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
 from trainloop.parallel.communication import CommunicationSettings, GradientExchange
-from trainloop.parallel.compression import carried_over
+from trainloop.parallel.compression import Memory, carried_over
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -115,7 +117,7 @@ def test_memory_is_carried_over_to_another_number_of_ranks() -> None:
     left out of the means that it sent.
     """
     memories = [
-        {"a.left": torch.tensor([1.0, 3.0]), "a.averaged": torch.tensor([0.0, 5.0]), "a.factor": torch.tensor([7.0])},
+        {"a.left": torch.tensor([1.0, 3.0]), "a.mean_left": torch.tensor([0.0, 5.0]), "a.factor": torch.tensor([7.0])},
         {"a.left": torch.tensor([3.0, 5.0]), "a.factor": torch.tensor([7.0])},
     ]
     carried = carried_over(memories)
@@ -133,13 +135,12 @@ class Ledger:
         self._trainer, self._world = trainer, world
         self.model = trainer.replica.model
         self.balance = {name: torch.zeros_like(parameter) for name, parameter in self.model.named_parameters()}
-        self._batches: list[Any] = []
+        self._fetched: Any = None
         fetch = trainer.loader.fetch
 
         def fetched() -> Any:
-            one = fetch()
-            self._batches.append(one.batches[: len(one.batches) - one.step.padding])
-            return one
+            self._fetched = fetch()
+            return self._fetched
 
         trainer.loader.fetch = fetched  # type: ignore[method-assign]
         trainer.optimizer.register_step_pre_hook(self._sent)
@@ -154,12 +155,14 @@ class Ledger:
         twin, updates = copy.deepcopy(self.model), self._trainer.state.updates
         self._trainer.train_step()
         if self._trainer.state.updates > updates:
-            self._true(twin, self._batches[-1])
+            self._true(twin)
         return self.violation()
 
-    def _true(self, twin: nn.Module, batches: list[Any]) -> None:
-        task, world = self._trainer.task, self._world
-        [count] = world.sum([float(sum(task.count(batch) for batch in batches))])
+    def _true(self, twin: nn.Module) -> None:
+        task: Any = self._trainer.task
+        batches = self._fetched.batches[: len(self._fetched.batches) - self._fetched.step.padding]
+        [count] = self._world.sum([float(sum(task.count(batch) for batch in batches))])
+        calls, task.calls = task.calls, task.calls - len(self._fetched.batches)
         parameters = dict(twin.named_parameters())
         for batch in batches:
             gradients = torch.autograd.grad(task.loss(twin, batch) / count, [*parameters.values()], allow_unused=True)
@@ -170,6 +173,7 @@ class Ledger:
             total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             dist.all_reduce(total)
             self.balance[name] += total
+        task.calls = calls
 
     def violation(self) -> float:
         held = carried_over(self._world.gather(dict(self._trainer.exchange.memory)))
@@ -187,12 +191,49 @@ SEVERAL: dict[str, Any] = {
 }
 
 
-def _violations(settings: Config, steps: int) -> list[float]:
+class Forked(nn.Module):
+    """Has a branch that not every step, or not every rank, goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.branch, self.head = nn.Linear(FEATURES, 40), nn.Linear(40, 40), nn.Linear(40, CLASSES)
+
+    def forward(self, points: torch.Tensor, branch: bool) -> torch.Tensor:
+        hidden = self.trunk(points).tanh()
+        out: torch.Tensor = self.head(self.branch(hidden) if branch else hidden)
+        return out
+
+
+class Sometimes(Toy):
+    """All ranks go through the branch, none, only rank 0, all, ..."""
+
+    def model(self) -> nn.Module:
+        return Forked()
+
+    def loss(self, model: Any, batch: Any) -> torch.Tensor:
+        branch = (True, False, os.environ["RANK"] == "0")[self.calls % 3]
+        self.calls += torch.is_grad_enabled()
+        logits = model(batch["points"], branch or not torch.is_grad_enabled())
+        return nn.functional.cross_entropy(logits, batch["labels"], reduction="sum")
+
+    def measure(self, model: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {}
+
+    def results(self, sums: Any) -> dict[str, float]:
+        return {}
+
+
+def _violations(settings: Config, steps: int, balance: Memory | None = None) -> tuple[list[float], Memory]:
+    """Returns the violation after each step, and the balance at the end, when a checkpoint is saved."""
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         trainer.prepare()
         ledger = Ledger(trainer, world)
-        return [ledger.step() for _ in range(steps)]
+        # Copies, because tensors among a rank's arguments are in memory that all ranks share.
+        ledger.balance = copy.deepcopy(balance) or ledger.balance
+        violations = [ledger.step() for _ in range(steps)]
+        trainer.save()
+        return violations, ledger.balance
 
 
 @pytest.mark.parametrize("method", ["onebit", "powersgd"])
@@ -201,5 +242,87 @@ def _violations(settings: Config, steps: int) -> list[float]:
 def test_what_is_held_is_what_was_not_sent_from_the_first_step_on(method: str, ranks: int, start_step: int) -> None:
     """sum(true mean gradients) - sum(sent) = held, for each parameter, though its bucket is another after step 1."""
     communication = {"compression": method, "powersgd_rank": 2, "start_step": start_step}
-    for violations in run_ranks(ranks, _violations, config(**SEVERAL, communication=communication), 5):
+    for violations, balance in run_ranks(ranks, _violations, config(**SEVERAL, communication=communication), 5):
         assert max(violations) < 1e-12
+        assert max(float(kept.abs().max()) for kept in balance.values()) > 1e-4
+
+
+@pytest.mark.parametrize("method", ["onebit", "powersgd"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"batch": {"size": 12, "per_rank": 2}},
+        {"anomaly": {"enabled": True}, **toy(hidden=40, depth=6, poison=[3], poisoned_rank=1, factor=math.nan)},
+        {
+            "task": {"name": "tests.trainer.test_compression:Sometimes"},
+            "parallel": {"bucket_mb": 0.008, "find_unused_parameters": True},
+            "gradients": {"ghosts": "off"},
+        },
+    ],
+    ids=["accumulation", "a step left out", "a branch that is used sometimes"],
+)
+def test_what_is_held_is_what_was_not_sent(method: str, changes: dict[str, Any]) -> None:
+    """A step that is left out takes only its own remainder along; what DDP drops of an unused parameter isn't lost."""
+    settings = config(**{**SEVERAL, "communication": {"compression": method, "powersgd_rank": 2}, **changes})
+    for violations, _ in run_ranks(2, _violations, settings, 7):
+        assert max(violations) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("ranks", "then", "bucket_mb"),
+    [
+        ((2, "onebit"), (4, "onebit"), 0.008),
+        ((4, "onebit"), (2, "onebit"), 0.008),
+        ((2, "onebit"), (2, "onebit"), 0.02),
+        ((2, "onebit"), (2, "powersgd"), 0.008),
+        ((2, "powersgd"), (2, "onebit"), 0.008),
+        ((2, "onebit"), (2, "none"), 0.008),
+    ],
+)
+def test_nothing_that_is_held_is_lost_in_a_resume(
+    tmp_path: Path, ranks: tuple[int, str], then: tuple[int, str], bucket_mb: float
+) -> None:
+    """By another number of ranks, with buckets of another size, or another compression."""
+    (first, method), (second, other) = ranks, then
+    sections = {**SEVERAL, "communication": {"compression": method, "powersgd_rank": 2}}
+    [(_, balance), *_] = run_ranks(first, _violations, config(tmp_path, **sections), 3)
+    sections |= {"communication": {"compression": other, "powersgd_rank": 2}, "parallel": {"bucket_mb": bucket_mb}}
+    for violations, _ in run_ranks(second, _violations, config(tmp_path, **sections), 3, balance):
+        assert max(violations) < 1e-12
+
+
+def _rolled_back(settings: Config) -> tuple[int, list[float]]:
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.prepare()
+        ledger = Ledger(trainer, world)
+        for _ in range(2):
+            ledger.step()
+        trainer.save()
+        saved = {name: balance.clone() for name, balance in ledger.balance.items()}
+        for _ in range(4):  # one that is made, three that stand out
+            ledger.step()
+        step = trainer.state.step
+        ledger.balance = saved
+        return step, [ledger.violation(), ledger.step()]
+
+
+def test_a_return_to_a_checkpoint_brings_back_what_was_held(tmp_path: Path) -> None:
+    changes = {**SEVERAL, **toy(hidden=40, depth=6, poison=[4, 5, 6], factor=math.nan), "anomaly": {"enabled": True}}
+    checkpoint = {"path": str(tmp_path / "checkpoints"), "every_steps": 1000, "mode": "sync"}
+    settings = config(**{**changes, "checkpoint": checkpoint, "communication": {"compression": "onebit"}})
+    for step, violations in run_ranks(2, _rolled_back, settings):
+        assert step == 2
+        assert max(violations) < 1e-12
+
+
+def test_what_an_older_version_kept_by_bucket_is_dropped_and_never_given_to_a_parameter() -> None:
+    old = {"0.sent": torch.ones(8), "0.averaged": torch.ones(8), "0.0.error": torch.ones(8), "0.0.start": torch.ones(8)}
+    for memories in ([old], [old, old]):
+        exchange = GradientExchange(CommunicationSettings(), CPU)
+        exchange.names = {torch.zeros(8): "0", torch.zeros(8, 1): "0.0"}
+        assert exchange.load(memories, 0, 1)
+        assert exchange.memory == {}
+    exchange.names = {torch.zeros(8): "0"}
+    assert not exchange.load([{"0.left": torch.ones(8)}], 0, 1)
+    assert exchange.memory["0.left"].tolist() == [1] * 8

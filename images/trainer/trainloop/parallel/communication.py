@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 from torch.distributed import GradBucket
@@ -111,10 +112,12 @@ class GradientExchange:
         if bucket.is_last():
             self.times.ready = self.clock.now()
         names = [self.names[parameter] for parameter in bucket.parameters()]
-        for name, gradient in zip(names, bucket.gradients(), strict=True):
-            if (left := self.memory.pop(f"{name}.left", None)) is not None:
-                gradient += left.to(gradient.device)
         compressor = self._plain if self._step < self.settings.start_step else self._compressor
+        weights = {"left": 1} if compressor.keeps_means else {"left": 1, "mean_left": dist.get_world_size()}
+        for name, gradient in zip(names, bucket.gradients(), strict=True):
+            for kind, weight in weights.items():
+                if (kept := self.memory.pop(f"{name}.{kind}", None)) is not None:
+                    gradient.add_(kept.to(gradient.device), alpha=weight)
         future, sent = compressor.reduce(bucket, names, self.memory)
         self.sent += sent
         return future
@@ -134,7 +137,7 @@ class GradientExchange:
         """Load all ranks' memories of a checkpoint; returns whether some of it fits no parameter and is dropped."""
         memory = memories[rank] if len(memories) == size else carried_over(memories)
         shapes = {name: parameter.shape for parameter, name in self.names.items()}
-        kinds = {"left", "averaged", "factor"}
+        kinds = {"left", "mean_left", "factor"}
         self.memory = {
             key: kept
             for key, kept in memory.items()

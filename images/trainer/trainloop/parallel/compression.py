@@ -5,7 +5,7 @@ What a compressor leaves out of one step it keeps, and the next step begins with
 each rank's own and is in the checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after
 the first backward, and a resumed run may have buckets of another size. At any time
 
-    sum of the true mean gradients - sum of what steps were made with = mean of ranks' `left` + sum of their `averaged`
+    sum of the true mean gradients - sum of what steps were made with = mean of ranks' `left` + sum of their `mean_left`
 
 All collectives are made in the hook itself, one after the other: a chain of callbacks, as torch's own PowerSGD has it,
 runs in another order on other ranks and hangs on gloo with more than one bucket.
@@ -28,13 +28,16 @@ from trainloop.distributed.world import ring_bytes
 
 Method = Literal["none", "fp16", "bf16", "powersgd", "onebit"]
 #: What a rank remembers, by parameter's name and kind: plain tensors of the parameter's shape, so that they can be
-#: saved. Kinds: `left` was left out of the rank's own gradient, `averaged` of the mean that the rank sent to all (zero
+#: saved. Kinds: `left` was left out of the rank's own gradient, `mean_left` of the mean that the rank sent to all (zero
 #: outside its part); `factor` is PowerSGD's last right factor.
 Memory = dict[str, torch.Tensor]
 
 
 class Compressor:
     """All-reduces in the gradient's own type, or in a shorter one."""
+
+    #: Whether it takes `mean_left` out of the memory itself; `left` is in the bucket already.
+    keeps_means = False
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         self._dtype = dtype
@@ -44,8 +47,8 @@ class Compressor:
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it.
 
-        The bucket has what was left out before already added in; `names` are its parameters', in its order. What is
-        left out now is written into `memory`.
+        The bucket already has what was left out before; `names` are its parameters', in its order. What is left out
+        now is written into `memory`.
         """
         buffer, size = bucket.buffer(), dist.get_world_size()
         # Divided before it is summed, so that fp16 doesn't overflow.
@@ -79,6 +82,6 @@ def carried_over(memories: list[Memory]) -> Memory:
     for memory in memories:
         for key, tensor in memory.items():
             name, _, kind = key.rpartition(".")
-            new = f"{name}.left" if kind == "averaged" else key
-            carried[new] = carried.get(new, 0) + (tensor if kind == "averaged" else tensor / len(memories))
+            new = f"{name}.left" if kind == "mean_left" else key
+            carried[new] = carried.get(new, 0) + (tensor if kind == "mean_left" else tensor / len(memories))
     return carried

@@ -21,6 +21,8 @@ class OneBit(Compressor):
     All-gathering all ranks' signs instead would cost W/64 of fp32's traffic, more than fp32 from 64 ranks on.
     """
 
+    keeps_means = True
+
     def reduce(
         self, bucket: GradBucket, names: list[str], memory: Memory
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
@@ -28,7 +30,7 @@ class OneBit(Compressor):
         numbers, chunk = buffer.numel(), -(-buffer.numel() // (8 * size)) * 8
         # The padding isn't part of the gradient: counted in, it would shrink its chunk's scale.
         there = (torch.arange(chunk * size, device=buffer.device) < numbers).view(size, chunk)
-        averaged = _padded(_kept(bucket, names, "averaged", memory), there)
+        averaged = _padded(_kept(bucket, names, "mean_left", memory), there)
         own = averaged[rank].clone()
         averaged[rank] = 0
         # What this rank has left of chunks that are another rank's now (other buckets, a resume) counts fully in the
@@ -45,7 +47,7 @@ class OneBit(Compressor):
             end = begin + gradient.numel()
             memory[f"{name}.left"] = left.view(-1)[begin:end].view_as(gradient)
             if begin < (rank + 1) * chunk and end > rank * chunk:
-                memory[f"{name}.averaged"] = averaged.view(-1)[begin:end].view_as(gradient).clone()
+                memory[f"{name}.mean_left"] = averaged.view(-1)[begin:end].view_as(gradient).clone()
             begin = end
         all_bits = [torch.empty_like(bits) for _ in range(size)]
         all_scales = [torch.empty_like(scales) for _ in range(size)]
