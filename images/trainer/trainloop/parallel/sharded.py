@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainloop.distributed.world import World
 from trainloop.parallel.blocks import blocks
+from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.strategies import NamedState, ParallelSettings, Replica
 
 
@@ -27,12 +29,39 @@ class ZeroRedundancy(Replica):
         kind = type(optimizer)
         known = inspect.signature(kind).parameters
         arguments = {name: value for name, value in optimizer.defaults.items() if name in known}
-        return ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=kind, **arguments)
+        spread = ZeroRedundancyOptimizer(optimizer.param_groups, optimizer_class=kind, **arguments)
+        spread.register_step_post_hook(self._count)
+        return spread
+
+    def _count(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Count the updated parameters, each of which its rank has broadcast: an equal part of them on average."""
+        numbers = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
+        self.exchange.times.sent += numbers * (self.world.size - 1) // self.world.size
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
         assert isinstance(optimizer, ZeroRedundancyOptimizer)
         parts = self.world.gather(super().optimizer_state(optimizer.optim))
         return {name: state for part in parts for name, state in part.items()}
+
+
+class Counted:
+    """Counts the bytes that this rank sends in FSDP2's collectives: a shard to every other rank, either way."""
+
+    def __init__(self, exchange: GradientExchange) -> None:
+        self._exchange = exchange
+
+    def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *more: Any, **named: Any) -> Any:
+        # One of the two is the whole, the other one a rank's shard.
+        self._exchange.sent += abs(output_tensor.nbytes - input_tensor.nbytes)
+        return super().__call__(output_tensor, input_tensor, *more, **named)  # type: ignore[misc]
+
+
+class CountedAllGather(Counted, DefaultAllGather):
+    """Is FSDP2's own all-gather, counted."""
+
+
+class CountedReduceScatter(Counted, DefaultReduceScatter):
+    """Is FSDP2's own reduce-scatter, counted."""
 
 
 class FullySharded(Replica):
@@ -41,11 +70,15 @@ class FullySharded(Replica):
     equal_passes = True
     replicated = False
 
-    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World) -> None:
+    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh)
         self._root = fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_custom_all_gather(CountedAllGather(exchange))
+                module.set_custom_reduce_scatter(CountedReduceScatter(exchange))
         self.model, self.world, self.wrapped = model, world, None
         named = model.named_parameters()
         self._optional = [p for name, p in named if settings.find_unused_parameters or _is_expert(name)]

@@ -148,7 +148,7 @@ def build_replica(settings: ParallelSettings, model: nn.Module, world: World, ex
         from trainloop.parallel.sharded import FullySharded, ZeroRedundancy
 
         if settings.strategy == "fsdp":
-            return FullySharded(settings, model, world)
+            return FullySharded(settings, model, world, exchange)
         return ZeroRedundancy(settings, model, world, exchange)
     kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else Replica
     return kind(settings, model, world, exchange)
