@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import config
+from tests.trainer.ranks import RankFailed, run_ranks
+from tests.trainer.toy import Toy, config, toy, train
 from trainloop import resources
+from trainloop.data import Batch
 from trainloop.distributed.world import joined
 from trainloop.errors import OutOfMemory
+from trainloop.optimization.optimizer import OptimizerSettings, chosen
 from trainloop.trainer import Trainer
 
 
@@ -93,12 +98,74 @@ class ShortOnce(resources.MemoryPressure):
         self.relieved.append(self.trainer.state.step)
 
 
-def test_out_of_memory_ends_with_advice() -> None:
-    with (
-        pytest.raises(OutOfMemory, match=r"out of memory.*batch\.per_rank below 16.*precision\.compute: bf16"),
-        resources.explaining_out_of_memory(torch.device("cpu"), 16),
-    ):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+class Full(Toy):
+    """Is out of memory where its option `full` says."""
+
+    def run_out(self, where: str) -> None:
+        if self.options["full"] == where:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB\nand more lines")
+
+    def model(self) -> nn.Module:
+        self.run_out("model")
+        return super().model()
+
+    def loss(self, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            self.run_out("loss")
+        return super().loss(model, batch)
+
+    def measure(self, model: Callable[..., Any], batch: Batch) -> dict[str, torch.Tensor]:
+        self.run_out("evaluation")
+        return super().measure(model, batch)
+
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+        optimizer = chosen(model, settings)
+        optimizer.register_step_pre_hook(lambda *_: self.run_out("step"))
+        optimizer.register_load_state_dict_pre_hook(lambda *_: self.run_out("resume"))
+        return optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        self.run_out("save")
+        return {}
+
+
+def its_state_is_saved(trainer: Trainer) -> None:
+    trainer.stateful["full"] = trainer.task  # type: ignore[assignment]
+
+
+BATCH = "batch.per_rank below 8 with batch.size as it is (more passes, the same step)"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("where", "doing", "advice"),
+    [
+        ("model", "building the model", "parallel.strategy: fsdp; parallel.strategy: zero1"),
+        ("resume", "going on from a checkpoint", "parallel.strategy: fsdp; parallel.strategy: zero1"),
+        (
+            "loss",
+            "in the forward and backward pass",
+            f"{BATCH}; precision.compute: bf16; ",
+        ),
+        ("step", "making the optimizer's step", "parallel.strategy: zero1"),
+        ("evaluation", "evaluating", "evaluation.batch below 100; precision.compute: bf16"),
+        ("save", "saving a checkpoint", "parallel.strategy: fsdp"),
+    ],
+)
+def test_out_of_memory_anywhere_ends_with_advice_that_fits_the_place(
+    tmp_path: Path, where: str, doing: str, advice: str
+) -> None:
+    if where == "resume":
+        run_ranks(1, train, config(tmp_path, **toy()), 2)
+    options = {"task": {"name": "tests.trainer.test_resources:Full", "options": {"full": where}}}
+    hooks = ["tests.trainer.test_resources:its_state_is_saved"]
+    sentence = (
+        f"cpu is out of memory {doing} (0.0 GiB used at the peak, 0.0 GiB reserved). Try, in this order: {advice}"
+    )
+    with pytest.raises(RankFailed, match=re.escape(f"trainloop.errors.OutOfMemory: {sentence}")) as failed:
+        run_ranks(1, train, config(tmp_path, **options, hooks=hooks, evaluation={"batch": 100}))
+    assert "Tried to allocate 2.00 GiB" in str(failed.value)
+    assert OutOfMemory.exit_code == 71
 
 
 def test_ranks_that_share_a_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

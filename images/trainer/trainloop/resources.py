@@ -9,13 +9,26 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import torch
 
-from trainloop.errors import OutOfMemory
+if TYPE_CHECKING:
+    from trainloop.trainer import Trainer
+
+#: What a trainer does with the device's memory.
+Doing = Literal[
+    "building the model",
+    "going on from a checkpoint",
+    "in the forward and backward pass",
+    "making the optimizer's step",
+    "evaluating",
+    "saving a checkpoint",
+]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -117,21 +130,19 @@ class MemoryPressure:
             torch.cuda.empty_cache()
 
 
-@contextmanager
-def explaining_out_of_memory(device: torch.device, micro_size: int) -> Iterator[None]:
-    """Turn torch's out-of-memory error into OutOfMemory with advice that fits this run."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        numbers = {name: value / 2**30 for name, value in memory(device).items()}
-        peak, reserved = numbers.get("peakMemory", 0.0), numbers.get("reservedMemory", 0.0)
-        advice = [f"batch.per_rank below {micro_size} with batch.size as it is (more passes, the same step)"]
-        if torch.get_autocast_dtype(device.type) == torch.float32 or not torch.is_autocast_enabled(device.type):
-            advice.append("precision.compute: bf16")
-        advice.append("parallel.strategy: fsdp")
-        if reserved > 1.2 * peak:
-            advice.append("PYTORCH_ALLOC_CONF=expandable_segments:True (the memory is fragmented)")
-        raise OutOfMemory(
-            f"{device} is out of memory ({peak:.1f} GiB used at the peak, {reserved:.1f} GiB reserved). "
-            f"Try, in this order: {'; '.join(advice)}. {str(error).splitlines()[0]}"
-        ) from error
+def explaining_out_of_memory(doing: Doing) -> Callable[[Method], Method]:
+    """Returns a decorator of the trainer's methods: torch's out-of-memory error becomes OutOfMemory, with advice."""
+
+    def decorate(method: Method) -> Method:
+        @wraps(method)
+        def explained(trainer: Trainer, *arguments: Any, **named: Any) -> Any:
+            try:
+                return method(trainer, *arguments, **named)
+            except torch.OutOfMemoryError as error:
+                from trainloop.advice import out_of_memory
+
+                raise out_of_memory(trainer, doing, error) from error
+
+        return cast("Method", explained)
+
+    return decorate

@@ -49,6 +49,7 @@ MADE = ("step", "forced")
 class Trainer:
     """Trains a task with all ranks together. Every method is collective."""
 
+    @explaining_out_of_memory("building the model")
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
         self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
@@ -107,6 +108,7 @@ class Trainer:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
+    @explaining_out_of_memory("going on from a checkpoint")
     def prepare(self) -> None:
         """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
         self._saved = snapshots.resume(self)
@@ -142,6 +144,7 @@ class Trainer:
                 self.save()
         return self._end(stopped=self.evaluate())
 
+    @explaining_out_of_memory("making the optimizer's step")
     def train_step(self) -> bool:
         """Make an optimizer step on the next global batch; returns whether the run shall stop after it."""
         self._call(self.before_step)
@@ -165,6 +168,7 @@ class Trainer:
         self._call(self.after_step)
         return stop
 
+    @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
         """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
@@ -184,6 +188,7 @@ class Trainer:
         self._enter("train")
         return False
 
+    @explaining_out_of_memory("saving a checkpoint")
     def save(self) -> None:
         """Save a checkpoint, where there is a place for them; a failure is reported and training goes on."""
         if self.checkpoints is None:
@@ -230,14 +235,14 @@ class Trainer:
         here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
         self.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
+    @explaining_out_of_memory("in the forward and backward pass")
     def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
         """Accumulate the gradient of the mean loss over the global batch; returns this rank's part of that mean."""
         self.watchdog.at("forward and backward", self.state.step, waits=True)
-        micro_size = max(map(len, fetched.step.micro))
         self.exchange.begin(self.state.step)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
-        with explaining_out_of_memory(self.world.device, micro_size), recorder as reached:
+        with recorder as reached:
             loss = self._passes(fetched, count)
         self.exchange.end()
         if first:

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from trainloop import hooks, seeding
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
@@ -103,7 +105,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
             trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
         else:
             _load_shards(trainer, checkpoint)
-    except CheckpointError:
+    except (CheckpointError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, KeyError) as error:
         raise ConfigError(
@@ -177,6 +179,8 @@ def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
         model, optimizer = shards.model_state(trainer.replica), shards.optimizer_state(trainer.replica)
     except CheckpointError as error:
         damaged = str(error)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, KeyError) as error:
         different = str(error)
     gathered = trainer.world.gather((damaged, different))
