@@ -64,9 +64,9 @@ def train(config: Config, document: dict[str, Any], double: bool = False) -> tor
     total, micro = document["train_batch_size"], document["train_micro_batch_size_per_gpu"]
     # Whole batches only: DeepSpeed divides by its own batch size, so a smaller last one would be weighted wrong.
     length = len(task.train) // total * total
-    steps = config.total_steps(length // total)
     sampler = Sampler(length, total, micro, config.seed.value, equal_passes=True)
-    order = sampler.steps(0, rank, lambda: [1.0] * size)
+    steps = config.steps or sampler.steps_in(config.epochs or 0)
+    order = sampler.steps(0, {"epoch": 0, "done": 0}, rank, lambda: [1.0] * size)
     progress.enter("train")
     for step in range(1, steps + 1):
         for indices in next(order).micro:

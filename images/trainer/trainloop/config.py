@@ -7,7 +7,6 @@ Every mistake is reported at once, each in a sentence that names field, value an
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -103,10 +102,6 @@ class Config(Settings):
         """Returns what this rank runs, by `preflight.fingerprint`, the modules of task and hooks among it."""
         modules = [task_module(self.task), *(hook.partition(":")[0] for hook in self.hooks)]
         return fingerprint(dump_config(self), modules)
-
-    def total_steps(self, steps_per_epoch: int) -> int:
-        """Returns the optimizer steps of the whole run."""
-        return self.steps if self.steps is not None else math.ceil((self.epochs or 0) * steps_per_epoch)
 
 
 def load_config(file: Path | None, overrides: Iterable[str] = ()) -> Config:

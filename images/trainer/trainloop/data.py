@@ -1,16 +1,18 @@
 """The data order says which samples make a step; it doesn't depend on how many ranks there are.
 
-An epoch's order is `permutation(seed, epoch)`. The position, which is in the checkpoint, is how many samples are done
-since the run's beginning, so `position // length` is the epoch. A step takes the next `batch` samples (the last of an
-epoch may be smaller: nothing is dropped) and cuts them into the ranks' shares and each share into micro-batches. So
-any number of ranks goes on from any position with every sample seen once.
+An epoch's order is `permutation(seed, epoch)`. The place, which is in the checkpoint, is the epoch and how many of its
+samples are done. A step takes the next `batch` samples (the last of an epoch may be smaller: nothing is dropped), or
+the next of the task's own batches, and cuts them into the ranks' shares and each share into micro-batches. So any
+number of ranks goes on from any place with every sample seen once. Data without an index has its order in itself
+(`streams`).
 """
 
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, cast
@@ -22,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trainloop import seeding
 from trainloop.distributed.world import World
+from trainloop.errors import ConfigError, TrainingError
 from trainloop.settings import Settings
 
 #: A micro-batch is what the task's `collate` gives: any nesting of containers, with tensors and other things in it.
@@ -93,7 +96,12 @@ class BatchSettings(Settings):
 class DataSettings(Settings):
     """These settings say how samples are read."""
 
-    workers: int = Field(0, ge=0, description="Loader processes of each rank; 0 reads in the training process.")
+    workers: int = Field(
+        0,
+        ge=0,
+        description="Loader processes of each rank; 0 reads in the training process, "
+        "and a stream is read by one at most.",
+    )
     prefetch: int = Field(2, ge=1, description="Steps that each loader process reads ahead.")
     pin_memory: bool = Field(True, description="Copy through pinned memory where there is an accelerator.")
 
@@ -124,7 +132,9 @@ class RankStep:
     padding: int
     samples: int  # of this rank
     all_samples: int  # of all ranks together
-    position: int  # in the data, after this step
+    position: int  # samples of the run that are done after this step
+    place: Mapping[str, Any]  # after this step: `epoch`, how many of its samples are `done`, a stream's own `state`
+    digest: int = 0  # of a stream's first sample, in its first step
 
 
 @dataclass(frozen=True)
@@ -137,27 +147,88 @@ class Sampler:
     seed: int
     equal_passes: bool  # whether all ranks make as many forward passes as the busiest
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.length // self.batch)
+    own: Callable[[int], list[list[int]]] | None = None  # gives an epoch's batches in place of the permutation's
 
-    def steps(self, position: int, rank: int, weights: Callable[[], Sequence[float]]) -> Iterator[RankStep]:
-        """Yields the rank's steps from `position` on, epoch after epoch, endlessly; `weights` gives the shares."""
+    def steps_in(self, epochs: float) -> int:
+        """Returns the steps of so many epochs."""
+        if not self.length:
+            raise ConfigError(f"epochs is {epochs:g}, but the task's train has no len(): set steps in its place")
+        if self.own is None:
+            return math.ceil(epochs * -(-self.length // self.batch))
+        last = round(epochs - math.ceil(epochs) + 1, 9)  # the part of the last epoch
+        counts = [len(self.own(epoch)) for epoch in range(math.ceil(epochs))]
+        return sum(counts[:-1]) + math.ceil(last * counts[-1])
+
+    def steps(
+        self, position: int, place: Mapping[str, Any], rank: int, weights: Callable[[], Sequence[float]]
+    ) -> Iterator[RankStep]:
+        """Yields the rank's steps from `place` on, epoch after epoch, endlessly, after `position` samples of the run;
+        `weights` gives the ranks' shares.
+        """
+        epoch, done = place["epoch"], place["done"]
         while True:
-            epoch, done = divmod(position, self.length)
+            for indices in self._batches(epoch, done):
+                position, done = position + len(indices), done + len(indices)
+                yield self.part_of(indices, position, {"epoch": epoch, "done": done}, rank, weights())
+            epoch, done = epoch + 1, 0
+
+    def _batches(self, epoch: int, done: int) -> Iterator[list[int]]:
+        """Yields the epoch's batches after its first `done` samples."""
+        if self.own is None:
             order = permutation(self.seed, epoch, self.length)
             for start in range(done, self.length, self.batch):
-                indices = order[start : start + self.batch].tolist()
-                position += len(indices)
-                yield self._part_of(indices, position, rank, share_out(len(indices), weights()))
+                yield order[start : start + self.batch].tolist()
+            return
+        passed = 0
+        for indices in self.own(epoch):
+            if not 0 < len(indices) <= self.batch:
+                raise ConfigError(
+                    f"the task gives a batch of {len(indices)} samples in epoch {epoch}: it must have 1 to "
+                    f"{self.batch} (batch.size, or batch.per_rank x accumulation x ranks)"
+                )
+            if passed >= done:
+                yield indices
+            passed += len(indices)
+        if not passed:
+            raise ConfigError(f"the task gives no batches in epoch {epoch}")
 
-    def _part_of(self, indices: list[int], position: int, rank: int, shares: list[int]) -> RankStep:
+    def part_of(
+        self, indices: list[int], position: int, place: Mapping[str, Any], rank: int, weights: Sequence[float]
+    ) -> RankStep:
+        """Returns what the rank has of a global batch."""
+        shares = share_out(len(indices), weights)
         first = sum(shares[:rank])
         mine = indices[first : first + shares[rank]]
         micro = [mine[start : start + self.micro_size] for start in range(0, len(mine), self.micro_size)]
         wanted = -(-max(shares) // self.micro_size) if self.equal_passes else 1
         padding = max(0, wanted - len(micro))
-        return RankStep(micro + [indices[:1]] * padding, padding, len(mine), len(indices), position)
+        return RankStep(micro + [indices[:1]] * padding, padding, len(mine), len(indices), position, place)
+
+
+def own_batches(task: Any, seed: int, device: torch.device) -> Callable[[int], list[list[int]]] | None:
+    """Returns what gives an epoch's global batches of the task's own (`batches`, or a torch `batch_sampler`), if it has
+    any. What is drawn for them follows from seed and epoch, so they are the same on every rank and after a resume.
+    """
+    if not hasattr(task, "batches") and not hasattr(task, "batch_sampler"):
+        return None
+
+    def batches(epoch: int) -> list[list[int]]:
+        with seeding.drawing(device, seed, seeding.ORDER, epoch):
+            given = task.batches(epoch) if hasattr(task, "batches") else _begun(task.batch_sampler, seed, epoch)
+            return [[int(index) for index in indices] for indices in given]
+
+    return batches
+
+
+def _begun(sampler: Any, seed: int, epoch: int) -> Any:
+    """Returns a torch BatchSampler that begins this epoch."""
+    parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
+    for part in parts:
+        if hasattr(part, "set_epoch"):
+            part.set_epoch(epoch)
+        if getattr(part, "generator", None) is not None:
+            part.generator.manual_seed(seed + epoch)
+    return sampler
 
 
 class _Steps(Dataset[Any]):
@@ -180,36 +251,45 @@ class Fetched:
     batches: Sequence[Batch]
     step: RankStep
     waited: float
+    warning: str | None = None
 
 
 class Loader:
-    """Reads this rank's part of each step, from any position.
+    """Reads this rank's part of each step, from any place.
 
     `weights`, to which the ranks' shares are in proportion, may change at any time, on all ranks after the same step.
     What was read ahead has the shares of before, so a change holds `data.prefetch` x `data.workers` steps later: the
     loader processes live on and nothing is read twice.
     """
 
-    def __init__(
-        self,
-        settings: DataSettings,
-        dataset: SizedDataset,
-        collate: Callable[[list[Any]], Batch],
-        sampler: Sampler,
-        world: World,
-    ) -> None:
+    def __init__(self, settings: DataSettings, task: Any, sampler: Sampler, world: World) -> None:
         self.sampler = sampler
         self.weights: Sequence[float] = [1.0] * world.data_size
-        self._settings, self._world = settings, world
-        self._steps = _Steps(dataset, collate)
+        self._settings, self._task, self._world = settings, task, world
 
-    def start(self, position: int) -> None:
-        """Begin to read at `position`."""
-        workers = self._settings.workers
+    def start(self, position: int, place: Mapping[str, Any]) -> list[str]:
+        """Begin to read at `place`, after `position` samples of the run; returns warnings."""
+        # Checkpoints of before have no place.
+        place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
+        rank, workers, warnings = self._world.data_rank, self._settings.workers, []
+        if is_stream(self._task.train):
+            from trainloop.streams import Stream  # imported when used
+
+            reader: Dataset[Any] = Stream(self._task.train, self._task.collate, self.sampler, rank, position, place)
+            requests: Iterator[Any] = iter(lambda: self.weights, None)
+            if workers > 1:
+                workers, warnings = 1, [f"data.workers is {workers}, but one process of each rank reads a stream"]
+            if place["done"] and place.get("state") is None:
+                warnings.append(
+                    f"the stream has no state_dict: its {place['done']} samples that are done are read again"
+                )
+        else:
+            reader = _Steps(self._task.train, self._task.collate)
+            requests = self.sampler.steps(position, place, rank, lambda: self.weights)
         loader = DataLoader(
-            self._steps,
+            reader,
             batch_size=None,
-            sampler=self.sampler.steps(position, self._world.data_rank, lambda: self.weights),
+            sampler=requests,
             num_workers=workers,
             prefetch_factor=self._settings.prefetch if workers else None,
             collate_fn=_as_is,
@@ -220,13 +300,21 @@ class Loader:
             multiprocessing_context="forkserver" if workers else None,
         )
         self._iterator = iter(loader)
+        return warnings
 
     def fetch(self) -> Fetched:
-        """Returns this rank's part of the next step; `start` comes first."""
+        """Returns this rank's part of the next step; `start` comes first. Raises TrainingError for a stream that ends
+        too early.
+        """
         began = time.perf_counter()
-        step, batches = next(self._iterator)
+        fetched = next(self._iterator)
+        if isinstance(fetched, TrainingError):
+            raise fetched
+        step, batches = fetched
         waited = time.perf_counter() - began
-        return Fetched(batches, on_device(batches, self._world.device), step, waited)
+        differ = step.digest and len(set(self._world.gather(step.digest))) > 1
+        warning = "ranks don't see the same stream: each must read all of it in the same order" if differ else None
+        return Fetched(batches, on_device(batches, self._world.device), step, waited, warning)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:

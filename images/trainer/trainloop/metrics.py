@@ -68,7 +68,7 @@ class Window:
         """Returns this rank's part of all samples."""
         return sum(step.part.samples for step in self.steps) / sum(step.part.all_samples for step in self.steps)
 
-    def close(self, world: World, state: TrainState, length: int) -> dict[str, Any]:
+    def close(self, world: World, state: TrainState, length: int | None) -> dict[str, Any]:
         """Returns the window's numbers over all ranks; collective. Shares are of wall time, memory in bytes, times in
         seconds.
         """
@@ -77,7 +77,7 @@ class Window:
         waited, exposed = sum(step.waited for step in self.steps), sum(step.times.exposed for step in self.steps)
         losses, waits, exposures = world.sum([loss, waited, exposed])
         return {
-            "epoch": state.position / length,
+            "epoch": state.position / length if length else float(state.place["epoch"]),
             "loss": losses / count,
             "lr": newest.rate,
             "gradNorm": float(newest.norm),
@@ -170,8 +170,9 @@ def read_metrics(file: Path) -> list[dict[str, Any]]:
 
 def about_line(about: dict[str, Any]) -> str:
     """Returns the run in a line, from its `started` event."""
+    samples = "a stream" if about["samples"] is None else f"{about['samples']:,} samples"
     return (
-        f"{about['task']}: {about['samples']:,} samples, {about['parameters']:,} parameters, "
+        f"{about['task']}: {samples}, {about['parameters']:,} parameters, "
         f"{ranks_line(about['ranks'])} on {about['device']} over {about['backend']}, {about['precision']}, "
         f"global batch {about['batch']}, torch {about['torch']}"
     )

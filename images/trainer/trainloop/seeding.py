@@ -14,8 +14,8 @@ from pydantic import Field
 
 from trainloop.settings import Settings
 
-#: Purposes of a seed: the model, the same on every rank; and a rank's own.
-MODEL, RANK = 1, 2
+#: Purposes of a seed: the model, the same on every rank; a rank's own; and the data's order, of an epoch.
+MODEL, RANK, ORDER = 1, 2, 3
 
 
 class SeedSettings(Settings):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from types import FrameType
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,7 +20,7 @@ from trainloop.checkpoints import snapshots
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader, Sampler, length_of
+from trainloop.data import Fetched, Loader, Sampler, length_of, own_batches
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
@@ -117,16 +118,18 @@ class Trainer:
         batch, seed = self.config.batch, self.config.seed.value
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.size)
         micro_size = batch.micro_size(self.world.size)
-        sampler = Sampler(len(self.task.train), self.state.batch, micro_size, seed, self.replica.equal_passes)
-        self.loader = Loader(self.config.data, self.task.train, self.task.collate, sampler, self.world)
-        self.state.total = self.config.total_steps(sampler.steps_per_epoch)
+        length, own = length_of(self.task.train), own_batches(self.task, seed, self.world.device)
+        sampler = Sampler(length or 0, self.state.batch, micro_size, seed, self.replica.equal_passes, own)
+        self.loader = Loader(self.config.data, self.task, sampler, self.world)
+        self.state.total = self.config.steps or sampler.steps_in(self.config.epochs or 0)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
         if self.schedule.warmup > self.state.total:
             self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
-        self.loader.start(self.state.position)
+        for text in self.loader.start(self.state.position, self.state.place):
+            self.warn(text)
         self._window = Window()
         self._started_at = self.state.step
-        about = {"task": self.config.task.name, "samples": len(self.task.train), "parameters": self._parameters}
+        about: dict[str, Any] = {"task": self.config.task.name, "samples": length, "parameters": self._parameters}
         about |= {"ranks": self.world.size, "device": self.world.device.type, "backend": self.world.backend}
         about |= {"batch": self.state.batch, "precision": self.config.precision.compute, "torch": torch.__version__}
         about["maxNorm"] = self.config.optimizer.max_norm
@@ -212,7 +215,10 @@ class Trainer:
 
     def _fetch(self) -> Fetched:
         self.watchdog.at("fetching data", self.state.step)
-        return self.loader.fetch()
+        fetched = self.loader.fetch()
+        if fetched.warning:
+            self.warn(fetched.warning)
+        return fetched
 
     def _agree(self, fetched: Fetched) -> tuple[float, bool]:
         """Returns what the loss is a mean over in the global batch, and whether any rank was asked to stop.
@@ -322,7 +328,7 @@ class Trainer:
     def _advance(self, fetched: Fetched, decision: Decision | None) -> None:
         self.state.step += 1
         self.state.updates += decision in MADE
-        self.state.position = fetched.step.position
+        self.state.position, self.state.place = fetched.step.position, dict(fetched.step.place)
         self.exchange.times.sent += self.replica.after_step(self.state.step)
 
     def _reads(self) -> bool:
@@ -342,7 +348,8 @@ class Trainer:
         before, rollbacks = self.state, self.detector.rollbacks + 1
         for checkpoint, _ in snapshots.restored(self, self.checkpoints.ancestors()):
             # The checkpoint may be of an attempt with another length or batch.
-            self.state = replace(self.state, position=before.position, total=before.total, batch=before.batch)
+            self.state = replace(self.state, position=before.position, place=before.place)
+            self.state = replace(self.state, total=before.total, batch=before.batch)
             self.detector.rollbacks = rollbacks
             back = {"step": before.step, "to": self.state.step, "checkpoint": checkpoint.name}
             self.log.write("event", {"event": "rolledBack", **back})
@@ -376,7 +383,7 @@ class Trainer:
         if state.step % self.config.metrics.every_steps and not first and not last:
             self.progress.step(state.step, stepSeconds=numbers.seconds)
             return
-        line = self._window.close(self.world, state, len(self.task.train))
+        line = self._window.close(self.world, state, length_of(self.task.train))
         line.update(memory(self.world.device))
         if peak := self.config.metrics.peak_tflops:
             # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.

@@ -31,7 +31,8 @@ class TrainState:
 
     step: int = 0  # global batches done
     updates: int = 0  # of which the optimizer made a step
-    position: int = 0  # samples of the data done
+    position: int = 0  # samples done
+    place: dict[str, Any] = field(default_factory=dict)  # in the data: an epoch, how many of its samples are done
     batch: int = 0  # samples in a global batch, as at the first start
     total: int = 0  # steps of the whole run
     results: dict[str, float] = field(default_factory=dict)  # of the last evaluation

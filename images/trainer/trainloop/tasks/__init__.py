@@ -15,6 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from pydantic import Field, ValidationError
 from torch import nn
+from torch.utils.data import DistributedSampler
 
 from trainloop.data import Batch, few, is_stream
 from trainloop.errors import ConfigError
@@ -36,6 +37,8 @@ class Task(Protocol):
 
     - `optimizer(model, settings) -> torch.optim.Optimizer`: an optimizer of its own, with groups of its own, from the
       section `optimizer`. The schedule multiplies each group's own rate.
+    - `batches(epoch) -> Sequence[Sequence[int]]`: the epoch's global batches as indices of `train`, of `batch.size`
+      samples at most (by length, say), or `batch_sampler`: a torch BatchSampler that gives them.
     """
 
     train: Any  # with a length and an index, or iterable
@@ -118,6 +121,11 @@ def _unusable(task: Task) -> str | None:
     first = few(task.train)
     if not len(first):
         return "its train has no samples"
+    sampler = getattr(task, "batch_sampler", None)
+    if is_stream(task.train) and (sampler is not None or hasattr(task, "batches")):
+        return "its batches are of indices, which its train, a stream, doesn't have: leave them out"
+    if isinstance(getattr(sampler, "sampler", None), DistributedSampler):
+        return "its batch_sampler has a DistributedSampler: give the global batches, which the loop shares out itself"
     if task.collate([first[0]]) is None:
         return "its collate returns nothing: it must return the batch that count, loss and measure are given"
     return None

@@ -1,0 +1,88 @@
+"""A stream's samples can only be had one after the other, by `iter`, as those of torch's IterableDataset.
+
+Every rank reads all of it, in one process, and collates only its own share of each global batch. So steps are the same
+at any number of ranks, and a resume needs no more than a place: the epoch, how many of its samples are done, and what
+the stream's own `state_dict` gave there. Its end is the end of the epoch; `set_epoch(epoch)` is called before each.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import Dataset, get_worker_info
+
+from trainloop import seeding
+from trainloop.data import Batch, RankStep, Sampler
+from trainloop.errors import TrainingError
+
+
+class Stream(Dataset[Any]):
+    """Reads one rank's steps from `place` on, after `position` samples of the run; it has an index for the DataLoader's
+    sake.
+    """
+
+    def __init__(
+        self, data: Any, collate: Callable[[list[Any]], Batch], sampler: Sampler, rank: int, position: int, place: Any
+    ) -> None:
+        self._data, self._collate, self._sampler, self._rank = data, collate, sampler, rank
+        self._position, self._place = position, place
+        self._batches: Iterator[tuple[list[Any], Mapping[str, Any]]] | None = None
+
+    def __getitem__(self, weights: Sequence[float]) -> tuple[RankStep, list[Batch]] | TrainingError:
+        """Returns the next step, in shares by `weights`; or what is wrong: raised here it would lose its sentence."""
+        first = self._batches is None
+        self._batches = self._batches or self._read()  # made here, because a generator can't be sent to a process
+        try:
+            samples, place = next(self._batches)
+        except TrainingError as error:
+            return error
+        self._position += len(samples)
+        step = self._sampler.part_of(list(range(len(samples))), self._position, place, self._rank, weights)
+        if first:
+            # Without addresses, which differ in every process.
+            text = re.sub(r" at 0x\w+", "", repr(samples[0]))
+            step = replace(step, digest=zlib.crc32(text.encode()))
+        return step, [self._collate([samples[index] for index in micro]) for micro in step.micro]
+
+    def _read(self) -> Iterator[tuple[list[Any], Mapping[str, Any]]]:
+        """Yields global batches with the place after each, epoch after epoch."""
+        data, epoch, done = self._data, self._place["epoch"], self._place["done"]
+        samples = self._begin(**self._place)
+        while True:
+            try:
+                while batch := list(islice(samples, self._sampler.batch)):
+                    done += len(batch)
+                    state = data.state_dict() if hasattr(data, "state_dict") else None
+                    yield batch, {"epoch": epoch, "done": done, "state": state}
+            except Exception as error:
+                error.add_note(f"raised by the task's train, a stream, in epoch {epoch} after {done} samples")
+                raise
+            if not done:
+                raise TrainingError(
+                    f"the task's train, a stream, has no samples in epoch {epoch}: each iter() must begin anew"
+                )
+            epoch, done = epoch + 1, 0
+            samples = self._begin(epoch)
+
+    def _begin(self, epoch: int, done: int = 0, state: Any = None) -> Iterator[Any]:
+        """Returns the epoch's samples after those that are done."""
+        if get_worker_info() is not None:
+            # A shuffle that isn't seeded is the same on every rank then, and after a resume.
+            seeding.seed_all(self._sampler.seed, seeding.ORDER, epoch)
+        if hasattr(self._data, "set_epoch"):
+            self._data.set_epoch(epoch)
+        if state is not None:
+            self._data.load_state_dict(state)
+        samples: Iterator[Any] = iter(self._data)
+        passed = sum(1 for _ in islice(samples, done)) if state is None else done
+        if passed < done:
+            raise TrainingError(
+                f"the task's train, a stream, has {passed} samples in epoch {epoch}, of which {done} were done before: "
+                "it must be the same data, or checkpoint.path a new directory"
+            )
+        return samples
