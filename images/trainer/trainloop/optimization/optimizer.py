@@ -69,8 +69,10 @@ def chosen(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimiz
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
     # One kernel for all, which can leave a step out without the host. On the CPU it takes the numbers as they lie in
-    # memory, so it would be wrong for strides that differ (torch 2.13); what is contiguous stays so.
-    fused = all(p.is_contiguous() and p.device.type in FUSED for p in trainable)
+    # memory, so it would be wrong for strides that differ; what is contiguous stays so. SGD's takes no DTensors (both
+    # torch 2.13).
+    takes = FUSED if settings.name != "sgd" or not any(hasattr(p, "full_tensor") for p in trainable) else ()
+    fused = all(p.is_contiguous() and p.device.type in takes for p in trainable)
     arguments = settings.model_dump(include=names) | {"fused": fused}
     return kind([group for group in groups if group["params"]], **arguments)
 
