@@ -14,7 +14,7 @@ from tests.trainer.toy import UNEVEN, config, largest_difference, train
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
-from trainloop.parallel.delayed import DelayedGroup, DelayedSettings
+from trainloop.parallel.delayed import DelayedSettings, delayed
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -69,4 +69,4 @@ def test_a_pattern_that_matches_nothing_or_everything_is_a_sentence(pattern: str
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     sentence = f"it is in {share} of the trainable parameters' names, it must be in some of 0.weight, 0.bias"
     with pytest.raises(ConfigError, match=sentence):
-        DelayedGroup(DelayedSettings.model_validate({"pattern": pattern}), model)
+        delayed(DelayedSettings.model_validate({"pattern": pattern}), model)

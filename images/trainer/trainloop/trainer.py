@@ -35,7 +35,7 @@ from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
 from trainloop.parallel.balance import Balancer
 from trainloop.parallel.communication import GradientExchange
-from trainloop.parallel.delayed import DelayedGroup
+from trainloop.parallel.delayed import delayed
 from trainloop.parallel.strategies import build_replica
 from trainloop.progress import Progress, Section
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
@@ -67,7 +67,7 @@ class Trainer:
             seeding.make_deterministic()
         model = prepared(config.model, self.task.model().to(world.device, self.precision.parameters))
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.delayed = DelayedGroup(config.delayed, model)
+        self.delayed = delayed(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)
         self.replica = build_replica(config.parallel, model, world, self.exchange)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))

@@ -3,6 +3,6 @@
 1. `strategies`: one interface for DDP and local SGD; `sharded` has ZeRO-1 and FSDP2; `blocks` are their units.
 2. `communication`: DDP's hook, which sends and measures; `compression`: gradients on fewer bits;
    `lossy`: those that leave something out.
-3. `delayed`: a group of parameters that is stepped every k steps.
+3. `delayed` and `waiting`: a group of parameters that is stepped every k steps.
 4. `balance`: shares of the batch that follow the ranks' speed.
 """

@@ -8,18 +8,12 @@ accumulating k steps of that group is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from pydantic import Field
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.distributed.world import average
-from trainloop.errors import ConfigError, listed
-from trainloop.optimization.optimizer import clip_gradients
 from trainloop.settings import Settings
 
 
@@ -30,62 +24,32 @@ class DelayedSettings(Settings):
     every: int = Field(4, ge=1, description="Steps between two updates of the group.")
 
 
-class DelayedGroup:
-    """Holds the group's parameters, which the run's optimizer steps. Without a pattern it is empty, does nothing."""
+class NothingDelayed:
+    """Every parameter is stepped in every step."""
 
-    def __init__(self, settings: DelayedSettings, model: nn.Module) -> None:
-        self.settings = settings
-        self.named = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if settings.pattern is not None and settings.pattern.search(name) and parameter.requires_grad
-        }
-        names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-        if settings.pattern is not None and len(self.named) in (0, len(names)):
-            raise ConfigError(
-                f"delayed.pattern is {settings.pattern.pattern!r}: it is in {'all' if self.named else 'none'} of the "
-                f"trainable parameters' names, it must be in some of {listed(names)}"
-            )
-        # The only way that DDP has to leave parameters out (torch's own comment calls it a prototype).
-        ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
-        ignore(model, list(self.named))
+    def __init__(self) -> None:
+        self.named: dict[str, nn.Parameter] = {}  # that wait
 
     def immediate(self, model: nn.Module) -> list[nn.Parameter]:
         """Returns the parameters that are stepped every step."""
         return [parameter for name, parameter in model.named_parameters() if name not in self.named]
 
-    @contextmanager
-    def stepping(self, step: int, max_norm: float | None) -> Iterator[int]:
-        """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent.
-
-        Every k-th time the group's gradients are synchronised and clipped, else the optimizer doesn't see them.
-        """
-        gradients = self._gradients()
-        if step % self.settings.every == 0:
-            sent = average(gradients)
-            for gradient in gradients:
-                gradient /= self.settings.every
-            clip_gradients(self.named.values(), max_norm)
-            yield sent
-            return
-        for parameter in self.named.values():
-            parameter.grad = None
-        yield 0
-        for parameter, gradient in zip(self.named.values(), gradients, strict=True):
-            parameter.grad = gradient
+    def stepping(self, step: int, max_norm: float | None) -> AbstractContextManager[int]:
+        """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent."""
+        return nullcontext(0)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Returns the gradients so far, averaged over ranks: loading the mean keeps the mean."""
-        gradients = [gradient.clone() for gradient in self._gradients()]
-        average(gradients)
-        return dict(zip(self.named, gradients, strict=True))
+        """Returns the waiting gradients by parameter, the same on every rank."""
+        return {}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        for name, parameter in self.named.items():
-            parameter.grad = state[name].to(parameter.device) if name in state else None
+        """Restore what `state` returned."""
 
-    def _gradients(self) -> list[torch.Tensor]:
-        for parameter in self.named.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self.named.values() if parameter.grad is not None]
+
+def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
+    """Returns the group that `settings` name. Raises ConfigError where the pattern names none, or all."""
+    if settings.pattern is None:
+        return NothingDelayed()
+    from trainloop.parallel.waiting import DelayedGroup
+
+    return DelayedGroup(settings, model)
