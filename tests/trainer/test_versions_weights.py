@@ -165,7 +165,7 @@ def test_a_damaged_checkpoint_is_neither_compared_nor_exported(tmp_path: Path, c
     for command in ("diff {0} 1 2", "diff {0} 2 1", "export {0} 2 {0}/x", "tag {0} 2 x"):
         printed = checkpoints(command.format(tmp_path))
         assert (printed.code, printed) == (1, "")
-        assert "step-000000002.1 is damaged: " in printed.errors and "SHA-256" in printed.errors
+        assert "step-000000002.1 can't be used: " in printed.errors and "SHA-256" in printed.errors
     assert not (tmp_path / "x").exists() and storage.tags(tmp_path) == {}
 
 

@@ -54,7 +54,8 @@ class Checkpoint:
     def results(self) -> dict[str, float]:
         """Returns what the run had measured when it was saved."""
         results = self.about.get("results")
-        return results if isinstance(results, dict) else {}
+        found = results.items() if isinstance(results, dict) else ()
+        return {name: float(value) for name, value in found if isinstance(value, int | float)}
 
 
 def named(directory: Path, name: str) -> Checkpoint | None:
@@ -251,6 +252,8 @@ def load_file(file: Path, *, mapped: bool = False) -> Any:
     """
     import torch
 
+    if not file.is_file():  # a pipe would be read for ever
+        raise CheckpointError(f"{file} is no file")
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:

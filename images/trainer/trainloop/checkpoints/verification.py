@@ -41,16 +41,16 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     read.
     """
     file = folder / MANIFEST
-    if folder.is_dir() and not file.exists():
+    if folder.is_dir() and not file.is_file():
         raise CheckpointError(f"{folder} has no {MANIFEST}: something of it was deleted, or never copied")
     try:
         manifest: dict[str, Any] = json.loads(file.read_bytes())
         whole = manifest.pop("sha256") == _digest_of_json(manifest) and math.isfinite(manifest["created"])
         if whole and manifest["format"] != FORMAT:
             raise CheckpointError(f"{file} is of format {manifest['format']!r}: this version reads format {FORMAT}")
-        if whole and isinstance(manifest["about"], dict) and isinstance(manifest["files"], dict):
+        if whole and isinstance(manifest["about"], dict) and all(_is_entry(*one) for one in manifest["files"].items()):
             return manifest
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+    except (ValueError, KeyError, AttributeError, TypeError, OverflowError, RecursionError):
         pass
     raise CheckpointError(f"{file} is damaged")
 
@@ -64,6 +64,8 @@ def inspect(folder: Path) -> dict[str, Any]:
         manifest = read_manifest(folder)
         for name, expected in manifest["files"].items():
             found = (folder / name).stat().st_size
+            if not (folder / name).is_file():  # a pipe would be read for ever
+                raise CheckpointError(f"{folder / name} is no file")
             if found != expected["bytes"]:
                 raise CheckpointError(f"{folder / name} has {found} bytes, its manifest says {expected['bytes']}")
     except OSError as error:
@@ -93,6 +95,12 @@ def computes_the_same(trainer: Trainer, expected: float | None) -> bool:
     both_nan = math.isnan(loss) and math.isnan(expected)
     agrees = both_nan or math.isclose(loss, expected, rel_tol=tolerance, abs_tol=tolerance)
     return trainer.world.sum([float(not agrees)])[0] == 0
+
+
+def _is_entry(name: str, entry: dict[str, Any]) -> bool:
+    """Returns whether a manifest names a file of its own checkpoint, with size and hash."""
+    own = name not in ("", MANIFEST) and not {"", "..", "."} & set(name.split("/")) and "\0" not in name
+    return own and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
 
 
 def _digest(file: Path) -> str:

@@ -60,11 +60,6 @@ class Version:
     def path(self) -> Path:
         return self.checkpoint.path
 
-    @property
-    def readable(self) -> bool:
-        """Returns whether its manifest can be read."""
-        return bool(self.files)
-
     def fields(self) -> dict[str, Any]:
         """Returns plain values, for JSON."""
         about = {name: value for name, value in asdict(self).items() if name != "checkpoint"}
@@ -72,7 +67,7 @@ class Version:
 
 
 def versions(directory: Path) -> list[Version]:
-    """Returns all checkpoints of `directory`, newest first, also those that can't be used.
+    """Returns all checkpoints of `directory`, the one that was written last first, also those that can't be used.
 
     Raises CommandError where there is no such directory, or no checkpoint in it.
     """
@@ -83,9 +78,10 @@ def versions(directory: Path) -> list[Version]:
     try:
         tags = storage.tags(directory)
         present = filter(None, (storage.named(directory, path.name) for path in directory.iterdir()))
-        found = [_read(checkpoint, tags) for checkpoint in sorted(present, reverse=True)]
+        found = [_read(checkpoint, tags) for checkpoint in present]
     except OSError as error:
         raise CommandError(f"{directory} can't be read: {error.strerror}") from error
+    found.sort(key=lambda one: (one.created or _modified(one.path), one.checkpoint), reverse=True)
     if not found:
         inner = next(
             (path for path in sorted(directory.glob("*/step-*")) if storage.named(path.parent, path.name)), None
@@ -131,12 +127,12 @@ def find(directory: Path, text: str, all_versions: Sequence[Version] | None = No
 
 def checked(version: Version) -> None:
     """Raises CommandError where a checkpoint can't be used; reads every byte."""
-    if version.state != COMPLETE:
-        raise CommandError(f"{version.path} can't be used: {version.state}")
-    problem = verify(version.path)
+    problem = verify(version.path) or (version.state if version.state != COMPLETE else None)
     if problem is not None:
         gone = not version.path.exists()
-        raise CommandError(f"{version.path} was deleted meanwhile" if gone else f"{version.path} is damaged: {problem}")
+        raise CommandError(
+            f"{version.path} was deleted meanwhile" if gone else f"{version.name} can't be used: {problem}"
+        )
 
 
 def reserved(name: str) -> bool:
@@ -163,21 +159,15 @@ def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
     state, manifest = _manifest(checkpoint.path)
     if manifest is None:
         return Version(checkpoint, state, _bytes_on_disk(checkpoint.path), mine)
-    about = _of(dict, manifest.get("about")) or {}
-    entries = _of(dict, manifest.get("files")) or {}
-    files = {name: entry for name, entry in entries.items() if isinstance(entry, dict)}
-    sizes = {name: _of(int, entry.get("bytes")) for name, entry in files.items()}
-    if not files or None in sizes.values() or manifest.get("step") != checkpoint.step:
-        return Version(checkpoint, "damaged manifest", _bytes_on_disk(checkpoint.path), mine)
+    about, files = manifest["about"], manifest["files"]
     measured = _of(dict, about.get("results")) or {}
+    other = f"of step {manifest.get('step')}" if manifest.get("step") != checkpoint.step else None
     return Version(
         checkpoint,
-        next(
-            (problem for name, count in sizes.items() if (problem := _lacks(checkpoint.path / name, count))), COMPLETE
-        ),
-        sum(count or 0 for count in sizes.values()),
+        other or next(filter(None, (_lacks(checkpoint.path / name, files[name]["bytes"]) for name in files)), COMPLETE),
+        sum(entry["bytes"] for entry in files.values()),
         mine,
-        _seconds(manifest.get("created")),
+        _seconds(manifest["created"]),
         _of(str, about.get("parent")),
         _of(int, about.get("attempt")),
         _of(int, about.get("world_size")),
@@ -210,15 +200,23 @@ def _other_format(file: Path) -> str | None:
     return f"format {number}" if isinstance(number, int) and number != FORMAT else None
 
 
-def _lacks(file: Path, expected: int | None) -> str | None:
+def _lacks(file: Path, expected: int) -> str | None:
     """Returns what is wrong with a file by its size, or None."""
     try:
-        there = file.stat().st_size
-    except (OSError, ValueError):
+        there = file.stat().st_size if file.is_file() else None
+    except OSError:
+        there = None
+    if there is None:
         return f"no {file.name}"
-    return (
-        None if there == expected else f"{file.name} cut short" if there < (expected or 0) else f"{file.name} too long"
-    )
+    return None if there == expected else f"{file.name} cut short" if there < expected else f"{file.name} too long"
+
+
+def _modified(folder: Path) -> float:
+    """Returns when a directory was changed last, for one whose manifest doesn't say when it was written."""
+    try:
+        return folder.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _bytes_on_disk(folder: Path) -> int:
@@ -247,7 +245,9 @@ def own_best(found: Sequence[Version]) -> str | None:
     """Returns what the run calls best (`accuracy`, `loss:min`), by its newest configuration; None where nothing."""
     from trainloop.versions.configuration import configuration, setting
 
-    newest = next((document for version in found if (document := configuration(version))), None)
+    newest = next(
+        (document for version in found if version.state == COMPLETE and (document := configuration(version))), None
+    )
     name, order = setting(newest, "checkpoint", "best"), setting(newest, "checkpoint", "best_is")
     return f"{name}:{order}" if name and order in ("max", "min") else None
 

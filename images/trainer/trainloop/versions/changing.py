@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainloop.checkpoints import storage
@@ -77,22 +78,17 @@ def export(options: argparse.Namespace) -> int:
 
 def prune(options: argparse.Namespace) -> int:
     found = versions(options.directory)
-    by_name, damaged = {version.name: version for version in found}, list[str]()
-    newest = None
-    for checkpoint in storage.complete(options.directory):  # the one that was written last comes first
-        if newest is None and verify(checkpoint.path) is None:
-            newest = by_name.get(checkpoint.name)
-        elif newest is None:
-            damaged.append(checkpoint.name)
-    if newest is None:
+    sound, damaged = _sound(found, options.keep)
+    if not sound:
         raise CommandError(f"{options.directory} has no checkpoint that verifies: nothing is deleted")
     measured = options.best or own_best(found)
     best = find(options.directory, f"best:{measured}", found) if measured else None
-    doomed = storage.superseded(newest.checkpoint, options.keep, best.checkpoint if best else None, damaged)
+    written, kept = sound[0].checkpoint, best.checkpoint if best else None
+    doomed = storage.superseded(written, options.keep, kept, damaged)
     outcome = []
     for version in found:
         tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now
-        why = _why_it_stays(version, newest, best) if tagged or version.checkpoint not in doomed else None
+        why = _why_it_stays(version, sound, best) if tagged or version.checkpoint not in doomed else None
         if why is None and not options.dry_run and not _deleted(version):
             why = "it can't be deleted" if version.path.exists() else "deleted by another program"
         outcome.append((version, why))
@@ -104,7 +100,7 @@ def prune(options: argparse.Namespace) -> int:
         print(output.document({"dryRun": options.dry_run, "checkpoints": plain}))
         return 0
     rows = [
-        (version.name, "keep" if why else "delete", why or "older", output.size(version.bytes))
+        (version.name, "keep" if why else "delete", why or _why_it_goes(version, damaged), output.size(version.bytes))
         for version, why in outcome
     ]
     output.lines(output.table(("NAME", "ACTION", "WHY", "SIZE"), rows))
@@ -123,13 +119,26 @@ def _deleted(version: Version) -> bool:
     return True
 
 
-def _why_it_stays(version: Version, newest: Version, best: Version | None) -> str:
+def _sound(found: Sequence[Version], most: int) -> tuple[list[Version], list[str]]:
+    """Returns the newest checkpoints that verify, `most` at most, and the names of those that don't on the way."""
+    sound, damaged = list[Version](), list[str]()
+    for version in found:
+        if len(sound) == most:
+            break
+        if version.state == COMPLETE and verify(version.path) is None:
+            sound.append(version)
+        else:
+            damaged.append(version.name)
+    return sound, damaged
+
+
+def _why_it_stays(version: Version, sound: Sequence[Version], best: Version | None) -> str:
     """Returns why a checkpoint is kept."""
-    if version.checkpoint > newest.checkpoint:
-        return f"it isn't counted, {version.state if version.state != COMPLETE else 'damaged'}"
-    reasons = [
-        *(["newest that verifies"] if version == newest else []),
-        *(["best result"] if version == best else []),
-        *([f"tagged {', '.join(version.tags)}"] if version.tags else []),
-    ]
-    return ", ".join(reasons) or "among the newest"
+    place = "newest that verifies" if version == sound[0] else "among the newest" if version in sound else None
+    label = f"tagged {', '.join(version.tags)}" if version.tags else None
+    reasons = [place, "best result" if version == best else None, label]
+    return ", ".join(filter(None, reasons)) or "damaged, but not older than all that are kept"
+
+
+def _why_it_goes(version: Version, damaged: Sequence[str]) -> str:
+    return "older, and damaged" if version.name in damaged or version.state != COMPLETE else "older"

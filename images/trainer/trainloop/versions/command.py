@@ -33,7 +33,7 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     """Run a command of `trainloop checkpoints`, which is added to the program's parser; returns the exit code."""
     _add_commands(parser)
     if "_ARGCOMPLETE" in os.environ:
-        completion.complete(parser)
+        return completion.complete(parser)
     options = parser.parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -45,6 +45,9 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again
         return EXIT_PIPE
+    except OSError as error:  # a volume without rights, a file where a directory should be
+        output.say(f"{error.filename or options.directory} can't be used: {error.strerror}")
+        return 1
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

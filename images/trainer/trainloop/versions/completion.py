@@ -10,13 +10,14 @@ import argparse
 from typing import Any
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell's question for what comes next, and end; returns where argcomplete isn't installed."""
+def complete(parser: argparse.ArgumentParser) -> int:
+    """Answer the shell's question for what comes next, and end; returns an exit code where argcomplete isn't there."""
     try:
         import argcomplete
     except ImportError:
-        return
+        return 1
     argcomplete.autocomplete(parser)
+    return 0
 
 
 def checkpoints(parsed_args: argparse.Namespace, **_: Any) -> list[str]:

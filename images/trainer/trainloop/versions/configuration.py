@@ -16,7 +16,7 @@ def configuration(version: Version) -> dict[str, Any] | None:
     Raises CommandError where the file isn't such a document.
     """
     file = version.path / CONFIGURATION
-    if CONFIGURATION not in version.files:
+    if CONFIGURATION not in version.files or not file.is_file():
         return None
     try:
         document = yaml.load(file.read_text("utf-8"), _WithoutAliases)

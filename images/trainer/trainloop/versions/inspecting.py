@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.verification import CheckpointError, verify
+from trainloop.checkpoints.verification import CheckpointError, inspect, verify
 from trainloop.errors import TrainingError
 from trainloop.versions import output
 from trainloop.versions.catalog import COMPLETE, Version, find, lineage, versions
@@ -34,6 +34,9 @@ def list_(options: argparse.Namespace) -> int:
     header = ("NAME", "STEP", "AGE", "ATTEMPT", "RANKS", "RESULTS", "SIZE", "TAGS", "STATE")
     output.lines(output.table(header, rows))
     there = {version.name for version in found}
+    for name, problem in storage.survey(options.directory)[1].items():
+        if name not in there:  # `step-12`: of the others the table has the state
+            output.say(problem)
     for tag, name in sorted(storage.tags(options.directory).items()):
         if name not in there:
             output.say(f"tag {tag} is of {name}, which isn't there")
@@ -93,6 +96,10 @@ def verify_(options: argparse.Namespace) -> int:
 
 def _position(version: Version) -> tuple[dict[str, Any], str | None]:
     """Returns a checkpoint's weights and where its run was, and what couldn't be read."""
+    try:
+        inspect(version.path)
+    except CheckpointError as error:
+        return {}, f"{version.name} can't be used: {error}"
     if version.state != COMPLETE:
         return {}, f"{version.name} can't be used: {version.state}"
     from trainloop.versions.configuration import configuration, setting
