@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import UNEVEN, config, largest_difference, train
+from tests.trainer.toy import UNEVEN, config, largest_difference, toy, train
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import ConfigError
@@ -20,20 +21,42 @@ from trainloop.trainer import Trainer
 pytestmark = pytest.mark.torch
 
 
+PLAIN: dict[str, Any] = {
+    "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0, "max_norm": None},
+    "schedule": {"kind": "constant", "warmup": 0},
+    "steps": 6,
+}
+
+
 def test_a_delayed_group_is_stepped_every_k_steps_with_the_mean_of_their_gradients() -> None:
     """By hand, in one process: everything else steps every step, the group on the mean gradient of two."""
-    changes = {
-        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0, "max_norm": None},
-        "steps": 6,
-    }
-    changes |= {"schedule": {"kind": "constant", "warmup": 0}}
-    [by_hand] = run_ranks(1, _two_optimizers_by_hand, config(**changes))
+    [by_hand] = run_ranks(1, _two_optimizers_by_hand, config(**PLAIN), 2, ())
     for ranks in (1, 2):
-        runs = run_ranks(ranks, train, config(**changes, delayed={"pattern": "^0", "every": 2}))
+        runs = run_ranks(ranks, train, config(**PLAIN, delayed={"pattern": "^0", "every": 2}))
         assert largest_difference(runs[0]["weights"], by_hand) < 1e-12
 
 
-def _two_optimizers_by_hand(settings: Config) -> dict[str, torch.Tensor]:
+@pytest.mark.parametrize("odd", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_step_that_is_left_out_takes_no_other_steps_gradients_along(odd: int, ranks: int) -> None:
+    """The group then waits for the next time, and steps on the mean of the steps that were made."""
+    [by_hand] = run_ranks(1, _two_optimizers_by_hand, config(**PLAIN), 3, (odd,))
+    sections = {**PLAIN, **toy(poison=[odd], factor=math.nan), "delayed": {"pattern": "^0", "every": 3}}
+    for run in run_ranks(ranks, train, config(**sections)):
+        assert run["state"].updates == 5
+        assert largest_difference(run["weights"], by_hand) < 1e-12
+
+
+def test_the_steps_that_wait_survive_a_resume(tmp_path: Path) -> None:
+    """Of steps 1 to 3 one was left out; the group steps after the fourth one, on the mean of the three."""
+    [by_hand] = run_ranks(1, _two_optimizers_by_hand, config(**PLAIN), 4, (2,))
+    sections = {**PLAIN, "delayed": {"pattern": "^0", "every": 4}}
+    run_ranks(2, train, config(tmp_path, **sections, **toy(poison=[2], factor=math.nan)), 3)
+    [resumed, _] = run_ranks(2, train, config(tmp_path, **sections))
+    assert largest_difference(resumed["weights"], by_hand) < 1e-12
+
+
+def _two_optimizers_by_hand(settings: Config, every: int, left_out: tuple[int, ...]) -> dict[str, torch.Tensor]:
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         trainer.prepare()
@@ -41,18 +64,23 @@ def _two_optimizers_by_hand(settings: Config) -> dict[str, torch.Tensor]:
         assert isinstance(model, nn.Sequential)
         slow = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
         fast = torch.optim.SGD(model[3].parameters(), lr=0.1, momentum=0.9)
+        made = 0
         for step in range(1, 7):
             [batch] = trainer.loader.fetch().batches
+            if step in left_out:
+                continue
+            made += 1
             loss = trainer.task.loss(model, batch) / trainer.task.count(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             fast.step()
             fast.zero_grad()
-            if step % 2 == 0:
+            if step % every == 0:
                 for parameter in model[0].parameters():
                     assert parameter.grad is not None
-                    parameter.grad /= 2
+                    parameter.grad /= made
                 slow.step()
                 slow.zero_grad()
+                made = 0
         return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 

@@ -114,7 +114,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
             f"checkpoint.resume to false. {' '.join(str(error).split())}"
         ) from error
     hooks.restore(trainer, saved.get("stateful", {}))
-    trainer.delayed.load(saved["delayed"])
+    trainer.delayed.load(saved["delayed"], trainer.state.step)
     if saved["scaler"]:  # else it was saved in another precision
         trainer.precision.scaler.load_state_dict(saved["scaler"])
     trainer.detector.load(saved["anomaly"])

@@ -2,15 +2,15 @@
 
 Large, slowly changing parts (embeddings, say) then cost communication once in k steps. DDP leaves the group alone,
 gradients add up on each rank, and every k steps their mean over ranks and steps makes one update. It is what
-accumulating k steps of that group is.
+accumulating k steps of that group is. A step that is left out adds nothing, and what was added before it stays.
 """
 
 from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-import torch
 from pydantic import Field
 from torch import nn
 
@@ -38,12 +38,12 @@ class NothingDelayed:
         """Surrounds the optimizer's step number `step` (from 1); yields the bytes that it sent."""
         return nullcontext(0)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Returns the waiting gradients by parameter, the same on every rank."""
+    def state(self) -> dict[str, Any]:
+        """Returns what waits, the same on every rank."""
         return {}
 
-    def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore what `state` returned."""
+    def load(self, state: dict[str, Any], step: int) -> None:
+        """Restore what `state` returned after `step` steps."""
 
 
 def delayed(settings: DelayedSettings, model: nn.Module) -> NothingDelayed:
