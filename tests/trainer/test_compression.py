@@ -20,7 +20,8 @@ from tests.trainer.toy import CLASSES, FEATURES, Toy, config, largest_difference
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
 from trainloop.parallel.communication import CommunicationSettings, GradientExchange
-from trainloop.parallel.compression import Memory, carried_over
+from trainloop.parallel.compression import Memory
+from trainloop.parallel.feedback import carried_over
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -50,7 +51,7 @@ class Bucket:
 
 
 def _reduced(exchange: GradientExchange, gradients: list[torch.Tensor]) -> torch.Tensor:
-    exchange.names = {gradient: str(index) for index, gradient in enumerate(gradients)}
+    exchange.names.update((gradient, str(index)) for index, gradient in enumerate(gradients))
     exchange.begin(0)
     bucket: Any = Bucket(*gradients)
     return bucket.buffer().copy_(exchange.reduce(bucket).wait()).clone()  # type: ignore[no-any-return]
@@ -318,11 +319,9 @@ def test_a_return_to_a_checkpoint_brings_back_what_was_held(tmp_path: Path) -> N
 
 def test_what_an_older_version_kept_by_bucket_is_dropped_and_never_given_to_a_parameter() -> None:
     old = {"0.sent": torch.ones(8), "0.averaged": torch.ones(8), "0.0.error": torch.ones(8), "0.0.start": torch.ones(8)}
-    for memories in ([old], [old, old]):
+    new = {"0.left": torch.ones(8)}
+    for memories, kept in (([old], {}), ([old, old], {}), ([new], {"0.left": [1] * 8})):
         exchange = GradientExchange(CommunicationSettings(), CPU)
-        exchange.names = {torch.zeros(8): "0", torch.zeros(8, 1): "0.0"}
-        assert exchange.load(memories, 0, 1)
-        assert exchange.memory == {}
-    exchange.names = {torch.zeros(8): "0"}
-    assert not exchange.load([{"0.left": torch.ones(8)}], 0, 1)
-    assert exchange.memory["0.left"].tolist() == [1] * 8
+        exchange.names.update({torch.zeros(8): "0", torch.zeros(8, 1): "0.0"})
+        assert exchange.load(memories, 0) == (not kept)
+        assert {key: tensor.tolist() for key, tensor in exchange.memory.items()} == kept

@@ -33,7 +33,7 @@ from trainloop.optimization.gradients import compare_parameters, ghosts, recordi
 from trainloop.optimization.optimizer import build_optimizer, can_leave_out, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
-from trainloop.parallel.balance import Balancer
+from trainloop.parallel.balance import build_balancer
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.delayed import delayed
 from trainloop.parallel.strategies import build_replica
@@ -81,7 +81,7 @@ class Trainer:
         carries = bool(self.delayed.named) or self.exchange.settings.compression in ("onebit", "powersgd")
         #: Whether the device leaves odd steps out, and the host reads its verdict one step later.
         self.on_device = world.device.type != "cpu" and can_leave_out(self.optimizer) and not carries
-        self.balancer = Balancer(config.balance, world)
+        self.balancer = build_balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
         self.pressure = MemoryPressure(world.device)
         self.before_step: list[Hook] = []

@@ -119,7 +119,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
         trainer.precision.scaler.load_state_dict(saved["scaler"])
     trainer.detector.load(saved["anomaly"])
     ranks, world = saved["ranks"], trainer.world
-    if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank, world.size):
+    if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank):
         trainer.log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")
     if world.rank < len(ranks):
         seeding.restore(ranks[world.rank]["random"], world.device)

@@ -1,8 +1,9 @@
 """This package spreads the model over the ranks; read it in this order.
 
-1. `strategies`: one interface for DDP and local SGD; `sharded` has ZeRO-1 and FSDP2; `blocks` are their units.
+1. `strategies`: one interface for DDP and local SGD; `sharded` has ZeRO-1 and FSDP2; `blocks` are their units, and
+   `blockwise` compiles or recomputes them.
 2. `communication`: DDP's hook, which sends and measures; `compression`: gradients on fewer bits;
-   `lossy`: those that leave something out.
-3. `delayed` and `waiting`: a group of parameters that is stepped every k steps.
-4. `balance`: shares of the batch that follow the ranks' speed.
+   `lossy`: those that leave something out, and `feedback`: how it comes with later steps.
+3. `delayed`, and `waiting` where there is one: a group of parameters that is stepped every k steps.
+4. `balance`, and `speed` where they do: shares of the batch that follow the ranks' speed.
 """

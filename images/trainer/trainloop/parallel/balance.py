@@ -1,7 +1,6 @@
-"""The shares of the global batch follow the ranks' measured speed.
+"""The global batch is spread over the ranks in shares, which may follow their speed (see `speed`).
 
-The gradient doesn't change: it is normalised by the global batch, however that is spread. What is measured is the
-time until a rank's own gradients are ready, without waiting for others. All ranks read it at the same step.
+The gradient doesn't change: it is normalised by the global batch, however that is spread.
 """
 
 from __future__ import annotations
@@ -24,40 +23,21 @@ class BalanceSettings(Settings):
 
 
 class Balancer:
-    """Measures, and proposes new shares; every rank comes to the same ones."""
+    """Leaves the ranks' shares as they are."""
 
-    def __init__(self, settings: BalanceSettings, world: World) -> None:
-        self.settings, self._world = settings, world
-        self.weights = [1.0 / world.size] * world.size
-        self._steps: list[StepTimes] = []
-        self._samples = self._seen = 0
+    def __init__(self, weights: list[float]) -> None:
+        self.weights = weights
 
     def add(self, times: StepTimes, samples: int) -> list[float] | None:
         """Add a step of this rank; returns new weights for all ranks when it is time and they differ enough."""
-        self._seen += 1
-        if not self.settings.enabled or self._seen <= self.settings.warmup:
-            return None
-        self._steps.append(times)
-        self._samples += samples
-        if len(self._steps) < self.settings.every:
-            return None
-        seconds = sum(step.computed for step in self._steps)
-        speeds = self._world.gather(self._samples / max(seconds, 1e-9))
-        self._steps, self._samples = [], 0
-        proposed = shares(speeds, self.settings.least)
-        change = max(abs(new - old) / old for new, old in zip(proposed, self.weights, strict=True))
-        if change <= self.settings.tolerance:
-            return None
-        self.weights = proposed
-        return proposed
+        return None
 
 
-def shares(speeds: list[float], least: float) -> list[float]:
-    """Returns shares in proportion to `speeds` (samples a second), none below `least` of an equal one; they add up to
-    1.
-    """
-    floor = least / len(speeds)
-    raised = [max(speed / sum(speeds), floor) for speed in speeds]
-    above = sum(share - floor for share in raised)
-    spare = 1 - floor * len(speeds)
-    return [floor + (share - floor) * (spare / above if above > 0 else 0) for share in raised]
+def build_balancer(settings: BalanceSettings, world: World) -> Balancer:
+    """Returns the balancer of a run, which begins with equal shares."""
+    weights = [1.0 / world.size] * world.size
+    if not settings.enabled:
+        return Balancer(weights)
+    from trainloop.parallel.speed import SpeedBalancer
+
+    return SpeedBalancer(settings, world, weights)

@@ -9,16 +9,19 @@ Annotations are evaluated in this module, because DDP compares those of `reduce`
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from pydantic import Field
 from torch import Tensor
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from trainloop.parallel.compression import Compressor, Memory, Method, carried_over, compressor_for
+from trainloop.parallel.compression import Compressor, Memory, Method, compressor_for
 from trainloop.settings import Settings
+
+if TYPE_CHECKING:
+    from trainloop.parallel.feedback import Feedback
 
 
 class CommunicationSettings(Settings):
@@ -83,7 +86,7 @@ class GradientExchange:
         self.settings = settings
         self.clock = Clock(device)
         self.times = StepTimes()
-        #: The parameters' names; the strategy sets them.
+        #: The parameters' names, from the strategy.
         self.names: dict[Tensor, str] = {}
         #: What compression left out of the steps so far, by parameter.
         self.memory: Memory = {}
@@ -92,20 +95,21 @@ class GradientExchange:
         self._compressor = compressor_for(settings.compression, settings.powersgd_rank)
         self._plain = Compressor()
         self._step = 0
-        self._before: Memory = {}
+        self._feedback = self._with_feedback() if settings.compression in ("onebit", "powersgd") else None
 
     def begin(self, step: int) -> None:
         """Begin to measure: the step's first forward comes now."""
-        self._step, self._before, self.sent = step, dict(self.memory), 0
+        self._step, self.sent = step, 0
+        if self._feedback is not None:
+            self._feedback.begin()
         self.times = StepTimes(began=self.clock.now())
 
     def end(self) -> None:
         """End measuring: the step's last backward has returned, and all gradients are reduced."""
         self.times.done = self.clock.now()
         self.times.sent = self.sent
-        if self.memory or self._before:
-            # DDP drops what was sent for a parameter that no rank has used.
-            self._take_back({name for parameter, name in self.names.items() if parameter.grad is None})
+        if self._feedback is not None:
+            self._feedback.end()
 
     def reduce(self, bucket: GradBucket) -> Future[Tensor]:
         """Returns the bucket's mean over ranks; this is DDP's hook."""
@@ -113,35 +117,30 @@ class GradientExchange:
             self.times.ready = self.clock.now()
         names = [self.names[parameter] for parameter in bucket.parameters()]
         compressor = self._plain if self._step < self.settings.start_step else self._compressor
-        weights = {"left": 1} if compressor.keeps_means else {"left": 1, "mean_left": dist.get_world_size()}
-        for name, gradient in zip(names, bucket.gradients(), strict=True):
-            for kind, weight in weights.items():
-                if (kept := self.memory.pop(f"{name}.{kind}", None)) is not None:
-                    gradient.add_(kept.to(gradient.device), alpha=weight)
+        if self._feedback is not None:
+            self._feedback.add(bucket, names, compressor.keeps_means)
         future, sent = compressor.reduce(bucket, names, self.memory)
         self.sent += sent
         return future
 
     def skip(self) -> None:
         """Take back what this step left out, because the step isn't made; what was left out before it stays."""
-        self._take_back(set(self.names.values()))
+        if self._feedback is not None:
+            self._feedback.skip()
 
-    def _take_back(self, names: set[str]) -> None:
-        for key in {*self.memory, *self._before}:
-            if key.rpartition(".")[0] in names:
-                self.memory.pop(key, None)
-                if key in self._before:
-                    self.memory[key] = self._before[key]
+    def load(self, memories: list[Memory], rank: int) -> bool:
+        """Load the memories of all ranks of a checkpoint; returns whether something fits no parameter and is dropped.
 
-    def load(self, memories: list[Memory], rank: int, size: int) -> bool:
-        """Load all ranks' memories of a checkpoint; returns whether some of it fits no parameter and is dropped."""
-        memory = memories[rank] if len(memories) == size else carried_over(memories)
-        shapes = {name: parameter.shape for parameter, name in self.names.items()}
-        kinds = {"left", "mean_left", "factor"}
-        self.memory = {
-            key: kept
-            for key, kept in memory.items()
-            for name, _, kind in [key.rpartition(".")]
-            if name in shapes and kind in kinds and (kind == "factor" or kept.shape == shapes[name])
-        }
-        return len(self.memory) < len(memory)
+        What is held by a checkpoint comes with the next steps, however those are compressed.
+        """
+        self.memory.clear()
+        if not any(memories):
+            return False
+        self._feedback = self._feedback or self._with_feedback()
+        return self._feedback.load(memories, rank)
+
+    def _with_feedback(self) -> "Feedback":
+        # Imported when used: most runs leave nothing out.
+        from trainloop.parallel.feedback import Feedback
+
+        return Feedback(self.names, self.memory)

@@ -1,11 +1,7 @@
 """Gradients are sent on fewer bits. Each compressor reduces one DDP bucket to the mean over ranks, or to something near
 it.
 
-What a compressor leaves out of one step it keeps, and the next step begins with it (error feedback); that memory is
-each rank's own and is in the checkpoint. It is kept by parameter, because DDP puts parameters into other buckets after
-the first backward, and a resumed run may have buckets of another size. At any time
-
-    sum of the true mean gradients - sum of what steps were made with = mean of ranks' `left` + sum of their `mean_left`
+What a compressor leaves out of one step comes with the next ones (see `feedback`).
 
 All collectives are made in the hook itself, one after the other: a chain of callbacks, as torch's own PowerSGD has it,
 runs in another order on other ranks and hangs on gloo with more than one bucket.
@@ -70,18 +66,3 @@ def compressor_for(method: Method, powersgd_rank: int) -> Compressor:
 
         return OneBit() if method == "onebit" else PowerSGD(powersgd_rank)
     return Compressor({"none": None, "fp16": torch.float16, "bf16": torch.bfloat16}[method])
-
-
-def carried_over(memories: list[Memory]) -> Memory:
-    """Returns a rank's memory when a checkpoint of `len(memories)` ranks is loaded by another number of ranks.
-
-    What was left out of the mean gradient is the mean of what each rank left out of its own, plus what ranks left out
-    of the means that they sent. Every new rank starts with that, so nothing is lost.
-    """
-    carried: Memory = {}
-    for memory in memories:
-        for key, tensor in memory.items():
-            name, _, kind = key.rpartition(".")
-            new = f"{name}.left" if kind == "mean_left" else key
-            carried[new] = carried.get(new, 0) + (tensor if kind == "mean_left" else tensor / len(memories))
-    return carried

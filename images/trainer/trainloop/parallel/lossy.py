@@ -1,6 +1,6 @@
 """Compressors that leave something out of a gradient: signs alone, or a matrix as a product of two thin ones.
 
-`compression` says how what is left out comes with later steps.
+`feedback` says how what is left out comes with later steps.
 """
 
 from __future__ import annotations

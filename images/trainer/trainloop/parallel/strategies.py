@@ -54,7 +54,7 @@ class Replica:
 
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         self.model, self.world, self.exchange = model, world, exchange
-        exchange.names = {parameter: name for name, parameter in model.named_parameters()}
+        exchange.names.update((parameter, name) for name, parameter in model.named_parameters())
         self.wrapped: DistributedDataParallel | None = None
         if world.size > 1:
             self.wrapped = DistributedDataParallel(

@@ -1,0 +1,92 @@
+"""Times of a step are the device's own, and are read only where they are reported."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.trainer.ranks import run_ranks
+from tests.trainer.toy import config
+from trainloop.config import Config
+from trainloop.distributed.world import joined
+from trainloop.metrics import read_metrics
+from trainloop.parallel.communication import Clock, seconds_between
+from trainloop.trainer import Trainer
+
+pytestmark = pytest.mark.torch
+
+
+class Queue:
+    """Is a device whose queue takes 10 ms from one event to the next, on rank 1 30 ms, whatever the host does."""
+
+    now = 0.0
+    recorded = 0
+    #: How many events were recorded when one was waited for.
+    waits: list[int] = []  # noqa: RUF012
+
+
+class Event:
+    """Has what the loop uses of torch.Event; its times are read when it has been waited for, as on a device."""
+
+    def __init__(self, device: torch.device, enable_timing: bool = False) -> None:
+        assert device.type == "meta" and enable_timing
+        self.reached = False
+
+    def record(self) -> None:
+        Queue.now += 30.0 if os.environ["RANK"] == "1" else 10.0
+        Queue.recorded += 1
+        self.at = Queue.now
+
+    def synchronize(self) -> None:
+        Queue.waits.append(Queue.recorded)
+        self.reached = True
+
+    def elapsed_time(self, end: Event) -> float:
+        assert end.reached
+        return end.at - self.at
+
+
+def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]]]:
+    """Train; returns how many steps were made when an event was waited for, and the shares after each step."""
+    setattr(torch, "Event", Event)  # noqa: B010
+    shares: list[list[float]] = []
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.exchange.clock = Clock(torch.device("meta"))
+        trainer.after_step.append(lambda trainer: shares.append(list(trainer.balancer.weights)))
+        trainer.run()
+    # Three events a step: its begin, this rank's last gradient, all ranks' gradients.
+    return sorted({wait // 3 for wait in Queue.waits}), shares
+
+
+def test_a_steps_times_are_the_devices_and_wait_for_it_only_where_a_line_is_due(tmp_path: Path) -> None:
+    report = {"path": str(tmp_path), "every_steps": 4, "plot": False}
+    for waits, _ in run_ranks(2, _on_a_device, config(metrics=report, steps=10)):
+        assert waits == [1, 4, 8, 10]
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["kind"] == "step"]
+    assert [line["step"] for line in lines] == [1, 4, 8, 10]
+    for line in lines:
+        assert line["rankComputeSeconds"] == pytest.approx([0.01, 0.03])
+        # A share of the host's time, which both ranks' means are divided by.
+        assert line["communication"] * line["stepSeconds"] == pytest.approx((0.01 + 0.03) / 2)
+
+
+def test_shares_follow_the_devices_speed_at_the_same_step_on_all_ranks() -> None:
+    """After two steps of warm-up three are measured: rank 1's device is three times as slow."""
+    metrics: dict[str, Any] = {"path": os.environ["TRAINLOOP_TEST_REPORTS"], "every_steps": 100, "plot": False}
+    balance = {"enabled": True, "warmup": 2, "every": 3}
+    for waits, shares in run_ranks(2, _on_a_device, config(metrics=metrics, balance=balance, steps=7)):
+        assert waits == [1, 5, 7]
+        assert shares[:4] == [[0.5, 0.5]] * 4
+        assert shares[4] == pytest.approx([0.75, 0.25])
+
+
+def test_on_the_cpu_the_hosts_clock_is_used() -> None:
+    clock = Clock(torch.device("cpu"))
+    began = clock.now()
+    assert isinstance(began, float)
+    assert seconds_between(began, began + 2.5) == 2.5
