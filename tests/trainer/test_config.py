@@ -176,7 +176,7 @@ def nothing(options: dict[str, Any]) -> Toy:
 @pytest.mark.parametrize(
     ("factory", "words"),
     [
-        (once, "its train is of list_iterator, which can.t be read from its beginning again: give samples with len"),
+        (once, "its train is of list_iterator, which can.t be read twice: give data with len"),
         (empty, "its train has no samples"),
         (nothing, "its collate returns nothing: it must return the batch"),
     ],

@@ -13,8 +13,6 @@ from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, Words, config, largest_difference, train
-from trainloop.errors import ConfigError
-from trainloop.tasks import TaskSettings, build_task
 
 pytestmark = pytest.mark.torch
 
@@ -134,10 +132,10 @@ def test_batches_that_cannot_be_used_are_sentences() -> None:
         run_ranks(1, train, config(task={"name": f"{__name__}:Sampled"}, batch={"size": 4}))
     with pytest.raises(RankFailed, match="ConfigError: the task gives no batches in epoch 0"):
         run_ranks(1, train, config(task={"name": f"{__name__}:Nothing"}))
-    with pytest.raises(ConfigError, match="its batch_sampler has a DistributedSampler: give the global batches"):
-        build_task(TaskSettings(name=f"{__name__}:Distributed"))
-    with pytest.raises(ConfigError, match="its batches are of indices, which its train, a stream, doesn't have"):
-        build_task(TaskSettings(name=f"{__name__}:Streamed"))
+    with pytest.raises(RankFailed, match="batch_sampler has a DistributedSampler: give the global batches"):
+        run_ranks(1, train, config(task={"name": f"{__name__}:Distributed"}))
+    with pytest.raises(RankFailed, match="the task's batches are of indices, which its train, a stream, doesn't have"):
+        run_ranks(1, train, config(task={"name": f"{__name__}:Streamed"}))
 
 
 class Nothing(Toy):

@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import islice
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -22,7 +21,6 @@ import torch
 from pydantic import ConfigDict, Field, model_validator
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from trainloop import seeding
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError, TrainingError
 from trainloop.settings import Settings
@@ -55,12 +53,9 @@ def few(data: Any) -> SizedDataset:
     """
     if not is_stream(data):
         return cast("SizedDataset", data)
-    state = data.state_dict() if hasattr(data, "state_dict") else None
-    with seeding.drawing(torch.device("cpu"), 0):
-        samples = list(islice(data, 8))
-    if state is not None:
-        data.load_state_dict(state)
-    return samples
+    from trainloop.streams import first
+
+    return first(data)
 
 
 class BatchSettings(Settings):
@@ -147,17 +142,11 @@ class Sampler:
     seed: int
     equal_passes: bool  # whether all ranks make as many forward passes as the busiest
 
-    own: Callable[[int], list[list[int]]] | None = None  # gives an epoch's batches in place of the permutation's
-
     def steps_in(self, epochs: float) -> int:
         """Returns the steps of so many epochs."""
         if not self.length:
             raise ConfigError(f"epochs is {epochs:g}, but the task's train has no len(): set steps in its place")
-        if self.own is None:
-            return math.ceil(epochs * -(-self.length // self.batch))
-        last = round(epochs - math.ceil(epochs) + 1, 9)  # the part of the last epoch
-        counts = [len(self.own(epoch)) for epoch in range(math.ceil(epochs))]
-        return sum(counts[:-1]) + math.ceil(last * counts[-1])
+        return math.ceil(epochs * -(-self.length // self.batch))
 
     def steps(
         self, position: int, place: Mapping[str, Any], rank: int, weights: Callable[[], Sequence[float]]
@@ -167,30 +156,16 @@ class Sampler:
         """
         epoch, done = place["epoch"], place["done"]
         while True:
-            for indices in self._batches(epoch, done):
+            for indices in self.batches(epoch, done):
                 position, done = position + len(indices), done + len(indices)
                 yield self.part_of(indices, position, {"epoch": epoch, "done": done}, rank, weights())
             epoch, done = epoch + 1, 0
 
-    def _batches(self, epoch: int, done: int) -> Iterator[list[int]]:
-        """Yields the epoch's batches after its first `done` samples."""
-        if self.own is None:
-            order = permutation(self.seed, epoch, self.length)
-            for start in range(done, self.length, self.batch):
-                yield order[start : start + self.batch].tolist()
-            return
-        passed = 0
-        for indices in self.own(epoch):
-            if not 0 < len(indices) <= self.batch:
-                raise ConfigError(
-                    f"the task gives a batch of {len(indices)} samples in epoch {epoch}: it must have 1 to "
-                    f"{self.batch} (batch.size, or batch.per_rank x accumulation x ranks)"
-                )
-            if passed >= done:
-                yield indices
-            passed += len(indices)
-        if not passed:
-            raise ConfigError(f"the task gives no batches in epoch {epoch}")
+    def batches(self, epoch: int, done: int) -> Iterator[list[int]]:
+        """Yields the epoch's global batches after its first `done` samples."""
+        order = permutation(self.seed, epoch, self.length)
+        for start in range(done, self.length, self.batch):
+            yield order[start : start + self.batch].tolist()
 
     def part_of(
         self, indices: list[int], position: int, place: Mapping[str, Any], rank: int, weights: Sequence[float]
@@ -205,30 +180,13 @@ class Sampler:
         return RankStep(micro + [indices[:1]] * padding, padding, len(mine), len(indices), position, place)
 
 
-def own_batches(task: Any, seed: int, device: torch.device) -> Callable[[int], list[list[int]]] | None:
-    """Returns what gives an epoch's global batches of the task's own (`batches`, or a torch `batch_sampler`), if it has
-    any. What is drawn for them follows from seed and epoch, so they are the same on every rank and after a resume.
-    """
+def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: bool, device: torch.device) -> Sampler:
+    """Returns what makes steps of the task's data, in batches of its own if it has some."""
     if not hasattr(task, "batches") and not hasattr(task, "batch_sampler"):
-        return None
+        return Sampler(length_of(task.train) or 0, batch, micro_size, seed, equal_passes)
+    from trainloop.own_batches import OwnBatches  # imported when used, as streams are
 
-    def batches(epoch: int) -> list[list[int]]:
-        with seeding.drawing(device, seed, seeding.ORDER, epoch):
-            given = task.batches(epoch) if hasattr(task, "batches") else _begun(task.batch_sampler, seed, epoch)
-            return [[int(index) for index in indices] for indices in given]
-
-    return batches
-
-
-def _begun(sampler: Any, seed: int, epoch: int) -> Any:
-    """Returns a torch BatchSampler that begins this epoch."""
-    parts: list[Any] = [sampler, getattr(sampler, "sampler", None)]
-    for part in parts:
-        if hasattr(part, "set_epoch"):
-            part.set_epoch(epoch)
-        if getattr(part, "generator", None) is not None:
-            part.generator.manual_seed(seed + epoch)
-    return sampler
+    return OwnBatches(length_of(task.train) or 0, batch, micro_size, seed, equal_passes, task, device)
 
 
 class _Steps(Dataset[Any]):
@@ -271,21 +229,14 @@ class Loader:
         """Begin to read at `place`, after `position` samples of the run; returns warnings."""
         # Checkpoints of before have no place.
         place = place or dict(zip(("epoch", "done"), divmod(position, self.sampler.length or 1), strict=True))
-        rank, workers, warnings = self._world.data_rank, self._settings.workers, []
+        rank, workers, warnings = self._world.data_rank, self._settings.workers, list[str]()
+        reader: Dataset[Any] = _Steps(self._task.train, self._task.collate)
+        requests: Iterator[Any] = self.sampler.steps(position, place, rank, lambda: self.weights)
         if is_stream(self._task.train):
-            from trainloop.streams import Stream  # imported when used
+            from trainloop.streams import Stream, warnings_of
 
-            reader: Dataset[Any] = Stream(self._task.train, self._task.collate, self.sampler, rank, position, place)
-            requests: Iterator[Any] = iter(lambda: self.weights, None)
-            if workers > 1:
-                workers, warnings = 1, [f"data.workers is {workers}, but one process of each rank reads a stream"]
-            if place["done"] and place.get("state") is None:
-                warnings.append(
-                    f"the stream has no state_dict: its {place['done']} samples that are done are read again"
-                )
-        else:
-            reader = _Steps(self._task.train, self._task.collate)
-            requests = self.sampler.steps(position, place, rank, lambda: self.weights)
+            reader = Stream(self._task.train, self._task.collate, self.sampler, rank, position, place)
+            requests, warnings, workers = iter(lambda: self.weights, None), warnings_of(place, workers), min(workers, 1)
         loader = DataLoader(
             reader,
             batch_size=None,

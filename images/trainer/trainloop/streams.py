@@ -14,11 +14,32 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from trainloop import seeding
 from trainloop.data import Batch, RankStep, Sampler
 from trainloop.errors import TrainingError
+
+
+def first(data: Any) -> list[Any]:
+    """Returns a few samples of a stream, which stays where it was."""
+    state = data.state_dict() if hasattr(data, "state_dict") else None
+    with seeding.drawing(torch.device("cpu"), 0):
+        samples = list(islice(data, 8))
+    if state is not None:
+        data.load_state_dict(state)
+    return samples
+
+
+def warnings_of(place: Mapping[str, Any], workers: int) -> list[str]:
+    """Returns what reading from `place` costs more than expected."""
+    warnings = []
+    if workers > 1:
+        warnings.append(f"data.workers is {workers}, but one process of each rank reads a stream")
+    if place["done"] and place.get("state") is None:
+        warnings.append(f"the stream has no state_dict: its {place['done']} samples that are done are read again")
+    return warnings
 
 
 class Stream(Dataset[Any]):

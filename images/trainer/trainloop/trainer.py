@@ -20,7 +20,7 @@ from trainloop.checkpoints import snapshots
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader, Sampler, length_of, own_batches
+from trainloop.data import Fetched, Loader, length_of, sampler_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
@@ -118,8 +118,8 @@ class Trainer:
         batch, seed = self.config.batch, self.config.seed.value
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.size)
         micro_size = batch.micro_size(self.world.size)
-        length, own = length_of(self.task.train), own_batches(self.task, seed, self.world.device)
-        sampler = Sampler(length or 0, self.state.batch, micro_size, seed, self.replica.equal_passes, own)
+        equal, device = self.replica.equal_passes, self.world.device
+        sampler = sampler_of(self.task, self.state.batch, micro_size, seed, equal, device)
         self.loader = Loader(self.config.data, self.task, sampler, self.world)
         self.state.total = self.config.steps or sampler.steps_in(self.config.epochs or 0)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
@@ -129,10 +129,10 @@ class Trainer:
             self.warn(text)
         self._window = Window()
         self._started_at = self.state.step
-        about: dict[str, Any] = {"task": self.config.task.name, "samples": length, "parameters": self._parameters}
+        about: dict[str, Any] = {"task": self.config.task.name, "samples": length_of(self.task.train)}
         about |= {"ranks": self.world.size, "device": self.world.device.type, "backend": self.world.backend}
         about |= {"batch": self.state.batch, "precision": self.config.precision.compute, "torch": torch.__version__}
-        about["maxNorm"] = self.config.optimizer.max_norm
+        about |= {"parameters": self._parameters, "maxNorm": self.config.optimizer.max_norm}
         self.log.started(self.state.step, self.state.total, about)
         self.progress.begin(self.state.step)
         if self.evaluator.loss_is_a_mean():

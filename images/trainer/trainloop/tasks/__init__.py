@@ -15,7 +15,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from pydantic import Field, ValidationError
 from torch import nn
-from torch.utils.data import DistributedSampler
 
 from trainloop.data import Batch, few, is_stream
 from trainloop.errors import ConfigError
@@ -112,20 +111,12 @@ def _unusable(task: Task) -> str | None:
     for name, data in (("train", task.train), ("evaluation", [] if task.evaluation is None else task.evaluation)):
         kind = f"its {name} is of {type(data).__name__}"
         if is_stream(data) and (isinstance(data, Iterator) or not hasattr(data, "__iter__")):
-            return (
-                f"{kind}, which can't be read from its beginning again: give samples with len() and [index], or what "
-                "begins anew at each iter(), as an IterableDataset does"
-            )
+            return f"{kind}, which can't be read twice: give data with len() and [index], or each iter() anew"
         if not is_stream(data) and not hasattr(data, "__len__"):
             return f"{kind}, which has [index] and no len(): say how many samples there are"
     first = few(task.train)
     if not len(first):
         return "its train has no samples"
-    sampler = getattr(task, "batch_sampler", None)
-    if is_stream(task.train) and (sampler is not None or hasattr(task, "batches")):
-        return "its batches are of indices, which its train, a stream, doesn't have: leave them out"
-    if isinstance(getattr(sampler, "sampler", None), DistributedSampler):
-        return "its batch_sampler has a DistributedSampler: give the global batches, which the loop shares out itself"
     if task.collate([first[0]]) is None:
         return "its collate returns nothing: it must return the batch that count, loss and measure are given"
     return None
