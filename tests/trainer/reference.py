@@ -24,12 +24,15 @@ Document = Mapping[str, Any]
 
 @dataclass
 class Run:
-    """Holds what a run gave: weights by rank, and of each step the loss, the gradient's norm and the learning rate."""
+    """Holds what a run gave: weights by rank, of each step the loss, the gradient's norm and the learning
+    rate, and the results of the evaluation at the end.
+    """
 
     weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     norms: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
+    results: dict[str, float] = field(default_factory=dict)
 
 
 class Block(nn.Module):
@@ -111,12 +114,28 @@ def summed_loss(model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) ->
     return functional.cross_entropy(logits, targets - shift, ignore_index=0 - shift, reduction="sum")
 
 
+def evaluated(samples: int, words: bool = False, **_: Any) -> list[Any]:
+    """Returns the samples that are measured: of a number that no number of ranks divides."""
+    return data(samples, words)[: samples // 2 * 2 - 1]
+
+
+def highest(model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Returns a number for each sample, which padding doesn't change."""
+    logits = model(batch["inputs"])
+    return logits[:, 0].max(-1).values if batch["targets"].dim() > 1 else logits.max(-1).values
+
+
+def in_order(rows: torch.Tensor) -> float:
+    """Returns a number that depends on the rows' order."""
+    return float((rows * torch.arange(1, len(rows) + 1)).sum())
+
+
 class Given:
     """Gives the model, the data and the loss to trainloop."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.train, self.evaluation = data(**options), None
+        self.train, self.evaluation = data(**options), evaluated(**options)
 
     def model(self) -> nn.Module:
         return net(**self.options)
@@ -131,10 +150,17 @@ class Given:
         return summed_loss(model, batch)
 
     def measure(self, model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {}
+        return {"highest": highest(model, batch)}
 
-    def results(self, sums: Mapping[str, float]) -> dict[str, float]:
-        return {}
+    def results(self, measured: Mapping[str, Any]) -> dict[str, float]:
+        return {"highest": in_order(measured["highest"])}
+
+
+class GivenGroups(Given):
+    """Makes the optimizer itself, with groups that learn at rates of their own."""
+
+    def optimizer(self, model: nn.Module, settings: Any) -> torch.optim.Optimizer:
+        return grouped(model, settings.lr)
 
 
 def global_batch(document: Document, ranks: int) -> int:
@@ -199,6 +225,14 @@ def optimizer_for(document: Document, model: nn.Module) -> torch.optim.Optimizer
     return kind([decaying, others], **{key: given[key] for key in keys if key in given})
 
 
+def grouped(model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """Returns an optimizer whose groups have rates of their own."""
+    named = dict(model.named_parameters())
+    entry = [parameter for name, parameter in named.items() if name.startswith("entry")]
+    others = [parameter for name, parameter in named.items() if not name.startswith("entry")]
+    return torch.optim.Adam([{"params": entry, "lr": 0.1 * lr}, {"params": others, "lr": 3 * lr}])
+
+
 def clip(parameters: Sequence[nn.Parameter], limit: float | None) -> float:
     """Scale the gradients to the norm `limit` where theirs is larger; returns theirs."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -213,11 +247,21 @@ def copied(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
+def results(document: Document, model: nn.Module) -> dict[str, float]:
+    """Returns what is measured of the whole evaluation set at once."""
+    batch = together(evaluated(**document["task"]["options"]))
+    with torch.no_grad():
+        loss = float(summed_loss(model, batch)) / terms(batch)
+        return {"loss": loss, "highest": in_order(highest(model, batch))}
+
+
 def steps_by_hand(document: Document, ranks: int) -> Run:
     """Returns the run of one process that makes each step on the whole global batch."""
     run, model = Run(), net(**document["task"]["options"])
-    optimizer, size = optimizer_for(document, model), global_batch(document, ranks)
-    total = total_steps(document, ranks)
+    own_groups = document["task"]["name"].endswith("Groups")
+    optimizer = grouped(model, document["optimizer"]["lr"]) if own_groups else optimizer_for(document, model)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    total, size = total_steps(document, ranks), global_batch(document, ranks)
     for update, samples in enumerate(batches(document, ranks)):
         batch = together(samples)
         optimizer.zero_grad()
@@ -225,11 +269,13 @@ def steps_by_hand(document: Document, ranks: int) -> Run:
         loss.backward()
         run.losses.append(float(loss.detach()))
         run.norms.append(clip(list(model.parameters()), document["optimizer"]["max_norm"]))
-        run.rates.append(rate(document, update, total, size))
-        for group in optimizer.param_groups:
-            group["lr"] = run.rates[-1]
+        factor = rate(document, update, total, size) / document["optimizer"]["lr"]
+        for group, own in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = own * factor
+        run.rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
     run.weights = [copied(model)] * ranks
+    run.results = results(document, model)
     return run
 
 
@@ -264,7 +310,9 @@ def local_steps_by_hand(document: Document, ranks: int) -> Run:
                     mean = torch.stack(copies).mean(0)
                     for copy in copies:
                         copy.copy_(mean)
-    run.weights = [copied(model) for model in models]
+    # An evaluation at the end is of the mean.
+    mean = {name: torch.stack([copied(model)[name] for model in models]).mean(0) for name in copied(models[0])}
+    run.weights = [mean] * ranks
     return run
 
 

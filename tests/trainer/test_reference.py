@@ -34,8 +34,7 @@ def drawn(ranks: int, strategy: str, draw: random.Random) -> dict[str, Any]:
     """Returns the configuration of a short run in which all that can vary was drawn."""
     words = draw.random() < 0.5
     model = {"depth": draw.randint(1, 3), "width": draw.choice((3, 7, 8, 13)), "words": words}
-    if strategy != "fsdp":
-        model["experts"] = draw.choice((0, 3))
+    model["experts"] = draw.choice((0, 3))
     optimizer: dict[str, Any] = {"name": draw.choice(("adamw", "adam", "sgd")), "lr": 10 ** draw.uniform(-3, -1)}
     if optimizer["name"] == "sgd":
         optimizer |= {"momentum": draw.choice((0.0, 0.9))}
@@ -57,13 +56,16 @@ def drawn(ranks: int, strategy: str, draw: random.Random) -> dict[str, Any]:
             {"per_rank": per_rank, "accumulation": draw.randint(1, 13 // (per_rank * ranks))},
         )
     )
+    given = draw.choice(("Given", "Given", "GivenGroups"))
     return {
-        "task": {"name": "tests.trainer.reference:Given", "options": {"samples": draw.randint(17, 30), **model}},
+        "task": {"name": f"tests.trainer.reference:{given}", "options": {"samples": draw.randint(17, 30), **model}},
         **draw.choice(({"steps": draw.randint(5, 9)}, {"epochs": draw.uniform(2, 3)})),
         "batch": batch,
         "optimizer": optimizer,
         "schedule": schedule,
         "precision": {"compute": "fp64"},
+        "model": {"activation_checkpointing": draw.choice(("none", "full"))},
+        "evaluation": {"batch": draw.randint(1, 9)},
         "parallel": {"strategy": strategy, "bucket_mb": draw.choice((0.0002, 25.0))},
         "seed": {"value": draw.randint(0, 99)},
     }
@@ -81,7 +83,9 @@ def table() -> dict[int, Documents]:
                 "local": {"communication": {"local_steps": 3}},
                 "delayed": {"delayed": {"pattern": "entry", "every": 3}},
             }.items():
-                runs[ranks] |= {f"{name}-{number}": {**drawn(ranks, "ddp", draw), **more} for number in range(2)}
+                for number in range(2):
+                    runs[ranks][f"{name}-{number}"] = {**drawn(ranks, "ddp", draw), **more}
+                    runs[ranks][f"{name}-{number}"]["task"]["name"] = "tests.trainer.reference:Given"
     return runs
 
 
@@ -91,8 +95,8 @@ BY_HAND = {"local": local_steps_by_hand, "delayed": delayed_steps_by_hand}
 
 def trained(
     documents: Documents, folder: Path, killed_after: int | None = None
-) -> dict[str, tuple[dict[str, torch.Tensor], list[float]]]:
-    """Train each of them in this rank; returns weights and learning rates. The last rank may be killed after a step."""
+) -> dict[str, tuple[dict[str, torch.Tensor], list[float], dict[str, float]]]:
+    """Train each of them in this rank; returns weights, rates and results. The last rank may be killed after a step."""
     found = {}
     settings = {
         name: parse_config({"metrics": {"path": str(folder / name), "every_steps": 1, "plot": False}, **document})
@@ -109,7 +113,11 @@ def trained(
                     lambda trainer: trainer.state.step == killed_after and os.kill(os.getpid(), signal.SIGKILL)
                 )
             trainer.run()
-            found[name] = ({name: one.clone() for name, one in trainer.replica.model_state().items()}, rates)
+            found[name] = (
+                {name: one.clone() for name, one in trainer.replica.model_state().items()},
+                rates,
+                trainer.state.results,
+            )
     return found
 
 
@@ -121,6 +129,8 @@ def differences(own: Run, expected: Run) -> Iterator[str]:
         yield f"losses {own.losses}, not {expected.losses}"
     if expected.norms and own.norms != pytest.approx(expected.norms, rel=1e-10):
         yield f"gradient norms {own.norms}, not {expected.norms}"
+    if expected.results and own.results != pytest.approx(expected.results, rel=1e-10):
+        yield f"results {own.results}, not {expected.results}"
     for rank, (weights, theirs) in enumerate(zip(own.weights, expected.weights, strict=True)):
         assert weights.keys() == theirs.keys()
         apart = {name: float((weights[name] - theirs[name]).abs().max()) for name in weights}
@@ -135,7 +145,7 @@ def test_runs_that_were_drawn_equal_the_loops_by_hand(tmp_path: Path, ranks: int
         expected = BY_HAND.get(name.split("-")[0], steps_by_hand)(document, ranks)
         lines = [line for line in read_metrics(tmp_path / name / "metrics.jsonl") if line["kind"] == "step"]
         numbers = ([line[key] for line in lines] for key in ("loss", "gradNorm"))
-        own = Run([answer[name][0] for answer in answers], *numbers, answers[0][name][1])
+        own = Run([answer[name][0] for answer in answers], *numbers, *answers[-1][name][1:])
         assert len(own.rates) > 3, f"{name} is too short to show anything"
         wrong += [f"{name}, {difference} in {document}" for difference in differences(own, expected)]
     assert not wrong, "\n".join(wrong)

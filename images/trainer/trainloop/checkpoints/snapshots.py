@@ -202,7 +202,8 @@ def _warm_up(trainer: Trainer) -> None:
     # Two samples, because BatchNorm refuses one.
     batch = on_device(trainer.task.collate([trainer.evaluator.few[0]] * 2), trainer.world.device)
     for _ in range(2):
-        with trainer.replica.synchronising(last=True), trainer.precision.autocast():
-            loss = trainer.task.loss(trainer.replica.forward, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        with trainer.replica.synchronising(last=True):
+            with trainer.precision.autocast():
+                loss = trainer.task.loss(trainer.replica.forward, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
     trainer.optimizer.zero_grad(set_to_none=True)
