@@ -98,7 +98,9 @@ def _theory(method: str, numbers: int, size: int) -> float:
 
 
 @pytest.mark.parametrize("method", ["onebit", "powersgd"])
-def test_compressed_ranks_stay_equal_and_resume_to_the_bit(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(("ranks", "steps"), [(2, 1), (4, 3)])
+def test_compressed_ranks_stay_equal_and_resume_to_the_bit(tmp_path: Path, method: str, ranks: int, steps: int) -> None:
+    """After the first step too, where the uninterrupted run goes on with other buckets than it began with."""
     changes: dict[str, Any] = {
         "task": {"name": "tests.trainer.toy:Toy", "options": {"hidden": 32, "depth": 3, "double": False}},
         "precision": {"compute": "fp32"},
@@ -106,11 +108,28 @@ def test_compressed_ranks_stay_equal_and_resume_to_the_bit(tmp_path: Path, metho
         "communication": {"compression": method},
         "anomaly": {"enabled": False},
     }
-    through = run_ranks(2, train, config(**changes))
+    through = run_ranks(ranks, train, config(**changes))
     assert largest_difference(through[0]["weights"], through[1]["weights"]) == 0
-    run_ranks(2, train, config(tmp_path, **changes), 3)
-    resumed = run_ranks(2, train, config(tmp_path, **changes))
+    run_ranks(ranks, train, config(tmp_path, **changes), steps)
+    resumed = run_ranks(ranks, train, config(tmp_path, **changes))
     assert largest_difference(resumed[1]["weights"], through[0]["weights"]) == 0
+
+
+@pytest.mark.parametrize("method", ["fp16", "bf16"])
+def test_a_scaled_gradient_that_overflows_on_the_wire_is_left_out_by_all_ranks(method: str) -> None:
+    """The scale is lowered until the scaled gradient fits into what is sent."""
+    sections: dict[str, Any] = {
+        "precision": {"compute": "fp16", "initial_scale": 2.0**24},
+        "task": {"name": "tests.trainer.toy:Toy", "options": {"double": False}},
+        "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0, "max_norm": None},
+        "schedule": {"kind": "constant", "warmup": 0},
+        "steps": 20,
+    }
+    compressed = run_ranks(2, train, config(**sections, communication={"compression": method}))
+    plain = run_ranks(2, train, config(**sections))
+    assert largest_difference(compressed[0]["weights"], compressed[1]["weights"]) == 0
+    assert 0 < compressed[0]["state"].updates == compressed[1]["state"].updates < 20
+    assert plain[0]["state"].updates >= compressed[0]["state"].updates
 
 
 def test_memory_is_carried_over_to_another_number_of_ranks() -> None:
