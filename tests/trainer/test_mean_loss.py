@@ -101,7 +101,7 @@ def _looked(settings: Config) -> tuple[list[Any], list[Any]]:
         trainer = Trainer(settings, world)
         trainer.prepare()
         before = _state(trainer)
-        trainer.evaluator.loss_is_a_mean()
+        trainer.evaluator.is_a_mean(trainer.task.loss)
         trainer.evaluator.sample_loss()
         return before, _state(trainer)
 

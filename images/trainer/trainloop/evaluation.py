@@ -22,6 +22,7 @@ from trainloop.settings import Settings
 from trainloop.tasks import Task
 
 T = TypeVar("T")
+Loss = Callable[[Callable[..., Any], Any], torch.Tensor]
 
 
 class EvaluationSettings(Settings):
@@ -68,28 +69,28 @@ class Evaluator:
 
     def sample_loss(self) -> float:
         """Returns the mean loss of the first few training samples, by which a checkpoint is verified."""
-        loss, count = self._loss([self.few[index] for index in range(min(8, len(self.few)))])
+        loss, count = self._loss(self.task.loss, [self.few[index] for index in range(min(8, len(self.few)))])
         return loss / max(1.0, count)
 
-    def loss_is_a_mean(self) -> bool:
-        """Returns whether the loss is a mean, by a sample that has the same loss twice as once, for double the count.
+    def is_a_mean(self, loss: Loss) -> bool:
+        """Returns whether a loss is a mean, by a sample that has the same loss twice as once, for double the count.
 
         Two samples have to agree, because a loss that draws random numbers may come out the same by chance. A loss that
         counts once for any batch may be the same twice, and so may one that is zero for a single sample (contrastive).
         """
         # What is compiled for a batch of one would be compiled for nothing.
         with torch.compiler.set_stance("force_eager"):
-            return all(self._is_same_twice(self.few[index]) for index in range(min(2, len(self.few))))
+            return all(self._is_same_twice(loss, self.few[index]) for index in range(min(2, len(self.few))))
 
-    def _is_same_twice(self, sample: Any) -> bool:
-        (once, count), (twice, both) = (self._loss([sample] * times) for times in (1, 2))
+    def _is_same_twice(self, loss: Loss, sample: Any) -> bool:
+        (once, count), (twice, both) = (self._loss(loss, [sample] * times) for times in (1, 2))
         return once != 0 and both > count and math.isclose(once, twice, rel_tol=0.01)
 
-    def _loss(self, samples: list[Any]) -> tuple[float, float]:
+    def _loss(self, loss: Loss, samples: list[Any]) -> tuple[float, float]:
         """Returns the loss summed over `samples`, and over how many terms; the run's generators stay as they are."""
         with seeding.drawing(self.world.device, 0):
             batch = on_device(self.task.collate(samples), self.world.device)
-            return float(self._evaluating(lambda: self.task.loss(self.model, batch))), float(self.task.count(batch))
+            return float(self._evaluating(lambda: loss(self.model, batch))), float(self.task.count(batch))
 
     def _blocks(self, size: int) -> Iterator[list[Any]]:
         """Yields what all ranks evaluate in a pass, in the order of the data: indices, or the samples of a stream."""

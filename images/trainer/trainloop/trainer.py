@@ -46,6 +46,9 @@ LEAST_UPDATES = 0.9
 #: Decisions by which a step makes an update.
 MADE = ("step", "forced")
 
+#: An update's loss on this rank, the gradient's norm before clipping, the learning rate, and what was decided.
+Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
+
 
 class Trainer:
     """Trains a task with all ranks together. Every method is collective."""
@@ -69,7 +72,8 @@ class Trainer:
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self.delayed = delayed(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)
-        self.replica = build_replica(config.parallel, model, world, self.exchange)
+        several = hasattr(self.task, "objectives")
+        self.replica = build_replica(config.parallel, model, world, self.exchange, by_turns=several)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
@@ -79,8 +83,17 @@ class Trainer:
         self._verdict: Verdict | None = None  # of the last step, where the host hasn't read it yet
         # What one step has left out, the next one's gradients would begin with before its verdict is read.
         carries = bool(self.delayed.named) or self.exchange.settings.compression in ("onebit", "powersgd")
-        #: Whether the device leaves odd steps out, and the host reads its verdict one step later.
-        self.on_device = world.device.type != "cpu" and can_leave_out(self.optimizer) and not carries
+        #: Whether the device leaves odd steps out, if the optimizer can, and the host reads its verdict a step later.
+        self.on_device = world.device.type != "cpu" and not carries
+        # What an update is made with; several objectives change it by turns.
+        self.loss, self.max_norm = self.task.loss, config.optimizer.max_norm
+        self.trained, self.elsewhere = self.delayed.immediate(self.replica.model), set[str]()
+        self.objectives = None
+        if several:
+            # Imported when used.
+            from trainloop.optimization.several import Objectives
+
+            self.objectives = Objectives(self)
         self.balancer = build_balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
         self.pressure = MemoryPressure(world.device)
@@ -135,7 +148,8 @@ class Trainer:
         about |= {"parameters": self._parameters, "maxNorm": self.config.optimizer.max_norm}
         self.log.started(self.state.step, self.state.total, about)
         self.progress.begin(self.state.step)
-        if self.evaluator.loss_is_a_mean():
+        losses = [each.loss for each in self.objectives.members] if self.objectives else [self.loss]
+        if any(map(self.evaluator.is_a_mean, losses)):
             self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
 
     def _train(self) -> bool:
@@ -154,14 +168,8 @@ class Trainer:
         began = time.perf_counter()
         fetched = self._fetch()
         count, stop = self._agree(fetched)
-        loss = self._forward_backward(fetched, count)
-        if self._settle():  # The step before has led back to a checkpoint, from which this one is made.
-            loss = self._forward_backward(fetched, count)
-        self.precision.unscale(self.optimizer)
-        norm = clip_gradients(self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm)
-        decision = self._judge(norm, at_once=stop or self._reads())
-        rate = set_rates(self.optimizer, self.schedule.factor(self.state.updates))
-        self._skip() if decision in ("skip", "rollback") else self._step()
+        update = self.objectives.update if self.objectives else self.update
+        loss, norm, rate, decision = update(fetched, count, at_once=stop or self._reads())
         self._advance(fetched, decision)
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
@@ -172,6 +180,18 @@ class Trainer:
         return stop
 
     @explaining_out_of_memory("evaluating")
+    def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
+        """Make an update of the weights, unless the verdict leaves it out, which is read `at_once` or a step later."""
+        loss = self._forward_backward(fetched, count)
+        if self._settle():  # The step before has led back to a checkpoint, from which this one is made.
+            loss = self._forward_backward(fetched, count)
+        self.precision.unscale(self.optimizer)
+        norm = clip_gradients(self.trained, self.max_norm)
+        decision = self._judge(norm, at_once)
+        rate = set_rates(self.optimizer, self.schedule.factor(self.state.updates))
+        self._skip() if decision in ("skip", "rollback") else self._step()
+        return loss, norm, rate, decision
+
     def evaluate(self) -> bool:
         """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
@@ -260,7 +280,7 @@ class Trainer:
         for index, batch in enumerate(fetched.batches):
             with self.replica.synchronising(last=index == len(fetched.batches) - 1):
                 with self.precision.autocast():
-                    loss = self.task.loss(self.replica.forward, batch)
+                    loss = self.loss(self.replica.forward, batch)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
                 total = total + loss.detach() / count
@@ -277,7 +297,7 @@ class Trainer:
         if not self.replica.reduced:
             norm = self.world.summing(norm / self.world.data_size)()
         limits = self.detector.limits(can_return=self._saved)
-        if self.on_device and not at_once:
+        if self.on_device and not at_once and can_leave_out(self.optimizer):
             self._verdict = Verdict(loss, norm, limits)
             return None
         return self._decide(self.state.step + 1, float(loss), float(norm), limits)
@@ -358,7 +378,7 @@ class Trainer:
         raise Diverged(f"{odd} and no checkpoint can be read any more")
 
     def _check_for_ghosts(self, reached: set[str]) -> None:
-        problem = ghosts(self.replica.model, reached, self.world)
+        problem = ghosts(self.replica.model, reached | self.elsewhere, self.world)
         if problem and self.config.gradients.ghosts == "fail" and not self.config.parallel.find_unused_parameters:
             raise TrainingError(problem)
         if problem:
@@ -385,6 +405,7 @@ class Trainer:
             return
         line = self._window.close(self.world, state, length_of(self.task.train))
         line.update(memory(self.world.device))
+        line.update(self.objectives.line() if self.objectives else {})
         if peak := self.config.metrics.peak_tflops:
             # 6 x parameters operations a token (Kaplan et al. 2020): what isn't a token counts as one.
             line["mfu"] = 6 * self._parameters * line["termsPerSecond"] / (peak * 1e12 * self.world.size)

@@ -45,12 +45,23 @@ _ALGORITHMS: dict[str, tuple[type[torch.optim.Optimizer], set[str]]] = {
 
 
 def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
-    """Returns the task's own optimizer, where it makes one, else the one that `settings` choose.
-
-    Raises ConfigError when the task's leaves out a parameter that isn't frozen, which would never be trained.
+    """Returns the task's own optimizer, where it makes one (or several, in a list), else the one that `settings`
+    choose.
     """
-    own: Callable[[nn.Module, OptimizerSettings], torch.optim.Optimizer] = getattr(task, "optimizer", chosen)
+    own: Callable[[nn.Module, OptimizerSettings], Any] = getattr(task, "optimizer", chosen)
     optimizer = own(model, settings)
+    if isinstance(optimizer, list):
+        # Imported when used.
+        from trainloop.optimization.several import Optimizers
+
+        optimizer = Optimizers(optimizer)
+    return check_complete(model, optimizer)
+
+
+def check_complete(model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Returns the optimizer. Raises ConfigError when it leaves out a parameter that isn't frozen: it would never be
+    trained.
+    """
     has = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     if left := [name for name, each in model.named_parameters() if each.requires_grad and each not in has]:
         raise ConfigError(

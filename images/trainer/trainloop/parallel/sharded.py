@@ -17,6 +17,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from trainloop.distributed.world import World
+from trainloop.optimization.several import Optimizers
 from trainloop.parallel.blocks import blocks
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.strategies import NamedState, ParallelSettings, Replica
@@ -26,6 +27,8 @@ class ZeroRedundancy(Replica):
     """DDP whose optimizer's state is spread over the ranks (Rajbhandari et al. 2020, stage 1)."""
 
     def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        if isinstance(optimizer, Optimizers):
+            return Optimizers([self.spread(member) for member in optimizer.members])
         kind = type(optimizer)
         known = inspect.signature(kind).parameters
         arguments = {name: value for name, value in optimizer.defaults.items() if name in known}
@@ -39,8 +42,8 @@ class ZeroRedundancy(Replica):
         self.exchange.times.sent += numbers * (self.world.size - 1) // self.world.size
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
-        assert isinstance(optimizer, ZeroRedundancyOptimizer)
-        parts = self.world.gather(super().optimizer_state(optimizer.optim))
+        members: list[Any] = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
+        parts = self.world.gather(super().optimizer_state(Optimizers([member.optim for member in members])))
         return {name: state for part in parts for name, state in part.items()}
 
 

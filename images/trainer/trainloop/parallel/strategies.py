@@ -101,8 +101,8 @@ class Replica:
 
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
         """Returns the whole optimizer's state by parameter name."""
-        named = self.model.named_parameters()
-        return {name: dict(optimizer.state[parameter]) for name, parameter in named if parameter in optimizer.state}
+        named, state = self.model.named_parameters(), optimizer.state
+        return {name: dict(state[parameter]) for name, parameter in named if parameter in state}
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
         """Load state by parameter name, leaving the groups' settings as the configuration has them."""
@@ -141,8 +141,17 @@ class LocalSteps(Replica):
         return average([*self.model.parameters(), *self.model.buffers()])
 
 
-def build_replica(settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
-    """Returns `model`, on the rank's device, spread as `settings` say. One rank alone needs no strategy."""
+def build_replica(
+    settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange, *, by_turns: bool = False
+) -> Replica:
+    """Returns `model`, on the rank's device, spread as `settings` say; `by_turns` where only some parameters get their
+    gradients in a backward. One rank alone needs no strategy.
+    """
+    if by_turns and (settings.strategy != "fsdp" or world.size == 1):
+        # Imported when used, as below.
+        from trainloop.optimization.several import build_by_turns
+
+        return build_by_turns(settings.strategy, model, world, exchange)
     if world.size > 1 and settings.strategy != "ddp":
         # Imported when used: it costs a second, and the time to start is part of every recovery.
         from trainloop.parallel.sharded import FullySharded, ZeroRedundancy

@@ -35,7 +35,9 @@ class Task(Protocol):
     A task may also have these members:
 
     - `optimizer(model, settings) -> torch.optim.Optimizer`: an optimizer of its own, with groups of its own, from the
-      section `optimizer`. The schedule multiplies each group's own rate.
+      section `optimizer`, or several in a list. The schedule multiplies each group's own rate.
+    - `objectives(model, settings) -> list[Objective]`: several losses, each with its optimizer, that are minimised by
+      turns in each step (`optimization.several`).
     - `batches(epoch) -> Sequence[Sequence[int]]`: the epoch's global batches as indices of `train`, of `batch.size`
       samples at most (by length, say), or `batch_sampler`: a torch BatchSampler that gives them.
     """

@@ -1,0 +1,201 @@
+"""A run may have several optimizers: for one loss together (Muon for matrices, AdamW for the rest), or each with a loss
+of its own, a GAN's.
+
+Objectives are minimised one after the other in each step, on the same batch: forward and backward, clipping, the
+verdict and the optimizer's step of the first, then those of the next, which sees what the first has done. Gradients
+that an objective's backward leaves in others' parameters are dropped. Each has its own history of loss and gradient
+norm; where one is odd, it and those after it are left out, and the step counts as left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from trainloop.distributed.world import World, average
+from trainloop.errors import ConfigError
+from trainloop.optimization.anomaly import AnomalyDetector, Decision
+from trainloop.optimization.optimizer import check_complete
+from trainloop.parallel.communication import CommunicationSettings, GradientExchange
+from trainloop.parallel.strategies import Replica
+
+if TYPE_CHECKING:
+    from trainloop.data import Fetched
+    from trainloop.trainer import Trainer, Update
+
+
+class Optimizers(torch.optim.Optimizer):
+    """Several optimizers act as one: each steps its own parameters."""
+
+    def __init__(self, members: list[torch.optim.Optimizer]) -> None:
+        # Torch's own constructor would copy groups, which loading a state replaces.
+        self.members, self.defaults = members, {}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        return [group for member in self.members for group in member.param_groups]
+
+    @property
+    def state(self) -> dict[torch.Tensor, Any]:  # type: ignore[override]
+        return {parameter: state for member in self.members for parameter, state in member.state.items()}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for member in self.members:
+            member.zero_grad(set_to_none)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for member in self.members:
+            member.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state whose parameters are numbered in the order of all groups."""
+        groups, done = iter(state_dict["param_groups"]), 0
+        for member in self.members:
+            count = sum(len(group["params"]) for group in member.param_groups)
+            own = [next(groups) for _ in member.param_groups]
+            own = [{**group, "params": [number - done for number in group["params"]]} for group in own]
+            states = {n - done: state for n, state in state_dict["state"].items() if done <= n < done + count}
+            member.load_state_dict({"state": states, "param_groups": own})
+            done += count
+
+
+@dataclass
+class Objective:
+    """A loss, summed over what the task counts, and the optimizer of the parameters that minimise it."""
+
+    name: str
+    loss: Callable[[Callable[..., Any], Any], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    #: Clip the gradient of its own parameters to this norm; None never.
+    max_norm: float | None = None
+    #: Multiplies each group's rate, by the number of the update from 0; None is the run's schedule.
+    factor: Callable[[int], float] | None = None
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        every = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return [parameter for parameter in every if parameter.requires_grad]
+
+
+class ByTurns(Replica):
+    """Every rank has everything, and gradients are averaged after an objective's last backward: DDP would wait for
+    those of all parameters, and send them all.
+    """
+
+    def __init__(self, model: nn.Module, world: World, exchange: GradientExchange) -> None:
+        self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
+        #: The parameters of the objective whose turn it is.
+        self.turn: list[nn.Parameter] = []
+
+    @contextmanager
+    def synchronising(self, last: bool) -> Iterator[None]:
+        yield
+        if last and self.world.size > 1:
+            for parameter in self.turn:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.exchange.times.ready = self.exchange.clock.now()
+            self.exchange.sent += average(parameter.grad for parameter in self.turn if parameter.grad is not None)
+
+
+class Histories:
+    """Holds all objectives' detectors for what concerns the whole run."""
+
+    def __init__(self, detectors: dict[str, AnomalyDetector]) -> None:
+        self.detectors, self.rollbacks = detectors, 0
+
+    @property
+    def odd_in_a_row(self) -> int:
+        return max(detector.odd_in_a_row for detector in self.detectors.values())
+
+    def state(self) -> dict[str, Any]:
+        return {name: detector.state() for name, detector in self.detectors.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name in self.detectors.keys() & state.keys():
+            self.detectors[name].load(state[name])
+
+
+class Objectives:
+    """Minimises a task's objectives by turns; in each the trainer has that objective's loss, optimizer and history."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        config, model = trainer.config, trainer.replica.model
+        if trainer.delayed.named or trainer.exchange.settings != CommunicationSettings() or trainer.world.tensor > 1:
+            raise ConfigError(
+                "the task has several objectives: delayed, communication and parallel.tensor must be left as they are"
+            )
+        self.trainer = trainer
+        self.members: list[Objective] = trainer.task.objectives(model, config.optimizer)  # type: ignore[attr-defined]
+        check_complete(model, Optimizers([member.optimizer for member in self.members]))
+        for member in self.members:
+            member.optimizer = trainer.replica.spread(member.optimizer)
+        trainer.optimizer = Optimizers([member.optimizer for member in self.members])
+        self._histories = {member.name: AnomalyDetector(config.anomaly) for member in self.members}
+        trainer.detector = Histories(self._histories)  # type: ignore[assignment]
+        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        self._losses: dict[str, torch.Tensor] = {}
+
+    def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
+        """Make all objectives' updates; returns the sum of the losses, the norm of all gradients, the first one's rate
+        and the decision on the step.
+        """
+        self._losses, norms, rates, sent = {}, [], [], 0
+        decision: Decision | None = None
+        for member in self.members:
+            with self._turn(member):
+                self._losses[member.name], norm, rate, decision = self.trainer.update(fetched, count, at_once=True)
+            norms.append(norm)
+            rates.append(rate)
+            sent += self.trainer.exchange.times.sent
+            self.trainer.exchange.times.sent = sent
+            if decision in ("skip", "rollback"):
+                break
+        return torch.stack([*self._losses.values()]).sum(), torch.stack(norms).norm(), rates[0], decision
+
+    def line(self) -> dict[str, float]:
+        """Returns each objective's loss in the newest step, over all ranks; collective."""
+        sums = self.trainer.world.sum([float(loss) for loss in self._losses.values()])
+        return {f"{name}Loss": loss for name, loss in zip(self._losses, sums, strict=True)}
+
+    @contextmanager
+    def _turn(self, member: Objective) -> Iterator[None]:
+        """Gives the trainer what is this objective's, and afterwards drops the gradients that are left."""
+        trainer, parameters = self.trainer, member.parameters
+        others = [name for parameter, name in self._names.items() if parameter not in set(parameters)]
+        own = {"loss": member.loss, "optimizer": member.optimizer, "detector": self._histories[member.name]}
+        own |= {"trained": parameters, "max_norm": member.max_norm, "elsewhere": set(others)}
+        own |= {"schedule": _Factor(member.factor)} if member.factor else {}
+        before = {name: getattr(trainer, name) for name in own}
+        if isinstance(trainer.replica, ByTurns):
+            trainer.replica.turn = parameters
+        vars(trainer).update(own)
+        try:
+            yield
+        finally:
+            vars(trainer).update(before)
+            trainer.optimizer.zero_grad(set_to_none=True)
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """An objective's own schedule."""
+
+    factor: Callable[[int], float]
+
+
+def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:
+    """Returns the model, whole on every rank, with ZeRO-1's optimizers where `strategy` says so."""
+    if strategy == "ddp" or world.size == 1:
+        return ByTurns(model, world, exchange)
+    # Imported when used: it costs a second.
+    from trainloop.parallel.sharded import ZeroRedundancy
+
+    class ZeroByTurns(ByTurns, ZeroRedundancy):
+        """Gradients are averaged by turns, and each objective's optimizer has its state spread over the ranks."""
+
+    return ZeroByTurns(model, world, exchange)

@@ -1,0 +1,197 @@
+"""Several optimizers equal the same training in plain torch: for one loss, and by turns (`optimization/several`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, softplus
+
+from tests.trainer.ranks import RankFailed, run_ranks
+from tests.trainer.toy import Toy, config, largest_difference, same_bits, train, weights
+from trainloop import seeding
+from trainloop.config import Config
+from trainloop.distributed.world import joined
+from trainloop.optimization.optimizer import OptimizerSettings
+from trainloop.trainer import Trainer
+
+sys.path.append(str(Path(__file__).parents[2] / "images" / "trainer" / "examples"))
+from gan import NOISE, Gan, Networks
+
+pytestmark = pytest.mark.torch
+
+SAMPLES, STEPS, SEED = 24, 6, 3
+
+
+class Seeded(Gan):
+    """The example, in double precision; `poison` makes one objective's loss odd in one step."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__({"samples": SAMPLES, "dtype": torch.float64})
+        self.options, self.calls, self.seen = options, 0, list[int]()
+
+    def generator_loss(self, model: Any, batch: Any) -> torch.Tensor:
+        self.calls += torch.is_grad_enabled()
+        odd = self.calls == self.options.get("poison")
+        return super().generator_loss(model, batch) * (math.nan if odd else 1.0)
+
+
+def settings(path: Path | None = None, *, strategy: str = "ddp", **changes: Any) -> Config:
+    """Returns a run whose every step is made with all samples, so that their order is nothing to the reference."""
+    common: dict[str, Any] = {
+        "task": {"name": "tests.trainer.test_objectives:Seeded"},
+        "batch": {"size": SAMPLES},
+        "steps": STEPS,
+        "seed": {"value": SEED},
+        "parallel": {"strategy": strategy},
+    }
+    return config(path, **{**common, **changes})
+
+
+def plain_gan(ranks: int, passes: int = 1) -> dict[str, torch.Tensor]:
+    """Returns the weights of the GAN after the same training in plain torch.
+
+    The noise is what each rank draws in each of its `passes`: in them the discriminator's, then the generator's.
+    """
+    seeding.seed_all(SEED, seeding.MODEL)
+    model, real = Networks().double(), Seeded({}).train
+    generators = []
+    for rank in range(ranks):
+        seeding.seed_all(SEED, seeding.RANK, rank)
+        generators.append(torch.Generator().manual_seed(torch.initial_seed()))
+    size = SAMPLES // ranks // passes
+
+    def drawn() -> torch.Tensor:
+        parts = [torch.randn(size, NOISE, dtype=real.dtype, generator=g) for g in generators for _ in range(passes)]
+        return torch.cat(parts)
+
+    players = [(model.discriminator, 0.05, 1.0), (model.generator, 0.025, None)]
+    optimizers = [torch.optim.Adam(player.parameters(), lr=rate, betas=(0.5, 0.999)) for player, rate, _ in players]
+    for step in range(STEPS):
+        factor = (step + 1) / 2 if step < 2 else 0.5 * (1 + math.cos(math.pi * (step - 2) / (STEPS - 2)))
+        for (player, rate, most), optimizer in zip(players, optimizers, strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
+            made = model.generator(drawn())
+            if player is model.discriminator:
+                loss = softplus(-model.discriminator(real)) + softplus(model.discriminator(made.detach()))
+            else:
+                loss = softplus(-model.discriminator(made))
+            model.zero_grad()
+            loss.mean().backward()
+            if most is not None:
+                nn.utils.clip_grad_norm_(player.parameters(), most)
+            optimizer.step()
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strategy", "per_rank"),
+    [(1, "ddp", None), (2, "ddp", 4), (2, "zero1", None), (2, "fsdp", 4), (4, "ddp", None)],
+)
+def test_a_gan_equals_a_plain_loop(ranks: int, strategy: str, per_rank: int | None) -> None:
+    batch = {"size": SAMPLES, "per_rank": per_rank}
+    expected = plain_gan(ranks, SAMPLES // ranks // (per_rank or SAMPLES // ranks))
+    for rank in run_ranks(ranks, train, settings(strategy=strategy, batch=batch)):
+        assert largest_difference(rank["weights"], expected) < 1e-12
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_gan_goes_on_to_the_bit(tmp_path: Path, strategy: str) -> None:
+    through = run_ranks(2, train, settings(strategy=strategy))
+    run_ranks(2, train, settings(tmp_path, strategy=strategy), 3)
+    for one, other in zip(through, run_ranks(2, train, settings(tmp_path, strategy=strategy)), strict=True):
+        assert same_bits(one["weights"], other["weights"])
+
+
+def test_an_odd_objective_leaves_out_itself_and_those_after_it_on_all_ranks(tmp_path: Path) -> None:
+    """The generator's loss is NaN in step 2: its weights stay, the discriminator's have moved."""
+    changes = {"task": {"name": "tests.trainer.test_objectives:Seeded", "options": {"poison": 2}}}
+    for before, after, updates in run_ranks(2, _second_step, settings(tmp_path, **changes)):
+        moved = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+        assert (moved, updates) == ({"discriminator"}, 1)
+
+
+def _second_step(configuration: Config) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], int]:
+    with joined(configuration.distributed) as world:
+        trainer = Trainer(configuration, world)
+        trainer.prepare()
+        trainer.train_step()
+        before = weights(trainer)
+        trainer.train_step()
+        return before, weights(trainer), trainer.state.updates
+
+
+def test_each_objectives_loss_is_logged_and_their_sum_is_the_loss(tmp_path: Path) -> None:
+    run_ranks(2, train, settings(tmp_path))
+    lines = [json.loads(line) for line in (tmp_path / "report" / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "step"]
+    assert [line["discriminatorLoss"] + line["generatorLoss"] for line in steps] == pytest.approx(
+        [line["loss"] for line in steps]
+    )
+    assert "distance" in next(line for line in lines if line["kind"] == "evaluation")
+
+
+@pytest.mark.parametrize("section", [{"communication": {"compression": "fp16"}}, {"delayed": {"pattern": "generator"}}])
+def test_what_objectives_can_not_go_with_is_a_sentence(section: dict[str, Any]) -> None:
+    with pytest.raises(RankFailed, match="the task has several objectives: delayed, communication"):
+        run_ranks(1, train, settings(**section))
+
+
+class Matrices(Toy):
+    """Matrices have momentum, vectors have Adam, for one loss: as with Muon, which is for matrices only."""
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(7)
+        return super().model()
+
+    def optimizer(self, model: nn.Module, settings: OptimizerSettings) -> list[torch.optim.Optimizer]:
+        matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
+        others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+        if self.options.get("muon"):
+            return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=settings.lr)]
+        return [torch.optim.SGD(matrices, lr=0.2, momentum=0.9), torch.optim.AdamW(others, lr=settings.lr)]
+
+
+def matrices(path: Path | None = None, strategy: str = "ddp", **options: Any) -> Config:
+    task = {"name": "tests.trainer.test_objectives:Matrices", "options": {"samples": SAMPLES, "depth": 1, **options}}
+    return settings(path, strategy=strategy, task=task)
+
+
+def plain_matrices() -> dict[str, torch.Tensor]:
+    """Returns the weights after the same training in plain torch; the gradient is clipped as one."""
+    torch.manual_seed(7)
+    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)]
+    model = nn.Sequential(*layers).double()
+    _, points, labels = zip(*Toy({"samples": SAMPLES}).train, strict=True)
+    sgd = torch.optim.SGD([p for p in model.parameters() if p.dim() == 2], lr=0.2, momentum=0.9)
+    adam = torch.optim.AdamW([p for p in model.parameters() if p.dim() < 2], lr=0.05)
+    for step in range(STEPS):
+        factor = (step + 1) / 2 if step < 2 else 0.5 * (1 + math.cos(math.pi * (step - 2) / (STEPS - 2)))
+        sgd.param_groups[0]["lr"], adam.param_groups[0]["lr"] = 0.2 * factor, 0.05 * factor
+        model.zero_grad()
+        cross_entropy(model(torch.stack(points)), torch.stack(labels)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        sgd.step()
+        adam.step()
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "ddp"), (2, "zero1"), (2, "fsdp")])
+def test_two_optimizers_of_one_loss_equal_a_plain_loop_over_a_resume(tmp_path: Path, ranks: int, strategy: str) -> None:
+    run_ranks(ranks, train, matrices(tmp_path, strategy), 3)
+    for rank in run_ranks(ranks, train, matrices(tmp_path, strategy)):
+        assert largest_difference(rank["weights"], plain_matrices()) < 1e-12
+
+
+@pytest.mark.parametrize(("strategy", "tolerance"), [("zero1", 1e-12), ("fsdp", 1e-2)])
+def test_muon_for_matrices_and_adamw_for_the_rest_take_one_processs_steps(strategy: str, tolerance: float) -> None:
+    """Muon computes in bfloat16: on shards it adds in another order, which shows; the weights move by 0.1."""
+    [alone] = run_ranks(1, train, matrices(muon=True))
+    for rank in run_ranks(2, train, matrices(strategy=strategy, muon=True)):
+        assert largest_difference(rank["weights"], alone["weights"]) < tolerance
