@@ -342,3 +342,28 @@ def delayed_steps_by_hand(document: Document, ranks: int) -> Run:
         optimizer.step()
     run.weights = [copied(model)] * ranks
     return run
+
+
+def scaled_steps_by_hand(document: Document) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Returns the loss scale after each step in half precision, and the weights: torch's scaler, in its order."""
+    model = net(**document["task"]["options"]).float()
+    optimizer, settings = optimizer_for(document, model), document["precision"]
+    scaler = torch.amp.GradScaler("cpu", settings["initial_scale"], growth_interval=settings["growth_interval"])
+    total, size, update = total_steps(document, 1), global_batch(document, 1), 0
+    scales: list[float] = []
+    for samples in batches(document, 1):
+        batch = together(samples)
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.float16):
+            loss = summed_loss(model, batch)
+        scaler.scale(loss / terms(batch)).backward()
+        scaler.unscale_(optimizer)
+        clip(list(model.parameters()), document["optimizer"]["max_norm"])
+        for group in optimizer.param_groups:
+            group["lr"] = rate(document, update, total, size)
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+        update += scales[-1] >= before
+    return scales, copied(model)

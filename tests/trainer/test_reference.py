@@ -6,6 +6,7 @@ chosen them to fit. What each group of ranks trains it trains one after the othe
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -17,7 +18,14 @@ import pytest
 import torch
 
 from tests.trainer.ranks import RankFailed, run_ranks
-from tests.trainer.reference import Run, delayed_steps_by_hand, local_steps_by_hand, steps_by_hand
+from tests.trainer.reference import (
+    Run,
+    delayed_steps_by_hand,
+    local_steps_by_hand,
+    scaled_steps_by_hand,
+    steps_by_hand,
+)
+from tests.trainer.toy import reports
 from trainloop.config import parse_config
 from trainloop.distributed.world import joined
 from trainloop.metrics import read_metrics
@@ -76,16 +84,13 @@ def table() -> dict[int, Documents]:
     runs: dict[int, Documents] = {}
     for ranks in RANKS:
         draw = random.Random(ranks)
-        kinds = ["ddp"] * 8 + (["zero1"] * 3 + ["fsdp"] * 4) * (ranks > 1)
+        kinds = ["ddp"] * 5 + (["zero1"] * 2 + ["fsdp"] * 3) * (ranks > 1)
         runs[ranks] = {f"{kind}-{number}": drawn(ranks, kind, draw) for number, kind in enumerate(kinds)}
         if ranks > 1:
-            for name, more in {
-                "local": {"communication": {"local_steps": 3}},
-                "delayed": {"delayed": {"pattern": "entry", "every": 3}},
-            }.items():
-                for number in range(2):
-                    runs[ranks][f"{name}-{number}"] = {**drawn(ranks, "ddp", draw), **more}
-                    runs[ranks][f"{name}-{number}"]["task"]["name"] = "tests.trainer.reference:Given"
+            runs[ranks]["local"] = {**drawn(ranks, "ddp", draw), "communication": {"local_steps": 3}}
+            runs[ranks]["delayed"] = {**drawn(ranks, "ddp", draw), "delayed": {"pattern": "entry", "every": 3}}
+            for name in ("local", "delayed"):
+                runs[ranks][name]["task"]["name"] = "tests.trainer.reference:Given"
     return runs
 
 
@@ -142,7 +147,7 @@ def test_runs_that_were_drawn_equal_the_loops_by_hand(tmp_path: Path, ranks: int
     documents, wrong = TABLE[ranks], []
     answers = run_ranks(ranks, trained, documents, tmp_path)
     for name, document in documents.items():
-        expected = BY_HAND.get(name.split("-")[0], steps_by_hand)(document, ranks)
+        expected = BY_HAND.get(name, steps_by_hand)(document, ranks)
         lines = [line for line in read_metrics(tmp_path / name / "metrics.jsonl") if line["kind"] == "step"]
         numbers = ([line[key] for line in lines] for key in ("loss", "gradNorm"))
         own = Run([answer[name][0] for answer in answers], *numbers, *answers[-1][name][1:])
@@ -170,3 +175,26 @@ def test_a_run_that_is_killed_twice_and_goes_on_with_other_ranks_equals_the_loop
     ]
     assert resumed == [2, 4][: len(ways) - 1]
     assert list(differences(Run(weights, rates=expected.rates), Run(expected.weights, rates=expected.rates))) == []
+
+
+def test_fp16_leaves_out_the_steps_that_plain_torch_leaves_out() -> None:
+    document = drawn(1, "ddp", random.Random(7))
+    document |= {"task": {"name": "tests.trainer.reference:Given", "options": {"samples": 24, "words": True}}}
+    document |= {"steps": 30, "precision": {"compute": "fp16", "initial_scale": 2.0**34, "growth_interval": 3}}
+    document.pop("epochs", None)
+    [(scales, weights)] = run_ranks(1, scaled, document)
+    expected, theirs = scaled_steps_by_hand(document)
+    assert scales == expected
+    assert sum(after < before for before, after in itertools.pairwise([2.0**34, *scales])) > 12
+    assert max(float((weights[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
+
+
+def scaled(document: dict[str, Any]) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Train in this rank; returns the loss scale after each step, and the weights."""
+    scales: list[float] = []
+    config = parse_config({**document, "metrics": {"path": reports(), "plot": False}})
+    with joined(config.distributed) as world:
+        trainer = Trainer(config, world)
+        trainer.after_step.append(lambda trainer: scales.append(trainer.precision.scaler.get_scale()))
+        trainer.run()
+        return scales, {name: one.clone() for name, one in trainer.replica.model_state().items()}
