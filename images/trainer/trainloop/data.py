@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,14 +29,6 @@ from trainloop.settings import Settings
 Batch = Any
 
 
-class SizedDataset(Protocol):
-    """A map-style dataset has a length and an index; it is sent to worker processes, so it must be picklable."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
 def is_stream(data: Any) -> bool:
     """Returns whether samples can only be had one after the other, by `iter(data)`, as of an IterableDataset."""
     return isinstance(data, IterableDataset) or not hasattr(data, "__getitem__")
@@ -47,12 +39,12 @@ def length_of(data: Any) -> int | None:
     return len(data) if hasattr(data, "__len__") else None
 
 
-def few(data: Any) -> SizedDataset:
+def few(data: Any) -> Any:
     """Returns `data`, or a stream's first samples: the same at every start, on every rank. The stream stays where it
     was.
     """
     if not is_stream(data):
-        return cast("SizedDataset", data)
+        return data
     from trainloop.streams import first
 
     return first(data)
@@ -192,7 +184,7 @@ def sampler_of(task: Any, batch: int, micro_size: int, seed: int, equal_passes: 
 class _Steps(Dataset[Any]):
     """Reads a whole step's micro-batches at once, so that a loader process hands over steps."""
 
-    def __init__(self, dataset: SizedDataset, collate: Callable[[list[Any]], Batch]) -> None:
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Batch]) -> None:
         self.dataset, self.collate = dataset, collate
 
     def __getitem__(self, step: RankStep) -> tuple[RankStep, list[Batch]]:

@@ -5,9 +5,9 @@ are those of one process: scalars are added up, and rows are joined in the order
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from pydantic import Field
@@ -61,8 +61,9 @@ class Evaluator:
                 counted = value if mine else value[:0] if value.ndim else torch.zeros_like(value)
                 measured.setdefault(name, []).append(counted.cpu())
         # Rows of one rank are sent to all at once, at the end. Ranks that share each layer have measured the same.
-        gathered = self.world.gather({name: _own(values) for name, values in measured.items()})[:: self.world.tensor]
-        totals = {name: _of_all(name, [own.get(name) for own in gathered]) for name in measured}
+        own = {name: _of_passes(values) for name, values in measured.items()}
+        gathered = self.world.gather(own)[:: self.world.tensor]
+        totals = {name: _of_ranks(name, [one.get(name) for one in gathered]) for name in own}
         if not totals:
             raise TrainingError("the task's evaluation has no samples: give some, or set evaluation to None")
         return {"loss": totals["loss"] / max(1.0, totals["count"]), **self.task.results(totals)}
@@ -120,30 +121,19 @@ class Evaluator:
         return found
 
 
-_Rows = tuple[list[int], torch.Tensor]  # how many each pass has, and all of them
-#: What a rank has measured by one name: a sum, or rows; None where its passes don't go together.
-_Own = float | _Rows | None
-
-
-def _own(values: list[torch.Tensor]) -> _Own:
-    """Returns the passes' values put together."""
+def _of_passes(values: list[torch.Tensor]) -> Any:
+    """Returns the sum of a rank's scalars, or its rows."""
     if not any(value.ndim for value in values):
         return sum(map(float, values))
-    try:
-        return [len(value) for value in values], torch.cat(values)
-    except (TypeError, RuntimeError):
-        return None
+    from trainloop import rows  # imported when used
+
+    return rows.of_passes(values)
 
 
-def _of_all(name: str, ranks: Sequence[_Own]) -> Any:
-    """Returns all ranks' sum, or their rows in the order of the data. Raises TrainingError where they don't fit."""
-    try:
-        if all(isinstance(own, float) for own in ranks):
-            return sum(cast("Sequence[float]", ranks))
-        passes = zip(*(torch.split(rows, lengths) for lengths, rows in cast("Sequence[_Rows]", ranks)), strict=True)
-        return torch.cat([part for parts in passes for part in parts])
-    except (TypeError, ValueError, RuntimeError):
-        raise TrainingError(
-            f"the task's measure gives {name!r} in shapes that don't go together: it must be a scalar in every batch, "
-            "or rows (samples first) in every batch, of a single sample too, which squeeze() would make a scalar"
-        ) from None
+def _of_ranks(name: str, ranks: list[Any]) -> Any:
+    """Returns the sum over ranks, or their rows. Raises TrainingError where these don't go together."""
+    if all(isinstance(own, float) for own in ranks):
+        return sum(ranks)
+    from trainloop import rows
+
+    return rows.of_ranks(name, ranks)

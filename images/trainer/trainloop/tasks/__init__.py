@@ -42,7 +42,7 @@ class Task(Protocol):
       samples at most (by length, say), or `batch_sampler`: a torch BatchSampler that gives them.
     """
 
-    train: Any  # with a length and an index, or iterable
+    train: Any  # with a length and an index, or iterable; sent to loader processes, so it must be picklable
     evaluation: Any  # likewise, or None
 
     def model(self) -> nn.Module:
