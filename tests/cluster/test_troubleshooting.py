@@ -21,11 +21,10 @@ import yaml
 
 from tests.cluster.gang_schedulers import KUEUE, installed
 from tests.cluster.operator_under_test import install_crd, running_operator
-from tests.unit.docs.snippets import Block, blocks
+from tests.unit.docs.snippets import Block, blocks, exchanges, pattern, plain
 from trainmaster_local.testing.clusters import Cluster, SharedCluster, new_namespace, open_cluster, suite_config
 
 PAGE = "troubleshooting.md"
-_NUMBERS = re.compile(r"\d[\d,.]*(?:[dhm]\d+)*")
 
 
 @dataclass(frozen=True)
@@ -241,22 +240,6 @@ def job(name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A job's manifest."""
     body = {"apiVersion": "trainmaster.dev/v1alpha1", "kind": "DistributedTrainingJob"}
     return {**body, "metadata": {"name": name}, "spec": dict(spec)}
-
-
-def exchanges(block: Block) -> list[tuple[str, str]]:
-    """A block's commands, each with what is shown below it."""
-    parts = re.split(r"^\$ (.+)\n", block.text, flags=re.MULTILINE)
-    return list(zip(parts[1::2], parts[2::2], strict=True))
-
-
-def plain(text: str) -> str:
-    """The words of a text: neither where lines break nor which numbers stand there matters."""
-    return " ".join(_NUMBERS.sub("0", text).split())
-
-
-def pattern(shown: str) -> re.Pattern[str]:
-    """What the page shows stands for: `…` is anything."""
-    return re.compile(re.sub(r"\s*…\s*", ".*", re.escape(plain(shown)).replace("\\ ", " ")), re.DOTALL)
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,19 @@ def test_a_lineage_that_is_a_circle_ends(tmp_path: Path, checkpoints: Any) -> No
     assert "step-000000002.1 <- step-000000001.1 (attempt 1)\n" in checkpoints(f"show {tmp_path} 2")
 
 
+def test_a_lineage_goes_on_in_the_directory_that_a_run_started_from(tmp_path: Path, checkpoints: Any) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    storage.write(first, 1, {"model": {}}, {"parent": None, "attempt": 1})
+    storage.write(first, 2, {"model": {}}, {"parent": "step-000000001.1", "attempt": 1})
+    about = {"parent": f"{first}/step-000000002.1", "start_from": f"{first}/good", "attempt": 1}
+    storage.write(second, 3, {"model": {}}, about)
+    shown = checkpoints(f"show {second} 3")
+    assert f"step-000000003.1 <- {first}/step-000000002.1 <- step-000000001.1\n" in shown
+    assert f"started from    {first}/good\n" in shown
+    shutil.rmtree(first)
+    assert f"step-000000003.1 <- {first}/step-000000002.1 (not there)\n" in checkpoints(f"show {second} 3")
+
+
 def test_what_a_name_or_a_result_says_does_not_reach_the_terminal(tmp_path: Path, checkpoints: Any) -> None:
     storage.write(tmp_path, 1, {"model": {}}, {"results": {"\x1b[2Jaccuracy": 0.5}, "parent": "a\nb"})
     for command in (f"list {tmp_path}", f"show {tmp_path} 1"):

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OURS = "DistributedTrainingJob"
 # What a snippet that shows a part of a spec is put into.
 _BASE = {"image": "registry.example.com/team/train:1.0", "command": ["python", "train.py"], "workers": 2}
+_NUMBERS = re.compile(r"\d[\d,.]*(?:[dhm]\d+)*")
 _HEADING = re.compile(r"^#{1,6} (.+)$")
 
 
@@ -42,6 +43,22 @@ class Block:
 def blocks(page: str, language: str) -> list[Block]:
     """Returns the blocks of a page in docs/ that are in a language."""
     return [block for block in _blocks(page) if block.language == language]
+
+
+def exchanges(block: Block) -> list[tuple[str, str]]:
+    """A block's commands, each with what is shown below it."""
+    parts = re.split(r"^\$ (.+)\n", block.text, flags=re.MULTILINE)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def plain(text: str) -> str:
+    """The words of a text: neither where lines break nor which numbers stand there matters."""
+    return " ".join(_NUMBERS.sub("0", text).split())
+
+
+def pattern(shown: str) -> re.Pattern[str]:
+    """What the page shows stands for: `…` is anything."""
+    return re.compile(re.sub(r"\s*…\s*", ".*", re.escape(plain(shown)).replace("\\ ", " ")), re.DOTALL)
 
 
 def slugs(page: Path) -> set[str]:

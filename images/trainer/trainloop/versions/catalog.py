@@ -44,7 +44,8 @@ class Version:
     bytes: int
     tags: list[str]
     created: float | None = None  # seconds since 1970
-    parent: str | None = None
+    parent: str | None = None  # by its name, or by its path in another directory
+    start_from: str | None = None
     attempt: int | None = None
     world_size: int | None = None
     results: dict[str, float] = field(default_factory=dict)
@@ -140,17 +141,22 @@ def reserved(name: str) -> bool:
     return name in ("latest", "best") or re.fullmatch(r"[0-9]+(\.[0-9]+)?", name) is not None
 
 
-def lineage(version: Version, all_versions: Sequence[Version]) -> Iterator[tuple[str, Version | None]]:
-    """Yields a checkpoint, the one that it was trained from, and so on; None for one that isn't there any more, which
-    is the last.
+def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
+    """Yields a checkpoint, the one that its run went on from or had saved before, and so on, also where that is in
+    another directory; None for one that isn't there, which is the last.
     """
-    named = {one.name: one for one in all_versions}
-    name: str | None = version.name
-    seen: set[str] = set()  # manifests that name each other in a circle end too
-    while name is not None and name not in seen:
-        seen.add(name)
-        yield name, named.get(name)
-        name = named[name].parent if name in named else None
+    current: Version | None = version
+    seen: set[Path] = set()  # manifests that name each other in a circle end too
+    name = version.name
+    while current is None or current.path not in seen:
+        yield name, current
+        if current is None or current.parent is None:
+            return
+        seen.add(current.path)
+        name = current.parent
+        directory = Path(name).parent if "/" in name else current.checkpoint.directory
+        parent = storage.named(directory, Path(name).name)
+        current = _read(parent, {}) if parent and parent.path.is_dir() else None
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
@@ -169,6 +175,7 @@ def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
         mine,
         _seconds(manifest["created"]),
         _of(str, about.get("parent")),
+        _of(str, about.get("start_from")),
         _of(int, about.get("attempt")),
         _of(int, about.get("world_size")),
         {name: float(value) for name, value in measured.items() if _of((int, float), value) is not None},

@@ -113,6 +113,8 @@ def _deleted(version: Version) -> bool:
     """Delete a checkpoint; returns whether this program did."""
     try:
         storage.remove(version.checkpoint)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         output.say(f"{version.path} isn't deleted: {error.strerror}")
         return False

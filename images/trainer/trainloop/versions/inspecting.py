@@ -46,7 +46,7 @@ def list_(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     found = versions(options.directory)
     version = find(options.directory, options.checkpoint, found)
-    ancestors = [_ancestor(name, known, version.attempt) for name, known in lineage(version, found)]
+    ancestors = [_ancestor(name, known, version.attempt) for name, known in lineage(version)]
     weights, problem = _position(version)
     if options.output == "json":
         about = {**version.fields(), "lineage": ancestors, "weights": weights, "problem": problem}
@@ -59,6 +59,7 @@ def show(options: argparse.Namespace) -> int:
         ("created", f"{output.when(version.created)} ({output.age(version.created)} ago)" if version.created else "-"),
         ("parent", version.parent or output.UNKNOWN),
         ("lineage", " <- ".join(ancestors)),
+        *([("started from", version.start_from)] if version.start_from else []),
         ("attempt", _known(version.attempt)),
         ("ranks", _known(version.world_size)),
         ("results", output.results(version.results)),
@@ -128,7 +129,7 @@ def _position(version: Version) -> tuple[dict[str, Any], str | None]:
 def _ancestor(name: str, version: Version | None, attempt: int | None) -> str:
     """Returns one of the lineage, with what is to be said of it."""
     if version is None:
-        return f"{name} (deleted)"
+        return f"{name} ({'not there' if '/' in name else 'deleted'})"
     return name if version.attempt == attempt else f"{name} (attempt {_known(version.attempt)})"
 
 
