@@ -39,7 +39,13 @@ class Feedback:
                     gradient.add_(kept.to(gradient.device), alpha=weight)
 
     def end(self) -> None:
-        """End a step's backward: DDP drops what was sent for a parameter that no rank has used."""
+        """End a step's backward."""
+        if not dist.is_initialized():
+            # One rank alone has no DDP whose hook adds what more ranks have left.
+            for parameter, name in self._names.items():
+                if parameter.grad is not None and f"{name}.left" in self._memory:
+                    parameter.grad += self._memory.pop(f"{name}.left").to(parameter.device)
+        # DDP drops what was sent for a parameter that no rank has used.
         self._take_back({name for parameter, name in self._names.items() if parameter.grad is None})
 
     def skip(self) -> None:
