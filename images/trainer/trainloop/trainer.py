@@ -36,7 +36,7 @@ from trainloop.optimization.schedule import Schedule
 from trainloop.parallel.balance import build_balancer
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.delayed import delayed
-from trainloop.parallel.strategies import build_replica
+from trainloop.parallel.strategies import build_model, build_replica
 from trainloop.progress import Progress, Section
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
 from trainloop.tasks import Task, build_task, imported
@@ -68,12 +68,14 @@ class Trainer:
         seeding.seed_all(config.seed.value, seeding.MODEL)
         if config.seed.deterministic:
             seeding.make_deterministic()
-        model = prepared(config.model, self.task.model().to(world.device, self.precision.parameters))
+        dtype = self.precision.parameters
+        model, values = build_model(config.parallel, self.task.model, world, dtype, self.log.info)
+        model = prepared(config.model, model)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self.delayed = delayed(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)
         several = hasattr(self.task, "objectives")
-        self.replica = build_replica(config.parallel, model, world, self.exchange, by_turns=several)
+        self.replica = build_replica(config.parallel, model, world, self.exchange, values, by_turns=several)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()

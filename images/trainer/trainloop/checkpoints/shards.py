@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.verification import CheckpointError
-from trainloop.errors import ConfigError
+from trainloop.parallel.sharded import from_part, region
 from trainloop.parallel.strategies import NamedState, Replica
 
 #: The part of a sharded checkpoint's directory that all ranks write.
@@ -77,10 +77,8 @@ class Shards:
             raise RuntimeError(f"{name} has shape {list(shape)} in the checkpoint, {list(own.shape)} in the model")
         if shape != own.shape or not isinstance(own, DTensor):
             return self._region(name, [0] * len(shape), shape)
-        local = self._region(name, offset_of(own), own.to_local().shape).to(own.device)
-        return DTensor.from_local(
-            local, own.device_mesh, own.placements, run_check=False, shape=own.shape, stride=own.stride()
-        )
+        offset, lengths = zip(*region(own), strict=True)
+        return from_part(self._region(name, list(offset), torch.Size(lengths)).to(own.device), own)
 
     def _region(self, name: str, offset: list[int], shape: torch.Size) -> torch.Tensor:
         """Returns the part of `name` that begins at `offset`, put together from the pieces of all ranks."""
@@ -100,18 +98,6 @@ class Shards:
         return region
 
 
-def offset_of(tensor: DTensor) -> list[int]:
-    """Returns where this rank's part of `tensor` begins. Raises ConfigError for a layout that isn't FSDP2's."""
-    offset = [0] * tensor.dim()
-    [placement, *more] = tensor.placements
-    if more or not isinstance(placement, Shard):
-        raise ConfigError(f"checkpoint.format is 'sharded', but a tensor is laid out as {tensor.placements}: use full")
-    length, ranks = tensor.shape[placement.dim], tensor.device_mesh.size()
-    # As torch.chunk: all parts but the last ones are of the same length.
-    offset[placement.dim] = min(length, tensor.device_mesh.get_local_rank() * -(-length // ranks))
-    return offset
-
-
 def _own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
     world = replica.world
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in replica.model.state_dict().items()}
@@ -123,7 +109,8 @@ def _own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[
         if isinstance(value, DTensor):
             local = value.to_local().detach()
             if local.numel():
-                yield {"name": name, "shape": list(value.shape), "offset": offset_of(value), "data": _alone(local)}
+                offset = [begin for begin, _ in region(value)]
+                yield {"name": name, "shape": list(value.shape), "offset": offset, "data": _alone(local)}
         elif mine and isinstance(value, torch.Tensor):
             data = _alone(value.detach())
             yield {"name": name, "shape": list(value.shape), "offset": [0] * value.dim(), "data": data}

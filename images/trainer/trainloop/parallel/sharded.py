@@ -14,13 +14,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from trainloop.distributed.world import World
 from trainloop.optimization.several import Optimizers
 from trainloop.parallel.blocks import blocks
 from trainloop.parallel.communication import GradientExchange
-from trainloop.parallel.strategies import NamedState, ParallelSettings, Replica
+from trainloop.parallel.deferred import replace_tensors, tensors_of
+from trainloop.parallel.strategies import NamedState, ParallelSettings, Replica, Values
 
 
 class ZeroRedundancy(Replica):
@@ -73,7 +74,14 @@ class FullySharded(Replica):
     equal_passes = True
     replicated = False
 
-    def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
+    def __init__(
+        self,
+        settings: ParallelSettings,
+        model: nn.Module,
+        world: World,
+        exchange: GradientExchange,
+        values: Values | None,
+    ) -> None:
         mesh = init_device_mesh(world.device.type, (world.size,))
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh)
@@ -83,17 +91,27 @@ class FullySharded(Replica):
                 module.set_custom_all_gather(CountedAllGather(exchange))
                 module.set_custom_reduce_scatter(CountedReduceScatter(exchange))
         self.model, self.world, self.wrapped = model, world, None
+        if values is not None:
+            replace_tensors(model, lambda tensor: torch.empty_like(tensor, device=world.device))
+            self._fill(values)
         named = model.named_parameters()
         self._optional = [p for name, p in named if settings.find_unused_parameters or _is_expert(name)]
         if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # from torch 2.12 on
             # Ranks whose batches reach other experts would else reduce other tensors.
             self._root.set_reduce_scatter_unused_params(True)
 
+    @torch.no_grad()
+    def _fill(self, values: Values) -> None:
+        """Keep this rank's parts of the values."""
+        own = tensors_of(self.model)
+        for name, value in values:
+            local(own[name]).copy_(local(like(value, own[name])))
+
     @contextmanager
     def synchronising(self, last: bool) -> Iterator[None]:
         self._root.set_requires_gradient_sync(last)
         yield
-        if last and self._optional:
+        if last and any(parameter.grad is not None for parameter in self._optional):
             self._drop_unreached()
 
     def _drop_unreached(self) -> None:
@@ -160,5 +178,28 @@ def like(value: Any, parameter: torch.Tensor) -> Any:
     """
     if not isinstance(parameter, DTensor) or not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
         return value
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return distribute_tensor(value.to(parameter.device), mesh, placements, src_data_rank=None)
+    if isinstance(value, DTensor):
+        return value
+    part = value[tuple(slice(begin, begin + length) for begin, length in region(parameter))]
+    return from_part(part.to(parameter.device), parameter)
+
+
+def from_part(part: torch.Tensor, parameter: DTensor) -> DTensor:
+    """Returns this rank's part of a tensor as a tensor that is sharded as `parameter` is."""
+    mesh, placements, stride = parameter.device_mesh, parameter.placements, parameter.stride()
+    return DTensor.from_local(
+        part.contiguous(), mesh, placements, run_check=False, shape=parameter.shape, stride=stride
+    )
+
+
+def region(tensor: DTensor) -> list[tuple[int, int]]:
+    """Returns where this rank's part of `tensor` begins in each dimension, and its length there."""
+    found, mesh = [(0, length) for length in tensor.shape], tensor.device_mesh
+    placed = [(index, placement) for index, placement in enumerate(tensor.placements) if hasattr(placement, "dim")]
+    # What FSDP2 cuts again, after tensor parallelism, is in the mesh's first dimension, as a _StridedShard.
+    for index, placement in sorted(placed, key=lambda pair: hasattr(pair[1], "split_factor")):
+        begin, length = found[placement.dim]
+        part = -(-length // mesh.size(index))  # as torch.chunk: all parts but the last ones are of the same length
+        before = min(length, mesh.get_local_rank(index) * part)
+        found[placement.dim] = (begin + before, min(part, length - before))
+    return found

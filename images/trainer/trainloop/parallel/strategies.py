@@ -11,7 +11,7 @@ ranks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -21,12 +21,15 @@ from pydantic import Field
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainloop import seeding
 from trainloop.distributed.world import World, average
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
 #: An optimizer's state by parameter name; unlike torch's numbering it survives a change of strategy.
 NamedState = dict[str, dict[str, Any]]
+#: Whole parameters and buffers by name, one after the other.
+Values = Iterable[tuple[str, torch.Tensor]]
 
 
 class ParallelSettings(Settings):
@@ -141,11 +144,43 @@ class LocalSteps(Replica):
         return average([*self.model.parameters(), *self.model.buffers()])
 
 
+def build_model(
+    settings: ParallelSettings,
+    make: Callable[[], nn.Module],
+    world: World,
+    dtype: torch.dtype,
+    say: Callable[[str], None],
+) -> tuple[nn.Module, Values | None]:
+    """Returns the model that `make` makes, with its floating-point tensors as `dtype`, on the rank's device.
+
+    With fsdp it is on the meta device, and what computes its values comes with it; where that can't be recorded, which
+    is said, the model is whole on the host.
+    """
+    if world.size == 1 or settings.strategy != "fsdp":
+        return make().to(world.device, dtype), None
+    from trainloop.parallel.deferred import recorded
+
+    random = seeding.capture(world.device)
+    try:
+        model, values = recorded(make)
+    except (RuntimeError, TypeError, ValueError) as error:
+        say(f"every rank makes the whole model on its host, because it can't be made on the meta device: {error}")
+        seeding.restore(random, world.device)
+        return make().to(dtype), None
+    return model.to(dtype), values
+
+
 def build_replica(
-    settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange, *, by_turns: bool = False
+    settings: ParallelSettings,
+    model: nn.Module,
+    world: World,
+    exchange: GradientExchange,
+    values: Values | None = None,
+    *,
+    by_turns: bool = False,
 ) -> Replica:
-    """Returns `model`, on the rank's device, spread as `settings` say; `by_turns` where only some parameters get their
-    gradients in a backward. One rank alone needs no strategy.
+    """Returns `model` spread as `settings` say; model and `values` are what `build_model` returns; `by_turns` where
+    only some parameters get their gradients in a backward. One rank alone needs no strategy.
     """
     if by_turns and (settings.strategy != "fsdp" or world.size == 1):
         # Imported when used, as below.
@@ -157,7 +192,7 @@ def build_replica(
         from trainloop.parallel.sharded import FullySharded, ZeroRedundancy
 
         if settings.strategy == "fsdp":
-            return FullySharded(settings, model, world, exchange)
+            return FullySharded(settings, model, world, exchange, values)
         return ZeroRedundancy(settings, model, world, exchange)
     kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else Replica
     return kind(settings, model, world, exchange)
