@@ -1,4 +1,4 @@
-"""The image's scripts train: a plain one with the heartbeat, and DeepSpeed's."""
+"""The image's examples train: a script with the heartbeat, DeepSpeed's, and tasks and hooks of one's own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from typing import Any
 import pytest
 import torch
 
+from tests.trainer.local_models import save_bert, save_pairs
 from tests.trainer.ranks import environment, free_port, run_ranks
 from tests.trainer.toy import config, largest_difference, train
 from trainloop.config import Config
 from trainloop.errors import ConfigError
+from trainloop.metrics import read_metrics
+from trainloop.run import train as run
 
 EXAMPLES = Path(__file__).parents[2] / "images" / "trainer" / "examples"
+sys.path.append(str(EXAMPLES))  # in each rank too
 
 
 def example(name: str) -> ModuleType:
@@ -112,3 +116,42 @@ def _deepspeed(settings: Config, stage: int) -> dict[str, torch.Tensor]:
     }
     model = example("deepspeed_train").train(settings, document)
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+SINGLE: dict[str, Any] = {"precision": {"compute": "fp32"}, "schedule": {"kind": "constant", "warmup": 0}}
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    return [line for line in read_metrics(folder / "report" / "metrics.jsonl") if line["kind"] == "evaluation"]
+
+
+@pytest.mark.torch
+def test_a_hugging_face_model_is_a_task_of_25_lines(tmp_path: Path) -> None:
+    body = (EXAMPLES / "huggingface.py").read_text().partition("class Pairs")[2].splitlines()
+    assert len([line for line in body if line.strip()]) <= 25
+    save_bert(tmp_path / "bert")
+    save_pairs(tmp_path)
+    options = {"model": str(tmp_path / "bert"), "data": str(tmp_path / "train.tsv")}
+    changes = {"steps": 30, "batch": {"size": 32}, "optimizer": {"lr": 0.003}, "evaluation": {"every_steps": 10}}
+    run_ranks(2, run, config(tmp_path, task={"name": "huggingface:Pairs", "options": options}, **changes, **SINGLE))
+    losses = [line["loss"] for line in _results(tmp_path)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.torch
+def test_an_average_of_the_weights_is_measured_and_goes_on(tmp_path: Path) -> None:
+    changes = {"hooks": ["ema:keep_average"], "evaluation": {"every_steps": 5}, "schedule": SINGLE["schedule"]}
+    run_ranks(2, run, config(tmp_path / "through", steps=20, **changes))
+    for steps in (10, 20):
+        run_ranks(2, run, config(tmp_path / "parts", steps=steps, **changes))
+    through, parts = (_results(tmp_path / name)[-1] for name in ("through", "parts"))
+    assert through["ema_loss"] == parts["ema_loss"] != through["loss"]
+
+
+@pytest.mark.torch
+def test_a_gan_comes_nearer_to_the_circle(tmp_path: Path) -> None:
+    changes = {"steps": 450, "batch": {"size": 64}, "optimizer": {"lr": 0.01}, "evaluation": {"every_steps": 25}}
+    changes["metrics"] = {"path": str(tmp_path / "report"), "every_steps": 100, "plot": False}
+    run_ranks(2, run, config(tmp_path, **{"task": {"name": "gan:Gan"}, **SINGLE, **changes}))
+    first, *_, last = [line["distance"] for line in _results(tmp_path)]
+    assert last < first / 2
