@@ -34,7 +34,7 @@ from trainloop.parallel.communication import CommunicationSettings
 from trainloop.parallel.delayed import DelayedSettings
 from trainloop.parallel.strategies import ParallelSettings
 from trainloop.seeding import SeedSettings
-from trainloop.settings import Settings, section, sentences
+from trainloop.settings import Settings, section
 from trainloop.tasks import TaskSettings, task_module
 
 
@@ -121,6 +121,8 @@ def parse_config(document: dict[str, Any]) -> Config:
         # A section that is all comments is null: its defaults are meant.
         return Config.model_validate({name: value for name, value in document.items() if value is not None})
     except ValidationError as error:
+        from trainloop.mistakes import sentences
+
         raise ConfigError("\n".join(sentences(error, Config))) from None
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 from trainloop.data import Batch, few, is_stream
 from trainloop.errors import ConfigError
-from trainloop.settings import Settings, sentences
+from trainloop.settings import Settings
 
 
 class TaskSettings(Settings):
@@ -147,4 +147,6 @@ def _options(factory: Any, options: dict[str, Any]) -> Any:
     try:
         return kind.model_validate(options)
     except ValidationError as error:
+        from trainloop.mistakes import sentences
+
         raise ConfigError("\n".join(sentences(error, kind, "task.options"))) from error

@@ -1,0 +1,62 @@
+"""A mistake in a configuration is one line that names the field, the value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+
+def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Returns a sentence for each mistake that pydantic found in a document for `model`; `prefix` is put before field
+    names.
+    """
+    return [_sentence(detail, model, prefix) for detail in error.errors(include_url=False)]
+
+
+def _sentence(detail: ErrorDetails, model: type[BaseModel], prefix: str) -> str:
+    path = [part for part in detail["loc"] if not (isinstance(part, str) and "[" in part)]
+    field = ".".join([*([prefix] if prefix else []), *map(str, path)]) or "the configuration"
+    value = detail["input"]
+    if detail["type"] == "extra_forbidden":
+        return _unknown(field, str(path[-1]), value, _model_at(model, path[:-1]))
+    if detail["type"] == "missing":
+        return f"{field} is missing: it is required"
+    message = detail["msg"].removeprefix("Value error, ")
+    if detail["type"] == "model_type" and (fields := _model_at(model, path)):
+        message = f"it must be a mapping with the fields {', '.join(fields.model_fields)}"
+    if detail["type"] == "value_error":
+        return f"{field}: {message}" if path else message
+    return f"{field} is {_short(value)}: {message[0].lower()}{message[1:]}"
+
+
+def _unknown(field: str, name: str, value: object, model: type[BaseModel] | None) -> str:
+    known = list(model.model_fields) if model else []
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    remedy = f"did you mean {near[0]!r}?" if near else f"known here are {', '.join(known)}"
+    return f"{field} (value {_short(value)}) is not a field: {remedy}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _model_at(model: type[BaseModel], path: list[Any]) -> type[BaseModel] | None:
+    current: type[BaseModel] | None = model
+    for part in path:
+        if current is None or part not in current.model_fields:
+            return None
+        current = next(iter(models_in(current.model_fields[str(part)].annotation)), None)
+    return current
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yields the settings models inside a field's annotation, through `| None`, lists and dicts."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from models_in(argument)
