@@ -6,6 +6,9 @@
 4. `model`, `parallel` and `optimization`: the model's blocks, the model over the ranks, and what makes a step.
 5. `checkpoints`: saving, a checkpoint's verification, and resume.
 6. `evaluation`, `metrics`, `progress`: what a run measures and reports; beside them `outputs`, `report`, `plots`.
-7. `versions` and `dry_run` are beside the loop: the command `trainloop checkpoints`, and a run of two steps.
-8. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.
+7. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.
+
+Beside the loop stands what only some runs import: `streams`, `own_batches` and `rows` (other data, and measurements by
+sample), `mistakes` and `advice` (what is said of a wrong configuration, and of too little memory), `dry_run`, and
+`versions`, the command `trainloop checkpoints`.
 """

@@ -5,4 +5,5 @@
 3. `precision`: autocast and the gradient scaler.
 4. `gradients`: ghost gradients, and parameters that differ between ranks.
 5. `anomaly`: steps that jump are left out, or the run goes back to a checkpoint.
+6. `several`: more than one optimizer, for one loss or by turns.
 """
