@@ -331,6 +331,18 @@ def test_prune_says_what_goes_and_why_the_others_stay(tmp_path: Path, checkpoint
     assert checkpoints(f"{line} -o json").code == 0
 
 
+def test_a_result_that_is_no_number_is_never_the_best(tmp_path: Path, checkpoints: Any) -> None:
+    """A loss that was nan for once must not keep its checkpoint in place of the best one."""
+    for step, value in enumerate([float("nan"), 0.3, 0.2, 0.9], 1):
+        written(tmp_path, step, value)
+    assert checkpoints(f"show {tmp_path} best:accuracy").startswith("name            step-000000004.1\n")
+    assert checkpoints(f"show {tmp_path} best:accuracy:min").startswith("name            step-000000003.1\n")
+    best = storage.best(tmp_path, "accuracy", "min")
+    storage.prune(storage.Checkpoint(4, 1, tmp_path), 1, best)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000003.1", "step-000000004.1"]
+    assert storage.best(tmp_path, "loss", "min") is None and storage.best(tmp_path, None, "max") is None
+
+
 @pytest.mark.torch
 def test_prune_keeps_what_the_run_calls_best(saved: Path, checkpoints: Any) -> None:
     best = checkpoints("show checkpoints best").splitlines()[0].split()[1]

@@ -131,7 +131,8 @@ class Checkpointer:
         try:
             if pending:
                 written = pending.result().name
-                storage.prune(pending.result(), self.settings.keep, self._best(), self._damaged)
+                best = storage.best(self.path, self.settings.best, self.settings.best_is)
+                storage.prune(pending.result(), self.settings.keep, best, self._damaged)
         except (CheckpointError, OSError) as error:
             problem = str(error)
         outcomes = self.world.gather((written, problem))
@@ -234,15 +235,6 @@ class Checkpointer:
         problems = self.wait()
         self._saver.close()
         return problems
-
-    def _best(self) -> Checkpoint | None:
-        """Returns the checkpoint with the best result by its manifest, also of earlier attempts; of equal ones the
-        oldest.
-        """
-        name, sign = self.settings.best, 1 if self.settings.best_is == "max" else -1
-        found = [(one.results.get(name), one) for one in reversed(storage.complete(self.path))] if name else []
-        scored = [(sign * value, one) for value, one in found if isinstance(value, int | float)]
-        return max(scored, key=lambda pair: pair[0])[1] if scored else None
 
     def _find_writer(self) -> int:
         """Returns the lowest rank that writes where this rank can read."""

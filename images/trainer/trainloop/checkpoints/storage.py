@@ -11,6 +11,7 @@ A tag is a file `tags/<tag>` whose content is a checkpoint's name; what has a ta
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -86,6 +87,16 @@ def survey(directory: Path) -> tuple[list[Checkpoint], dict[str, str]]:
 def complete(directory: Path) -> list[Checkpoint]:
     """Returns every complete checkpoint, the one that was written last first; partial ones are not among them."""
     return survey(directory)[0]
+
+
+def best(directory: Path, result: str | None, order: str) -> Checkpoint | None:
+    """Returns the complete checkpoint with the best `result`, of equal ones the oldest; the `order` is max or min. A
+    result that is nan doesn't count.
+    """
+    scored = [(one.results.get(result or "", math.nan), one) for one in reversed(complete(directory))]
+    sign = -1 if order == "min" else 1
+    found = [(sign * value, one) for value, one in scored if not math.isnan(value)]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def next_version(directory: Path, step: int) -> int:

@@ -273,15 +273,15 @@ def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
     order = order or (own_order if name == own_name else "max")
     if order not in ("max", "min"):
         raise CommandError(f"best:{measured} ends with neither :max nor :min")
-    complete = [one for one in reversed(found) if name in one.results and one.state == COMPLETE]
-    if not complete:
+    best = storage.best(directory, name, order)  # as retention has it
+    version = next((one for one in found if one.checkpoint == best), None)
+    if version is None:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise CommandError(
             f"{directory} has no complete checkpoint with a result {name!r}: "
             + (f"did you mean {near[0]!r}?" if near and near[0] != name else have)
         )
-    sign = -1 if order == "min" else 1
-    return max(complete, key=lambda one: sign * one.results[name])  # of equal ones the oldest, as retention has it
+    return version
 
 
 def _no_step(directory: Path, found: Sequence[Version], step: int, of_step: Sequence[Version]) -> str:
