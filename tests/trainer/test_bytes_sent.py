@@ -107,17 +107,16 @@ def _theory(section: dict[str, Any], ranks: int, passes: int) -> list[float]:
     return [ring * 8 * (plain - late), ring * 8 * plain] * 2
 
 
+FSDP = {"parallel": {"strategy": "fsdp"}}
+ZERO1 = {"parallel": {"strategy": "zero1"}}
+LOCAL = {"parallel": {"strategy": "ddp"}, "communication": {"local_steps": 2}}
+DELAYED = {"parallel": {"strategy": "ddp"}, "delayed": {"pattern": "layers", "every": 2}}
+
+
 @pytest.mark.parametrize(
-    "section",
-    [
-        {"parallel": {"strategy": "fsdp"}},
-        {"parallel": {"strategy": "zero1"}},
-        {"parallel": {"strategy": "ddp"}, "communication": {"local_steps": 2}},
-        {"parallel": {"strategy": "ddp"}, "delayed": {"pattern": "layers", "every": 2}},
-    ],
-    ids=["fsdp", "zero1", "local steps", "delayed"],
+    ("section", "ranks", "passes"),
+    [(FSDP, 2, 1), (FSDP, 4, 1), (FSDP, 2, 2), (ZERO1, 2, 2), (ZERO1, 4, 1), (LOCAL, 4, 1), (DELAYED, 4, 1)],
 )
-@pytest.mark.parametrize(("ranks", "passes"), [(2, 1), (4, 1), (2, 2)])
 def test_each_strategy_reports_what_it_sends(section: dict[str, Any], ranks: int, passes: int) -> None:
     task = {"name": "tests.trainer.test_bytes_sent:Stack", "options": {"double": False, "samples": 64}}
     batch = {"size": 16, "per_rank": 16 // (ranks * passes)}
