@@ -2,14 +2,15 @@
 
 Ranks come from the environment that torchrun, the Trainmaster agent, or nothing (one process) sets. `World`'s
 collectives are for control (counts, flags, reports): they run on CPU tensors over gloo, beside the accelerator's own
-backend, so that they never queue behind gradients on the device's stream. `average` is for tensors, where they are.
+backend, so that they never queue behind gradients on the device's stream. `parallel.averaging` is for tensors, where
+they are.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -135,18 +136,6 @@ def ring_bytes(numbers: int, size: int, element: int) -> int:
     ranks.
     """
     return 2 * numbers * element * (size - 1) // size
-
-
-def average(tensors: Iterable[torch.Tensor]) -> int:
-    """Replace floating-point `tensors` by their mean over ranks, in one all-reduce; returns the bytes sent."""
-    floats = [tensor.detach() for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    if not floats or not dist.is_initialized():
-        return 0
-    flat = torch.cat([tensor.reshape(-1) for tensor in floats]).div_(dist.get_world_size())
-    dist.all_reduce(flat)
-    for tensor, mean in zip(floats, torch.split(flat, [tensor.numel() for tensor in floats]), strict=True):
-        tensor.copy_(mean.view_as(tensor))
-    return ring_bytes(flat.numel(), dist.get_world_size(), flat.element_size())
 
 
 def environment() -> tuple[int, int, int, int]:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trainloop.distributed.world import World, average
+from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 from trainloop.optimization.anomaly import AnomalyDetector, Decision
 from trainloop.optimization.optimizer import check_complete
+from trainloop.parallel.averaging import average
 from trainloop.parallel.communication import CommunicationSettings, GradientExchange
 from trainloop.parallel.strategies import Replica
 

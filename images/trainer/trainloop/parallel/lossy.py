@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import GradBucket
 
-from trainloop.distributed.world import average
+from trainloop.parallel.averaging import average
 from trainloop.parallel.compression import Compressor, Memory
 
 

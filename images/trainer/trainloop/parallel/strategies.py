@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainloop import seeding
-from trainloop.distributed.world import World, average
+from trainloop.distributed.world import World
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
@@ -117,33 +117,6 @@ class Replica:
         optimizer.load_state_dict({"state": numbered, "param_groups": groups})
 
 
-class LocalSteps(Replica):
-    """With local SGD (Stich 2019) no gradient is sent: ranks step by themselves and average weights every
-    `local_steps`.
-
-    Between two averages ranks differ, so whatever reads the model as one thing (evaluation, a checkpoint) averages
-    first; a checkpoint also averages the optimizer's moments, and ranks resume from equal ones.
-    """
-
-    replicated = False
-    reduced = False
-
-    def synchronising(self, last: bool) -> AbstractContextManager[None]:
-        return super().synchronising(last=False)
-
-    def after_step(self, step: int) -> int:
-        return self._average_model() if step % self.exchange.settings.local_steps == 0 else 0
-
-    def settle(self, optimizer: torch.optim.Optimizer) -> None:
-        self._average_model()
-        states = self.optimizer_state(optimizer).values()
-        moments = [value for state in states for _, value in sorted(state.items()) if isinstance(value, torch.Tensor)]
-        average(moment for moment in moments if moment.dim() > 0)
-
-    def _average_model(self) -> int:
-        return average([*self.model.parameters(), *self.model.buffers()])
-
-
 def build_model(
     settings: ParallelSettings,
     make: Callable[[], nn.Module],
@@ -194,5 +167,8 @@ def build_replica(
         if settings.strategy == "fsdp":
             return FullySharded(settings, model, world, exchange, values)
         return ZeroRedundancy(settings, model, world, exchange)
-    kind = LocalSteps if world.size > 1 and exchange.settings.local_steps > 1 else Replica
-    return kind(settings, model, world, exchange)
+    if world.size > 1 and exchange.settings.local_steps > 1:
+        from trainloop.parallel.local import LocalSteps
+
+        return LocalSteps(settings, model, world, exchange)
+    return Replica(settings, model, world, exchange)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainloop.distributed.world import average
 from trainloop.errors import ConfigError, listed
 from trainloop.optimization.optimizer import clip_gradients
+from trainloop.parallel.averaging import average
 from trainloop.parallel.delayed import DelayedSettings, NothingDelayed
 
 
