@@ -15,8 +15,8 @@ import torch
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import UNEVEN, Toy, config, same_bits, train
 from trainloop.config import Config
-from trainloop.data import on_device
-from trainloop.distributed.world import joined
+from trainloop.data import DataSettings, Loader, Sampler, on_device, permutation
+from trainloop.distributed.world import World, joined
 from trainloop.optimization.schedule import Schedule
 from trainloop.trainer import Trainer
 
@@ -40,6 +40,20 @@ def test_the_global_batch_of_the_first_start_is_kept_when_the_number_of_ranks_ch
     changes: dict[str, Any] = {**UNEVEN, "batch": {"per_rank": 2, "accumulation": 2}}
     run_ranks(2, train, config(tmp_path, **changes), 2)
     assert run_ranks(1, train, config(tmp_path, **changes))[0]["state"].batch == 8
+
+
+def test_a_checkpoint_of_before_that_has_a_position_alone_is_gone_on_from() -> None:
+    """24 samples of 20 are an epoch and 4 samples; the next steps are of 8 and 8, and then the third epoch's."""
+    task, world = Toy({"samples": 20}), World(0, 1, 0, 1, torch.device("cpu"), "gloo")
+    loader = Loader(DataSettings(), task, Sampler(20, 8, 8, 5, False), world)
+    assert loader.start(24, {}) == []
+    fetched = [loader.fetch() for _ in range(3)]
+    orders = [permutation(5, epoch, 20).tolist() for epoch in (1, 2)]
+    assert [one.batches[0]["index"].tolist() for one in fetched] == [orders[0][4:12], orders[0][12:], orders[1][:8]]
+    assert [one.step.position for one in fetched] == [32, 40, 48]
+    assert [one.step.place for one in fetched] == [
+        {"epoch": epoch, "done": done} for epoch, done in ((1, 12), (1, 20), (2, 8))
+    ]
 
 
 class ReadBy(Toy):

@@ -67,12 +67,19 @@ class Stateful(Plain):
         self.place = state["place"]
 
 
+class Pathlike(Stateful):
+    """Its state has something that no checkpoint is read with."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "file": Path("data")}
+
+
 class Streamed(Toy):
     """The toy task with its training data as a stream; `options` say what is wrong with it."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
-        kind = Stateful if options.get("stateful") else Plain
+        kind = {False: Plain, True: Stateful, "path": Pathlike}[options.get("stateful", False)]
         self.train = kind(self.train, options)  # type: ignore[assignment]
 
 
@@ -178,6 +185,13 @@ def test_a_stream_that_has_nothing_more_is_a_sentence(tmp_path: Path, workers: i
     run_ranks(1, train, config(tmp_path, **streamed(samples=20), data=data), 2)
     with pytest.raises(RankFailed, match=r"TrainingError: .* has 12 samples in epoch 0, of which 16 were done before"):
         run_ranks(1, train, config(tmp_path, **streamed(samples=20, ends=12), data=data))
+
+
+def test_a_state_that_a_checkpoint_cannot_have_is_a_sentence_at_the_first_step() -> None:
+    with pytest.raises(
+        RankFailed, match="state_dict of the task's train must be of plain values and tensors: a PosixPath"
+    ):
+        run_ranks(1, train, config(**streamed(stateful="path")))
 
 
 def test_epochs_of_a_stream_without_a_length_are_refused() -> None:

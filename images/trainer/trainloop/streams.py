@@ -19,6 +19,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from trainloop import seeding
 from trainloop.data import Batch, RankStep, Sampler
+from trainloop.distributed.serialization import encode
 from trainloop.errors import TrainingError
 
 
@@ -65,6 +66,10 @@ class Stream(Dataset[Any]):
         self._position += len(samples)
         step = self._sampler.part_of(list(range(len(samples))), self._position, place, self._rank, weights)
         if first:
+            try:
+                encode(place["state"])
+            except TypeError as error:
+                return TrainingError(f"the state_dict of the task's train must be of plain values and tensors: {error}")
             # Without addresses, which differ in every process.
             text = re.sub(r" at 0x\w+", "", repr(samples[0]))
             step = replace(step, digest=zlib.crc32(text.encode()))
