@@ -74,8 +74,8 @@ class Trainer:
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self.delayed = delayed(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)
-        several = hasattr(self.task, "objectives")
-        self.replica = build_replica(config.parallel, model, world, self.exchange, values, by_turns=several)
+        by_turns = hasattr(self.task, "objectives")
+        self.replica = build_replica(config.parallel, model, world, self.exchange, values, by_turns=by_turns)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
@@ -91,7 +91,7 @@ class Trainer:
         self.loss, self.max_norm = self.task.loss, config.optimizer.max_norm
         self.trained, self.elsewhere = self.delayed.immediate(self.replica.model), set[str]()
         self.objectives = None
-        if several:
+        if by_turns:
             # Imported when used.
             from trainloop.optimization.several import Objectives
 
@@ -150,8 +150,7 @@ class Trainer:
         about |= {"parameters": self._parameters, "maxNorm": self.config.optimizer.max_norm}
         self.log.started(self.state.step, self.state.total, about)
         self.progress.begin(self.state.step)
-        losses = [each.loss for each in self.objectives.members] if self.objectives else [self.loss]
-        if any(map(self.evaluator.is_a_mean, losses)):
+        if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.loss])):
             self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
 
     def _train(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trainloop import hooks, seeding
+from trainloop import seeding
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
@@ -40,6 +40,9 @@ class TrainState:
 
 def capture(trainer: Trainer) -> dict[str, Any]:
     """Returns all that a run needs to go on to the bit; the same on every rank, collective."""
+    if trainer.stateful:
+        from trainloop.checkpoints import stateful  # imported by the runs whose hooks keep something
+
     trainer.replica.settle(trainer.optimizer)
     own = {
         "random": seeding.capture(trainer.world.device),
@@ -55,7 +58,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "delayed": trainer.delayed.state(),
         "scaler": trainer.precision.scaler.state_dict(),
         "anomaly": trainer.detector.state(),
-        "stateful": hooks.capture(trainer),
+        "stateful": stateful.capture(trainer) if trainer.stateful else {},
         "ranks": trainer.world.gather(own),
         "sampleLoss": trainer.evaluator.sample_loss() if trainer.config.checkpoint.verify_loss else None,
     }
@@ -113,7 +116,10 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
             f"{checkpoint.path} is of another model or optimizer: set checkpoint.path to a new directory, or "
             f"checkpoint.resume to false. {' '.join(str(error).split())}"
         ) from error
-    hooks.restore(trainer, saved.get("stateful", {}))
+    if trainer.stateful or saved.get("stateful"):
+        from trainloop.checkpoints import stateful  # imported by the runs whose hooks keep something
+
+        stateful.restore(trainer, saved.get("stateful", {}))
     trainer.delayed.load(saved["delayed"], trainer.state.step)
     if saved["scaler"]:  # else it was saved in another precision
         trainer.precision.scaler.load_state_dict(saved["scaler"])

@@ -138,30 +138,31 @@ class Objectives:
         trainer.optimizer = Optimizers([member.optimizer for member in self.members])
         self._histories = {member.name: AnomalyDetector(config.anomaly) for member in self.members}
         trainer.detector = Histories(self._histories)  # type: ignore[assignment]
+        self.losses = [member.loss for member in self.members]
         self._names = {parameter: name for name, parameter in model.named_parameters()}
-        self._losses: dict[str, torch.Tensor] = {}
+        self._newest: dict[str, torch.Tensor] = {}
 
     def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
         """Make all objectives' updates; returns the sum of the losses, the norm of all gradients, the first one's rate
         and the decision on the step.
         """
-        self._losses, norms, rates, sent = {}, [], [], 0
+        self._newest, norms, rates, sent = {}, [], [], 0
         decision: Decision | None = None
         for member in self.members:
             with self._turn(member):
-                self._losses[member.name], norm, rate, decision = self.trainer.update(fetched, count, at_once=True)
+                self._newest[member.name], norm, rate, decision = self.trainer.update(fetched, count, at_once=True)
             norms.append(norm)
             rates.append(rate)
             sent += self.trainer.exchange.times.sent
             self.trainer.exchange.times.sent = sent
             if decision in ("skip", "rollback"):
                 break
-        return torch.stack([*self._losses.values()]).sum(), torch.stack(norms).norm(), rates[0], decision
+        return torch.stack([*self._newest.values()]).sum(), torch.stack(norms).norm(), rates[0], decision
 
     def line(self) -> dict[str, float]:
         """Returns each objective's loss in the newest step, over all ranks; collective."""
-        sums = self.trainer.world.sum([float(loss) for loss in self._losses.values()])
-        return {f"{name}Loss": loss for name, loss in zip(self._losses, sums, strict=True)}
+        sums = self.trainer.world.sum([float(loss) for loss in self._newest.values()])
+        return {f"{name}Loss": loss for name, loss in zip(self._newest, sums, strict=True)}
 
     @contextmanager
     def _turn(self, member: Objective) -> Iterator[None]:
