@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainloop.errors import OutOfMemory
-from trainloop.resources import Doing, memory
+from trainloop.resources import memory
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
+
+#: What a trainer does with the device's memory.
+Doing = Literal[
+    "building the model",
+    "going on from a checkpoint",
+    "in the forward and backward pass",
+    "making the optimizer's step",
+    "evaluating",
+    "saving a checkpoint",
+]
 
 
 def out_of_memory(trainer: Trainer, doing: Doing, error: BaseException) -> OutOfMemory:

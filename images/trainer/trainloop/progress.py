@@ -37,9 +37,7 @@ class Progress:
         `<file>.<rank>`.
         """
         name = os.environ.get("TRAINMASTER_PROGRESS_FILE")
-        if not name:
-            return cls(None)
-        return cls(Path(name if local_size == 1 else f"{name}.{rank}"))
+        return cls(Path(name if local_size == 1 else f"{name}.{rank}") if name else None)
 
     def enter(self, section: Section, seconds: float | None = None, message: str | None = None) -> None:
         """Report which section begins, and how many `seconds` it may last where the step's limit is too short."""

@@ -12,22 +12,14 @@ import resource
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
 if TYPE_CHECKING:
+    from trainloop.advice import Doing
     from trainloop.trainer import Trainer
 
-#: What a trainer does with the device's memory.
-Doing = Literal[
-    "building the model",
-    "going on from a checkpoint",
-    "in the forward and backward pass",
-    "making the optimizer's step",
-    "evaluating",
-    "saving a checkpoint",
-]
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 CGROUP = Path("/sys/fs/cgroup")

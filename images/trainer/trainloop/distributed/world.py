@@ -169,9 +169,7 @@ def choose_device(kind: str, local_rank: int) -> torch.device:
         return torch.device("cpu")
     if present is None or (kind != "auto" and present.type != kind):
         there = present.type if present else "only the CPU"
-        raise ConfigError(
-            f"distributed.device is {kind!r} but this machine has {there}: set it to auto or get such one"
-        )
+        raise ConfigError(f"distributed.device is {kind!r} but this machine has {there}: set it to auto")
     if local_rank >= torch.accelerator.device_count():
         raise ConfigError(
             f"local rank {local_rank} has no {present.type} device, {torch.accelerator.device_count()} are visible: "
@@ -186,10 +184,8 @@ def choose_backend(name: str, device: torch.device) -> str:
 
     Raises ConfigError for a backend that this build of torch doesn't have.
     """
-    if name == "auto":
-        name = os.environ.get("TRAINMASTER_BACKEND", "auto")
-    if name == "auto":
-        name = dist.get_default_backend_for_device(device)
+    name = os.environ.get("TRAINMASTER_BACKEND", "auto") if name == "auto" else name
+    name = dist.get_default_backend_for_device(device) if name == "auto" else name
     known = [backend for backend in dist.Backend.backend_list if dist.is_backend_available(backend)]
     if name.lower() not in known:
         raise ConfigError(f"distributed.backend is {name!r}: this torch build has {', '.join(known)}; use one or auto")
