@@ -10,13 +10,14 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from trainloop.checkpoints import storage, verification
-from trainloop.checkpoints.saving import Saver
+from trainloop.checkpoints.saving import WritingThread
 
 MIB = 384
 ROUNDS = 4
@@ -33,18 +34,18 @@ def state_of(mebibytes: int) -> dict[str, Any]:
 
 def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path) -> tuple[list[float], float]:
     """Returns the seconds that `save` kept the caller in each round, and the median until the disk had all."""
-    saver = Saver(mode)
+    thread = WritingThread() if mode == "thread" else None
     stalled, whole = [], []
     for step in range(1, ROUNDS + 1):
         began = time.perf_counter()
-        pending = saver.save(folder, step, state, {})
-        if mode == "sync":
-            pending.result()
+        written = thread.save(folder, step, state, {}) if thread else partial(storage.write, folder, step, state, {})
+        checkpoint = None if thread else written()
         stalled.append(time.perf_counter() - began)
-        written = pending.result()
+        checkpoint = checkpoint or written()
         whole.append(time.perf_counter() - began)
-        storage.prune(written, 1)
-    saver.close()
+        storage.prune(checkpoint, 1)
+    if thread:
+        thread.close()
     return stalled, statistics.median(whole)
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
+import shutil
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.damage import written
+from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
 from trainloop.checkpoints import storage, verification
 from trainloop.config import Config
+from trainloop.distributed.world import joined
 from trainloop.errors import TrainingError
 from trainloop.trainer import Trainer
 
@@ -65,6 +72,151 @@ def test_training_goes_on_when_the_disk_is_full(tmp_path: Path, ranks: int, how:
     log = (tmp_path / "report" / "metrics.jsonl").read_text()
     assert "checkpoint of step 2 can't be written to" in log and "training goes on without it" in log
     assert '"kind": "step", "attempt": 1' in log and '"step": 6, "totalSteps": 6' in log
+
+
+class SmallDisk:
+    """Stands for a file system of `size` bytes under `folder`, for what torch.save writes. With `honest` false it says
+    that there is room when there is none, as where a quota is the limit.
+    """
+
+    def __init__(self, folder: Path, size: int, *, honest: bool = True, number: int = errno.ENOSPC) -> None:
+        self.folder, self.size, self.honest, self.number = folder, size, honest, number
+        self.refused = 0
+        self._save = torch.save
+
+    def free(self) -> int:
+        used = sum(file.stat().st_size for file in self.folder.rglob("*") if file.is_file())
+        return max(0, self.size - used)
+
+    def usage(self, path: Any) -> SimpleNamespace:
+        return SimpleNamespace(total=self.size, free=self.free() if self.honest else 10**12)
+
+    def save(self, value: Any, stream: Any) -> None:
+        self._save(value, _Full(stream, self))
+
+    def mounted(self) -> Any:
+        patch = pytest.MonkeyPatch.context()
+        return _patched(patch, self)
+
+
+class _Full:
+    """Writes until the disk is full; what was written until then takes its place."""
+
+    def __init__(self, stream: Any, disk: SmallDisk) -> None:
+        self.stream, self.disk, self.left = stream, disk, disk.free()
+
+    def write(self, data: Any) -> int:
+        if len(data) > self.left:
+            self.disk.refused += 1
+            raise OSError(self.disk.number, os.strerror(self.disk.number))
+        self.left -= len(data)
+        return int(self.stream.write(data))
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+
+@contextmanager
+def _patched(context: Any, disk: SmallDisk) -> Iterator[SmallDisk]:
+    with context as patch:
+        patch.setattr(torch, "save", disk.save)
+        patch.setattr(shutil, "disk_usage", disk.usage)
+        yield disk
+
+
+STATE_BYTES = 40_000
+
+
+def _state(step: int) -> dict[str, Any]:
+    return {"step": step, "tensor": torch.full((STATE_BYTES // 4,), float(step))}
+
+
+@pytest.mark.parametrize("honest", [True, False], ids=["says so", "quota"])
+def test_a_full_disk_makes_room_by_older_checkpoints_and_never_by_the_last_that_can_be_read(
+    tmp_path: Path, honest: bool
+) -> None:
+    """Room is for four and a half; the newest is damaged, one has a tag, one is broken."""
+    checkpoints = [storage.write(tmp_path, step, _state(step), {}) for step in (1, 2, 3, 4)]
+    storage.set_tag(checkpoints[0], "kept")
+    (checkpoints[1].path / verification.MANIFEST).unlink()
+    flip_a_byte(checkpoints[3].path / storage.STATE)
+    disk = SmallDisk(tmp_path, int(4.5 * STATE_BYTES), honest=honest, number=errno.ENOSPC if honest else errno.EDQUOT)
+    with disk.mounted():
+        written = storage.write(tmp_path, 5, _state(5), {})
+        assert disk.refused == (0 if honest else 1), "where it is said, nothing is written in vain"
+        left = {path.name for path in tmp_path.glob("step-*")}
+        assert left == {"step-000000001.1", "step-000000003.1", "step-000000005.1"}
+        assert verification.verify(written.path) is None
+        # The disk's own share is full of what others have.
+        disk.size = int(2.2 * STATE_BYTES)
+        why = "No space left on device" if honest else "Disk quota exceeded"
+        sentence = f"checkpoint of step 6 can't be written to {tmp_path}: {why}; .* bytes are free, 40,000 and a little"
+        for _ in range(2):
+            with pytest.raises(verification.CheckpointError, match=sentence):
+                storage.write(tmp_path, 6, _state(6), {})
+    assert {path.name for path in tmp_path.glob("step-*")} == {"step-000000001.1", "step-000000005.1"}
+    assert [path.name for path in tmp_path.glob(".saving-*")] == []
+
+
+def test_where_none_can_be_read_a_full_disk_deletes_nothing(tmp_path: Path) -> None:
+    for step in (1, 2):
+        flip_a_byte(storage.write(tmp_path, step, _state(step), {}).path / storage.STATE)
+    with SmallDisk(tmp_path, 2 * STATE_BYTES).mounted(), pytest.raises(verification.CheckpointError):
+        storage.write(tmp_path, 3, _state(3), {})
+    assert len(list(tmp_path.glob("step-*"))) == 2
+
+
+def test_the_room_that_a_state_needs_is_never_said_to_be_more_than_it_takes(tmp_path: Path) -> None:
+    """Tied weights share their memory, and a view brings all of it along."""
+    tensor = torch.zeros(10_000)
+    for state in ({"a": tensor, "b": [tensor]}, {"part": tensor[:10]}, {"none": 1}, {"empty": torch.empty(0)}):
+        file = storage.write(tmp_path, 1, state, {}).path / storage.STATE
+        assert storage.size_of(state) <= file.stat().st_size < storage.size_of(state) + 3_000
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("ranks", "how", "honest"),
+    [
+        (1, {"mode": "sync"}, True),
+        (2, {"mode": "thread"}, False),
+        (2, {"format": "sharded"}, False),
+        (2, {"format": "sharded", "mode": "thread"}, True),
+        (2, {"own": True}, False),
+    ],
+    ids=["sync", "thread, quota", "sharded, quota", "sharded, thread", "own disks, quota"],
+)
+def test_a_run_on_a_full_disk_saves_its_end(tmp_path: Path, ranks: int, how: dict[str, Any], honest: bool) -> None:
+    """Room is for two checkpoints and a half, and five would be kept."""
+    settings = config(tmp_path, **{**EXACT, "steps": 6})
+    saved = run_ranks(ranks, _on_a_small_disk, settings, tmp_path, dict(how), honest)
+    for rank in saved:
+        assert rank["problems"] == saved[0]["problems"] == []
+        assert (rank["step"], rank["parent"]) == (6, "step-000000006.1")
+        assert rank["left"] in (["step-000000006.1"], ["step-000000005.1", "step-000000006.1"])
+        assert rank["verified"] == [None] * len(rank["left"])
+
+
+def _on_a_small_disk(settings: Config, folder: Path, how: dict[str, Any], honest: bool) -> dict[str, Any]:
+    own = how.pop("own", False)
+    with joined(settings.distributed) as world:
+        path = folder / (f"disk{world.rank}" if own else "disk")
+        update = {"path": str(path), "every_steps": 1, "export": False, **how}
+        checkpoint = settings.checkpoint.model_copy(update=update)
+        with SmallDisk(path, 450_000, honest=honest).mounted():
+            trainer = Trainer(settings.model_copy(update={"checkpoint": checkpoint}), world)
+            problems = list[str]()
+            trainer.warn = problems.append  # type: ignore[method-assign]
+            trainer.run()
+        assert trainer.checkpoints is not None
+        left = sorted(entry.name for entry in path.glob("step-*"))
+        return {
+            "problems": problems,
+            "step": trainer.state.step,
+            "parent": trainer.checkpoints.parent,
+            "left": left,
+            "verified": [verification.verify(path / name) for name in left],
+        }
 
 
 def _on_a_full_disk(settings: Config) -> str:

@@ -2,8 +2,9 @@
 
 1. `verification`: the manifest, its hashes, and the loss that a loaded model must compute again.
 2. `storage`: a checkpoint is a directory that is renamed when it is complete; which ones are deleted.
-3. `saving`: a state is written at once, by a thread or by a process.
-4. `checkpointer`: which rank writes, and which checkpoint all ranks load.
-5. `snapshots`: what a run's state is, and `resume`, by which a run goes on.
-6. `shards`: every rank writes its own part, for models that no host can hold.
+3. `checkpointer`: which rank writes, and which checkpoint all ranks load.
+4. `snapshots`: what a run's state is, and `resume`, by which a run goes on.
+
+What only some runs need is imported when it is used: `saving` (a thread writes while training goes on), `sharded` and
+`shards` (every rank writes its own part, for models that no host can hold), `room` (the disk is full).
 """

@@ -11,24 +11,26 @@ after the rename, `thread` after the copy to host memory.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import secrets
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.saving import Saver
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, verify
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 from trainloop.settings import Settings
+
+if TYPE_CHECKING:
+    from trainloop.checkpoints.saving import WritingThread
 
 #: Bytes of a file that travel in one broadcast when a directory lacks a checkpoint.
 CHUNK = 64 << 20
@@ -71,7 +73,7 @@ class Checkpointer:
             raise ConfigError(f"checkpoint.path {path} can't be made: {error.strerror}") from error
         if not os.access(path, os.W_OK | os.X_OK):
             raise ConfigError(f"checkpoint.path {path} can't be written to: name a directory where this user may write")
-        self._pending: Future[Checkpoint] | None = None
+        self._pending: Callable[[], Checkpoint] | None = None
         self.writer = self._find_writer()
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
@@ -81,7 +83,11 @@ class Checkpointer:
         self._parents: dict[str, str | None] = {}  # of the checkpoints in the directory
         self._start: Checkpoint | None = None  # what `start_from` names
         self._damaged: set[str] = set()  # those that were passed over here
-        self._saver = Saver(settings.mode)
+        self._thread: WritingThread | None = None
+        if settings.mode == "thread":
+            from trainloop.checkpoints.saving import WritingThread
+
+            self._thread = WritingThread()
         if self.is_writer:
             storage.clean(path)
 
@@ -116,10 +122,9 @@ class Checkpointer:
         if self.is_writer:
             start = {"start_from": self.settings.start_from} if self.settings.start_from else {}
             about = {"parent": self.parent, **start, **about}
-            self._pending = self._saver.save(self.path, step, state, about, partial, configuration, version)
-        if self.settings.mode == "sync":
-            problems += self.wait()
-        return problems
+            what = (self.path, step, state, about, partial, configuration, version)
+            self._pending = self._thread.save(*what) if self._thread else functools.partial(storage.write, *what)
+        return problems + (self.wait() if self.settings.mode == "sync" else [])
 
     def wait(self) -> list[str]:
         """Wait until what is being saved is on the disk, then delete what is too old.
@@ -130,12 +135,12 @@ class Checkpointer:
         written = problem = None
         try:
             if pending:
-                written = pending.result().name
+                written = pending()
                 best = storage.best(self.path, self.settings.best, self.settings.best_is)
-                storage.prune(pending.result(), self.settings.keep, best, self._damaged)
+                storage.prune(written, self.settings.keep, best, self._damaged)
         except (CheckpointError, OSError) as error:
             problem = str(error)
-        outcomes = self.world.gather((written, problem))
+        outcomes = self.world.gather((written and written.name, problem))
         for name in {name for name, _ in outcomes if name}:
             self._parents[name], self.parent = self.parent, name
         return [text for _, text in outcomes if text]
@@ -233,7 +238,8 @@ class Checkpointer:
     def close(self) -> list[str]:
         """Wait for what is being saved, and end the writing thread."""
         problems = self.wait()
-        self._saver.close()
+        if self._thread:
+            self._thread.close()
         return problems
 
     def _find_writer(self) -> int:

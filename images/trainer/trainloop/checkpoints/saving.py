@@ -1,14 +1,15 @@
-"""A state is written to the disk in one of two ways: at once, or by a thread while training goes on.
+"""With `checkpoint.mode: thread` a thread writes the state while training goes on.
 
-The thread's way first copies the state into staging buffers in host memory (pinned where there is an accelerator),
-which are allocated once; training goes on as soon as that copy is done.
+The state is first copied into staging buffers in host memory (pinned where there is an accelerator), which are
+allocated once; training goes on as soon as that copy is done.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -16,21 +17,20 @@ from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
 
 
-class Saver:
-    """Writes one checkpoint after another; the future ends with it, or with CheckpointError."""
+class WritingThread:
+    """Writes one checkpoint after another."""
 
-    def __init__(self, mode: Literal["sync", "thread"]) -> None:
+    def __init__(self) -> None:
         # torch's and hashlib's loops release the interpreter's lock.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._staging = Staging() if mode == "thread" else None
+        self._staging = Staging()
 
-    def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Future[Checkpoint]:
-        """Begin to do what `storage.write` does; `state` may change when this returns, where the mode is `thread`.
+    def save(self, directory: Path, step: int, state: dict[str, Any], *more: Any) -> Callable[[], Checkpoint]:
+        """Begin to do what `storage.write` does; `state` may change when this returns. Returns what waits for the end.
 
         Only when the one before has been written.
         """
-        staged = self._staging.stage(state) if self._staging else state
-        return self._thread.submit(storage.write, directory, step, staged, *more)
+        return self._thread.submit(storage.write, directory, step, self._staging.stage(state), *more).result
 
     def close(self) -> None:
         self._thread.shutdown()

@@ -25,11 +25,12 @@ from trainloop.parallel.strategies import NamedState, Replica
 SHARDS = "shards"
 
 
-def write_own(folder: Path, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
     """Write this rank's pieces into `folder`, and sync them. Raises OSError or RuntimeError when the disk refuses."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"rank-{replica.world.rank:05d}.pt"
-    torch.save(list(_own_pieces(replica, optimizer)), file)
+    file = folder / f"rank-{rank:05d}.pt"
+    with file.open("wb") as stream:  # torch hides the disk's own error where it opens the file itself
+        torch.save(pieces, stream)
     # By the rank that wrote it: on a file system of the network another one can't.
     storage.sync(file)
     storage.sync(folder)
@@ -98,7 +99,8 @@ class Shards:
         return region
 
 
-def _own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
+def own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
+    """Yields what this rank writes of the model's and the optimizer's state."""
     world = replica.world
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in replica.model.state_dict().items()}
     for name, state in Replica.optimizer_state(replica, optimizer).items():

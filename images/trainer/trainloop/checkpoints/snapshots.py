@@ -1,21 +1,17 @@
 """A run's state is captured for a checkpoint, and restored from one: `resume` is how a run goes on.
 
-In a sharded checkpoint every rank writes and reads its own part of weights and optimizer (`shards`), in a directory
-that isn't a checkpoint yet, which then gets its manifest and its name like any other.
+In a sharded checkpoint every rank writes and reads its own part of weights and optimizer (`sharded`).
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from trainloop import seeding
-from trainloop.checkpoints import storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
 from trainloop.data import on_device
@@ -69,14 +65,20 @@ def save(trainer: Trainer) -> list[str]:
     from trainloop.config import dump_config  # which has this package's settings
 
     assert trainer.checkpoints is not None
-    state = capture(trainer)
+    checkpoints, state = trainer.checkpoints, capture(trainer)
+    problems, partial = list[str](), None
     try:
-        partial = _save_shards(trainer, trainer.checkpoints.path) if "model" not in state else None
+        if "model" not in state:
+            problems = checkpoints.wait()
+            # Imported when used, with DTensor: the time to start is part of every recovery.
+            from trainloop.checkpoints.sharded import save_shards
+
+            partial = save_shards(trainer, checkpoints)
     except CheckpointError as error:
-        return [str(error)]
+        return [*problems, str(error)]
     about = {"attempt": trainer.log.attempt, "world_size": trainer.world.size, "results": trainer.state.results}
     about |= {"code": trainer.fingerprint["code"], "configuration": trainer.fingerprint["config"]}
-    return trainer.checkpoints.save(trainer.state.step, state, about, partial, dump_config(trainer.config))
+    return problems + checkpoints.save(trainer.state.step, state, about, partial, dump_config(trainer.config))
 
 
 def restored(
@@ -108,7 +110,9 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
             trainer.replica.load_model(saved["model"])
             trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
         else:
-            _load_shards(trainer, checkpoint)
+            from trainloop.checkpoints.sharded import load_shards
+
+            load_shards(trainer, checkpoint)
     except (CheckpointError, torch.OutOfMemoryError):
         raise
     except (RuntimeError, KeyError) as error:
@@ -153,50 +157,6 @@ def resume(trainer: Trainer) -> bool:
     if checkpoints.any_there() or settings.start_from:
         raise ConfigError("no checkpoint can be used: delete them to start anew, or set checkpoint.resume to false")
     return False
-
-
-def _save_shards(trainer: Trainer, directory: Path) -> Path:
-    """Save weights and optimizer by shards; returns where they are. Raises CheckpointError on every rank alike."""
-    # Imported when used, with DTensor: the time to start is part of every recovery.
-    from trainloop.checkpoints.shards import SHARDS, write_own
-
-    step, problem = trainer.state.step, None
-    partial = storage.inside(directory, trainer.world.from_rank(0, storage.partial_name(directory, step).name))
-    try:
-        write_own(partial / SHARDS, trainer.replica, trainer.optimizer)
-    except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
-        problem = f"rank {trainer.world.rank}: {error}"
-    first = next(filter(None, trainer.world.gather(problem)), None)
-    if first is not None:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {first}")
-    return partial
-
-
-def _load_shards(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Fill weights and optimizer from a sharded checkpoint, whatever number of ranks wrote it."""
-    from trainloop.checkpoints.shards import SHARDS, Shards
-
-    if trainer.config.checkpoint.format != "sharded":
-        # The configuration decides what is read, not who can write to the directory.
-        raise CheckpointError(f"{checkpoint.path} is sharded, and only checkpoint.format sharded reads such")
-    damaged = different = None
-    try:
-        shards = Shards(checkpoint.path / SHARDS)
-        model, optimizer = shards.model_state(trainer.replica), shards.optimizer_state(trainer.replica)
-    except CheckpointError as error:
-        damaged = str(error)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, KeyError) as error:
-        different = str(error)
-    gathered = trainer.world.gather((damaged, different))
-    for text in (one for one, _ in gathered if one):
-        raise CheckpointError(text)
-    for text in (other for _, other in gathered if other):
-        raise RuntimeError(text)
-    trainer.replica.load_model(model)
-    trainer.replica.load_optimizer(trainer.optimizer, optimizer)
 
 
 def _warm_up(trainer: Trainer) -> None:

@@ -11,6 +11,7 @@ A tag is a file `tags/<tag>` whose content is a checkpoint's name; what has a ta
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -95,7 +96,7 @@ def best(directory: Path, result: str | None, order: str) -> Checkpoint | None:
     """
     scored = [(one.results.get(result or "", math.nan), one) for one in reversed(complete(directory))]
     sign = -1 if order == "min" else 1
-    found = [(sign * value, one) for value, one in scored if not math.isnan(value)]
+    found = [(sign * value, one) for value, one in scored if isinstance(value, int | float) and not math.isnan(value)]
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
@@ -165,21 +166,51 @@ def write(
     import torch  # where it is used: `trainloop checkpoints list` needn't wait for it
 
     checkpoint = Checkpoint(step, version or next_version(directory, step), directory)
-    partial = partial or partial_name(directory, step)
-    try:
-        partial.mkdir(parents=True, exist_ok=True)
-        torch.save(state, partial / STATE)
-        if configuration:
-            (partial / CONFIGURATION).write_text(configuration)
-        newest = complete(directory)[:1]
-        # Later than the newest one by its own clock too: another node's may be ahead.
-        created = max([time.time(), *(one.created + 0.001 for one in newest)])
-        write_manifest(partial, step, about, created)
-        place(partial, checkpoint)
-        return replace(checkpoint, created=created, about=about)
-    except (OSError, RuntimeError) as error:  # torch.save says RuntimeError when the disk is full
-        shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"checkpoint of step {step} can't be written to {directory}: {error}") from error
+    partial, needed = partial or partial_name(directory, step), size_of(state)
+    for last in (False, True):
+        try:
+            if not has_room(directory, needed):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            partial.mkdir(parents=True, exist_ok=True)
+            # As a stream, because torch hides the disk's own error where it opens the file itself.
+            with (partial / STATE).open("wb") as stream:
+                torch.save(state, stream)
+            if configuration:
+                (partial / CONFIGURATION).write_text(configuration)
+            newest = complete(directory)[:1]
+            # Later than the newest one by its own clock too: another node's may be ahead.
+            created = max([time.time(), *(one.created + 0.001 for one in newest)])
+            write_manifest(partial, step, about, created)
+            place(partial, checkpoint)
+        except (OSError, RuntimeError) as error:
+            from trainloop.checkpoints import room  # which few runs need
+
+            if last or not room.make(directory, error, about.get("parent")):
+                shutil.rmtree(partial, ignore_errors=True)
+                raise CheckpointError(room.refusal(directory, step, error, needed)) from error
+            (partial / STATE).unlink(missing_ok=True)
+        else:
+            break
+    return replace(checkpoint, created=created, about=about)
+
+
+def size_of(state: Any) -> int:
+    """Returns the bytes of the tensors in nested dicts and lists; memory that several share counts once."""
+    memory, todo = dict[int, int](), [state]
+    while todo:
+        value = todo.pop()
+        if hasattr(value, "untyped_storage"):
+            whole = value.untyped_storage()
+            memory[whole.data_ptr()] = whole.nbytes()
+        elif isinstance(value, dict | list | tuple):
+            todo += value.values() if isinstance(value, dict) else value
+    return sum(memory.values())
+
+
+def has_room(directory: Path, needed: int) -> bool:
+    """Returns whether the file system of `directory` says that it has `needed` bytes for this user."""
+    found = shutil.disk_usage(directory)
+    return found.free >= needed or not found.total  # some file systems of a network say 0 of 0
 
 
 def partial_name(directory: Path, step: int) -> Path:

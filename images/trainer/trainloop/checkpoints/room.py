@@ -1,0 +1,52 @@
+"""Where the disk is full, older checkpoints make room for the next one, and a refusal says what lacks."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+from trainloop.checkpoints import storage
+from trainloop.checkpoints.verification import verify
+
+
+def make(directory: Path, error: BaseException, parent: object = None) -> bool:
+    """Delete all checkpoints but one that was verified by reading, and those with a tag, where `error` says that the
+    disk is full; returns whether anything was deleted.
+
+    The one that stays is the run's `parent`, or else the one that was written last of those that verify; where none
+    does, nothing is deleted.
+    """
+    cause = _cause(error)
+    if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return False
+    whole, broken = storage.survey(directory)
+    newest = next((one for one in sorted(whole, key=lambda one: one.name != parent) if verify(one.path) is None), None)
+    if newest is None:
+        return False
+    named = (storage.named(directory, name) for name in broken)
+    tagged = {newest.name, *storage.tags(directory).values()}
+    doomed = [one for one in [*whole, *filter(None, named)] if one.name not in tagged and one.path.is_dir()]
+    for checkpoint in doomed:
+        storage.remove(checkpoint)
+        print(f"warning: the disk is full: {checkpoint.path} is deleted to make room", flush=True)
+    return bool(doomed)
+
+
+def refusal(directory: Path, step: int, error: BaseException, needed: int) -> str:
+    """Returns the sentence about a checkpoint that couldn't be written."""
+    cause = _cause(error)
+    why = cause.strerror if isinstance(cause, OSError) else None
+    try:
+        room = f"{shutil.disk_usage(directory).free:,} bytes are free, {needed:,} and a little more are needed"
+    except OSError as other:
+        room = f"{needed:,} bytes are needed, how many are free can't be read: {other.strerror}"
+    return f"checkpoint of step {step} can't be written to {directory}: {why or error}; {room}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Returns the disk's own error, where torch raised another one because of it."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__context__
+    return found or error
