@@ -180,7 +180,6 @@ class Trainer:
         self._call(self.after_step)
         return stop
 
-    @explaining_out_of_memory("evaluating")
     def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
         """Make an update of the weights, unless the verdict leaves it out, which is read `at_once` or a step later."""
         loss = self._forward_backward(fetched, count)
@@ -193,6 +192,7 @@ class Trainer:
         self._skip() if decision in ("skip", "rollback") else self._step()
         return loss, norm, rate, decision
 
+    @explaining_out_of_memory("evaluating")
     def evaluate(self) -> bool:
         """Measure on the evaluation set, if there is one; returns whether a stop was requested meanwhile."""
         if self.task.evaluation is None or length_of(self.task.evaluation) == 0:
