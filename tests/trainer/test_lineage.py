@@ -16,7 +16,7 @@ from tests.trainer.damage import flip_a_byte
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import EXACT, config, same_bits, toy, train
 from trainloop.checkpoints import storage
-from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
 from trainloop.errors import ConfigError
@@ -158,3 +158,22 @@ def damage_step_6(trainer: Any) -> None:
             flip_a_byte(newest.path / storage.STATE)
 
     trainer.after_step.append(damage)
+
+
+@pytest.mark.torch
+def test_another_lines_checkpoint_with_a_parents_name_is_no_ancestor(tmp_path: Path) -> None:
+    """Step 2 of the first line was deleted, and a second line has saved its own step 2 since, under the same name."""
+    storage.write(tmp_path, 2, {}, {"parent": None})
+    storage.set_tag(storage.write(tmp_path, 4, {}, {"parent": "step-000000002.1"}), "good")
+    assert run_ranks(1, _ancestors, tmp_path) == [["step-000000004.1", "step-000000002.1"]]
+    shutil.rmtree(tmp_path / "step-000000002.1")
+    assert storage.write(tmp_path, 2, {}, {"parent": None}).name == "step-000000002.1"
+    assert run_ranks(1, _ancestors, tmp_path) == [["step-000000004.1"]]
+
+
+def _ancestors(folder: Path) -> list[str]:
+    with joined(config().distributed) as world:
+        settings = CheckpointSettings.model_validate({"start_from": "good"})
+        checkpoints = Checkpointer(settings, world, folder)
+        next(checkpoints.valid(checkpoints.to_go_on_from()))
+        return [checkpoint.name for checkpoint in checkpoints.ancestors()]

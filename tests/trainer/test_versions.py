@@ -180,7 +180,9 @@ def test_show_has_everything_of_either_format(saved: Path, checkpoints: Any) -> 
 
 def test_a_lineage_that_is_a_circle_ends(tmp_path: Path, checkpoints: Any) -> None:
     for step, parent in ((1, "step-000000002.1"), (2, "step-000000001.1")):
-        storage.write(tmp_path, step, {"model": {}}, {"parent": parent, "attempt": step})
+        place = storage.write(tmp_path, step, {"model": {}}, {}).path
+        (place / "manifest.json").unlink()
+        write_manifest(place, step, {"parent": parent, "attempt": step}, created=1.0)
     assert "step-000000002.1 <- step-000000001.1 (attempt 1)\n" in checkpoints(f"show {tmp_path} 2")
 
 
@@ -195,6 +197,27 @@ def test_a_lineage_goes_on_in_the_directory_that_a_run_started_from(tmp_path: Pa
     assert f"started from    {first}/good\n" in shown
     shutil.rmtree(first)
     assert f"step-000000003.1 <- {first}/step-000000002.1 (not there)\n" in checkpoints(f"show {second} 3")
+
+
+def test_another_line_s_checkpoint_is_no_parent_though_it_got_the_name(tmp_path: Path, checkpoints: Any) -> None:
+    """Step 2 of the first line was deleted, and a second line has saved its own step 2 since."""
+    storage.write(tmp_path, 2, {"model": {}}, {"parent": None})
+    storage.write(tmp_path, 4, {"model": {}}, {"parent": "step-000000002.1"})
+    assert "step-000000004.1 <- step-000000002.1\n" in checkpoints(f"show {tmp_path} 4")
+    shutil.rmtree(tmp_path / "step-000000002.1")
+    storage.write(tmp_path, 2, {"model": {}}, {"parent": None})
+    assert (tmp_path / "step-000000002.1").is_dir()
+    assert "step-000000004.1 <- step-000000002.1 (deleted)\n" in checkpoints(f"show {tmp_path} 4")
+
+
+def test_the_name_of_a_tagged_checkpoint_is_never_given_to_another(tmp_path: Path, checkpoints: Any) -> None:
+    written(tmp_path, 1)
+    checkpoints(f"tag {tmp_path} 1 good")
+    shutil.rmtree(tmp_path / "step-000000001.1")
+    assert written(tmp_path, 1).name == "step-000000001.2"
+    assert checkpoints(f"list {tmp_path}").errors == "trainloop: tag good is of step-000000001.1, which isn't there\n"
+    gone = checkpoints(f"show {tmp_path} good")
+    assert (gone.code, gone.errors) == (1, "trainloop: good is a tag of step-000000001.1, which isn't there\n")
 
 
 def test_what_a_name_or_a_result_says_does_not_reach_the_terminal(tmp_path: Path, checkpoints: Any) -> None:

@@ -165,7 +165,9 @@ class Checkpointer:
             rows = [(one.created, one.name, one.about.get("parent"), one.about.get("start_from")) for one in whole]
             self._pass_over(*broken.values())
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
-        self._parents = {name: parent for _, name, parent, _ in rows}
+        # Another line's may have got the name of a parent that was deleted: it was written later than its child.
+        when = {name: created for created, name, _, _ in rows}
+        self._parents = {name: parent for created, name, parent, _ in rows if when.get(str(parent), 0) <= created}
         own = [name for _, name, _, origin in rows if self.settings.resume and start in (None, origin)]
         yield from filter(None, (storage.named(self.path, name) for name in dict.fromkeys(own)))
         if start is not None:

@@ -101,8 +101,11 @@ def best(directory: Path, result: str | None, order: str) -> Checkpoint | None:
 
 
 def next_version(directory: Path, step: int) -> int:
-    """Returns the version that a checkpoint of `step` gets: the next free one, whatever lies under the others."""
-    taken = [named(directory, entry.name) for entry in directory.glob("step-*")]
+    """Returns the version that a checkpoint of `step` gets: the next free one, whatever lies under the others. A tag
+    whose checkpoint was deleted by hand must not become another one's.
+    """
+    names = [*(entry.name for entry in directory.glob("step-*")), *tags(directory).values()]
+    taken = [named(directory, name) for name in names]
     return 1 + max((one.version for one in taken if one and one.step == step), default=0)
 
 

@@ -121,6 +121,8 @@ def find(directory: Path, text: str, all_versions: Sequence[Version] | None = No
         raise CommandError(
             f"{text!r} is the beginning of {listed([version.name for version in beginning], 4)}: say which"
         )
+    if dangling := storage.tags(directory).get(text):
+        raise CommandError(f"{text} is a tag of {dangling}, which isn't there")
     near = difflib.get_close_matches(text, [*tagged, *named, "latest", "best"], n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"the newest is {found[0].name}"
     raise CommandError(f"{directory} has no checkpoint {text!r}: {hint}")
@@ -156,7 +158,9 @@ def lineage(version: Version) -> Iterator[tuple[str, Version | None]]:
         name = current.parent
         directory = Path(name).parent if "/" in name else current.checkpoint.directory
         parent = storage.named(directory, Path(name).name)
-        current = _read(parent, {}) if parent and parent.path.is_dir() else None
+        child, current = current, _read(parent, {}) if parent and parent.path.is_dir() else None
+        if current is not None and (current.created or 0) > (child.created or math.inf):
+            current = None  # another line's, which got the name of a parent that was deleted
 
 
 def _read(checkpoint: Checkpoint, tags: dict[str, str]) -> Version:
