@@ -19,6 +19,7 @@ from trainloop import seeding
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.optimization.optimizer import OptimizerSettings
+from trainloop.optimization.several import Objective
 from trainloop.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[2] / "images" / "trainer" / "examples"))
@@ -30,16 +31,25 @@ SAMPLES, STEPS, SEED = 24, 6, 3
 
 
 class Seeded(Gan):
-    """The example, in double precision; `poison` makes one objective's loss odd in one step."""
+    """The example, in double precision; `poison` makes the generator's loss odd in some steps, `factors` gives it a
+    schedule of its own, and with `mean` its loss is the mistake that is said.
+    """
 
     def __init__(self, options: dict[str, Any]) -> None:
-        super().__init__({"samples": SAMPLES, "dtype": torch.float64})
+        super().__init__({"samples": SAMPLES, "dtype": torch.float32 if options.get("single") else torch.float64})
         self.options, self.calls, self.seen = options, 0, list[int]()
 
     def generator_loss(self, model: Any, batch: Any) -> torch.Tensor:
         self.calls += torch.is_grad_enabled()
-        odd = self.calls == self.options.get("poison")
+        if self.options.get("mean"):
+            return model("generator", batch["real"].repeat(1, 2)).square().mean()
+        odd = self.calls in self.options.get("poison", [])
         return super().generator_loss(model, batch) * (math.nan if odd else 1.0)
+
+    def objectives(self, model: nn.Module, settings: Any) -> list[Objective]:
+        discriminator, generator = super().objectives(model, settings)
+        generator.factor = self.options["factors"].__getitem__ if "factors" in self.options else None
+        return [discriminator, generator]
 
 
 def settings(path: Path | None = None, *, strategy: str = "ddp", **changes: Any) -> Config:
@@ -111,10 +121,59 @@ def test_a_gan_goes_on_to_the_bit(tmp_path: Path, strategy: str) -> None:
 
 def test_an_odd_objective_leaves_out_itself_and_those_after_it_on_all_ranks(tmp_path: Path) -> None:
     """The generator's loss is NaN in step 2: its weights stay, the discriminator's have moved."""
-    changes = {"task": {"name": "tests.trainer.test_objectives:Seeded", "options": {"poison": 2}}}
-    for before, after, updates in run_ranks(2, _second_step, settings(tmp_path, **changes)):
+    for before, after, updates in run_ranks(2, _second_step, settings(tmp_path, task=own(poison=[2]))):
         moved = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
         assert (moved, updates) == ({"discriminator"}, 1)
+
+
+def test_odd_objectives_in_a_row_go_back_to_a_checkpoint(tmp_path: Path) -> None:
+    """Steps 3 and 4 are odd: the discriminator's weights are those of step 2 again, and the run ends as usual."""
+    changes = {"task": own(poison=[3, 4]), "anomaly": {"rollback_after": 2}}
+    checkpoint = {"path": str(tmp_path / "checkpoints"), "every_steps": 2}
+    runs = run_ranks(2, train, settings(tmp_path, **changes, checkpoint=checkpoint))
+    assert [run["state"].updates for run in runs] == [STEPS, STEPS]
+    assert same_bits(runs[0]["weights"], runs[1]["weights"])
+    texts = [line.get("text", "") for line in _lines(tmp_path)]
+    assert any(text.startswith("went back to step 2") for text in texts)
+
+
+def test_an_objective_may_have_a_schedule_of_its_own() -> None:
+    factors = [1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125]
+    [rates] = run_ranks(1, _rates, settings(task=own(factors=factors), schedule={"kind": "constant", "warmup": 0}))
+    assert rates == [(0.05, 0.025 * factor) for factor in factors]
+
+
+def _rates(configuration: Config) -> list[tuple[float, ...]]:
+    rates: list[tuple[float, ...]] = []
+    with joined(configuration.distributed) as world:
+        trainer = Trainer(configuration, world)
+        trainer.after_step.append(lambda t: rates.append(tuple(group["lr"] for group in t.optimizer.param_groups)))
+        trainer.run()
+    return rates
+
+
+def test_each_objective_is_unscaled_clipped_and_stepped_under_fp16() -> None:
+    """In half precision the weights come near to those of single precision, and all ranks have the same."""
+    single, half = (
+        run_ranks(2, train, settings(task=own(single=True), precision={"compute": kind, "initial_scale": 1024.0}))
+        for kind in ("fp32", "fp16")
+    )
+    assert half[0]["state"].updates == STEPS
+    assert same_bits(half[0]["weights"], half[1]["weights"])
+    assert 0 < largest_difference(half[0]["weights"], single[0]["weights"]) < 0.02
+
+
+def test_an_objective_whose_loss_is_a_mean_is_said(tmp_path: Path) -> None:
+    run_ranks(1, train, settings(tmp_path, task=own(mean=True), steps=1))
+    assert any(line.get("text", "").startswith("the task's loss is a mean") for line in _lines(tmp_path))
+
+
+def own(**options: Any) -> dict[str, Any]:
+    return {"name": "tests.trainer.test_objectives:Seeded", "options": options}
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "report" / "metrics.jsonl").read_text().splitlines()]
 
 
 def _second_step(configuration: Config) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], int]:
@@ -129,7 +188,7 @@ def _second_step(configuration: Config) -> tuple[dict[str, torch.Tensor], dict[s
 
 def test_each_objectives_loss_is_logged_and_their_sum_is_the_loss(tmp_path: Path) -> None:
     run_ranks(2, train, settings(tmp_path))
-    lines = [json.loads(line) for line in (tmp_path / "report" / "metrics.jsonl").read_text().splitlines()]
+    lines = _lines(tmp_path)
     steps = [line for line in lines if line["kind"] == "step"]
     assert [line["discriminatorLoss"] + line["generatorLoss"] for line in steps] == pytest.approx(
         [line["loss"] for line in steps]
