@@ -88,6 +88,7 @@ class Config(Settings):
             (compressed and fsdp, "communication.compression with parallel.strategy fsdp, which sends by itself"),
             (compressed and local, "communication.compression with communication.local_steps: no gradients are sent"),
             (fp16 and feedback, "precision.compute fp16 with a compression that keeps what it left out: use bf16"),
+            (self.parallel.tensor > 1 and not fsdp, "parallel.tensor above 1 with parallel.strategy other than fsdp"),
             (delayed and not ddp, "delayed.pattern with parallel.strategy other than ddp"),
             (delayed and sharded, "delayed.pattern with checkpoint.format sharded"),
             (sharded and zero1, "checkpoint.format sharded with parallel.strategy zero1: use full"),

@@ -75,7 +75,7 @@ class Window:
         seconds, count, newest = time.perf_counter() - self.began, len(self.steps), self.steps[-1]
         loss = float(torch.stack([step.loss for step in self.steps]).sum())
         waited, exposed = sum(step.waited for step in self.steps), sum(step.times.exposed for step in self.steps)
-        losses, waits, exposures = world.sum([loss, waited, exposed])
+        losses, waits, exposures = world.sum([loss / world.tensor, waited, exposed])
         return {
             "epoch": state.position / length if length else float(state.place["epoch"]),
             "loss": losses / count,

@@ -36,7 +36,7 @@ from trainloop.optimization.schedule import Schedule
 from trainloop.parallel.balance import build_balancer
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.delayed import delayed
-from trainloop.parallel.strategies import build_model, build_replica
+from trainloop.parallel.strategies import build_model, build_replica, divided
 from trainloop.progress import Progress, Section
 from trainloop.resources import MemoryPressure, explaining_out_of_memory, fit_threads, memory
 from trainloop.tasks import Task, build_task, imported
@@ -55,6 +55,7 @@ class Trainer:
 
     @explaining_out_of_memory("building the model")
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
+        world = divided(world, config.parallel.tensor)
         self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
         self.progress.enter("data")
@@ -75,7 +76,8 @@ class Trainer:
         self.delayed = delayed(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)
         by_turns = hasattr(self.task, "objectives")
-        self.replica = build_replica(config.parallel, model, world, self.exchange, values, by_turns=by_turns)
+        plan = getattr(self.task, "parallel_plan", None)
+        self.replica = build_replica(config.parallel, model, world, self.exchange, values, plan, by_turns=by_turns)
         self.optimizer = self.replica.spread(build_optimizer(self.task, self.replica.model, config.optimizer))
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
@@ -129,10 +131,10 @@ class Trainer:
         """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
         self._saved = snapshots.resume(self)
         if not self._saved:
-            seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.rank)
+            seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
         batch, seed = self.config.batch, self.config.seed.value
-        self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.size)
-        micro_size = batch.micro_size(self.world.size)
+        self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
+        micro_size = batch.micro_size(self.world.data_size)
         equal, device = self.replica.equal_passes, self.world.device
         sampler = sampler_of(self.task, self.state.batch, micro_size, seed, equal, device)
         self.loader = Loader(self.config.data, self.task, sampler, self.world)
@@ -251,7 +253,7 @@ class Trainer:
         counted = sum(self.task.count(batch) for batch in own)
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
-        count, stops, shorts = self.world.sum([counted, float(self._stop_requested), float(short)])
+        count, stops, shorts = self.world.sum([counted / self.world.tensor, float(self._stop_requested), float(short)])
         if shorts > 0:
             self._relieve(int(shorts))
         return max(count, 1.0), stops > 0
@@ -287,7 +289,7 @@ class Trainer:
                 total = total + loss.detach() / count
                 if index == len(fetched.batches) - 1 and self._judges:
                     self._global_loss = self.world.summing(total)  # while the backward goes on
-                self.precision.backward(loss * (self.world.size / count))
+                self.precision.backward(loss * (self.world.data_size / count))
         return total
 
     def _judge(self, norm: torch.Tensor, at_once: bool) -> Decision | None:

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from trainloop.checkpoints import storage
 from trainloop.checkpoints.verification import CheckpointError
+from trainloop.distributed.world import World
 from trainloop.parallel.sharded import from_part, region
 from trainloop.parallel.strategies import NamedState, Replica
 
@@ -110,7 +111,7 @@ def own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[d
         mine = zlib.crc32(name.encode()) % world.size == world.rank
         if isinstance(value, DTensor):
             local = value.to_local().detach()
-            if local.numel():
+            if local.numel() and not _is_copy(value, world):
                 offset = [begin for begin, _ in region(value)]
                 yield {"name": name, "shape": list(value.shape), "offset": offset, "data": _alone(local)}
         elif mine and isinstance(value, torch.Tensor):
@@ -118,6 +119,14 @@ def own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[d
             yield {"name": name, "shape": list(value.shape), "offset": [0] * value.dim(), "data": data}
         elif mine:
             yield {"name": name, "value": value}
+
+
+def _is_copy(tensor: DTensor, world: World) -> bool:
+    """Returns whether a rank before this one, of those that share each layer, has the same part of the tensor."""
+    mesh = tensor.device_mesh
+    if mesh.ndim == 1:
+        return world.rank % world.tensor > 0
+    return any(not hasattr(each, "dim") and mesh.get_local_rank(i) > 0 for i, each in enumerate(tensor.placements))
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "scaler": trainer.precision.scaler.state_dict(),
         "anomaly": trainer.detector.state(),
         "stateful": stateful.capture(trainer) if trainer.stateful else {},
-        "ranks": trainer.world.gather(own),
+        "ranks": trainer.world.gather(own)[:: trainer.world.tensor],
         "sampleLoss": trainer.evaluator.sample_loss() if trainer.config.checkpoint.verify_loss else None,
     }
 
@@ -131,10 +131,10 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
     ranks, world = saved["ranks"], trainer.world
     if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank):
         trainer.log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")
-    if world.rank < len(ranks):
-        seeding.restore(ranks[world.rank]["random"], world.device)
+    if world.data_rank < len(ranks):
+        seeding.restore(ranks[world.data_rank]["random"], world.device)
     else:
-        seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.rank, trainer.state.step)
+        seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, trainer.state.step)
 
 
 def resume(trainer: Trainer) -> bool:

@@ -127,6 +127,11 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
 
     Sharded gradients (FSDP2) give the norm over all ranks.
     """
+    parameters = list(parameters)
+    if len({getattr(parameter, "device_mesh", None) for parameter in parameters}) > 1:
+        from trainloop.parallel.tensor import clip_together
+
+        return clip_together(parameters, max_norm)
     norm = torch.nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
     # A DTensor, known by its method: importing the class takes half a second, and only FSDP2 needs it.
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm

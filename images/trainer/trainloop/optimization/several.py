@@ -161,7 +161,7 @@ class Objectives:
 
     def line(self) -> dict[str, float]:
         """Returns each objective's loss in the newest step, over all ranks; collective."""
-        sums = self.trainer.world.sum([float(loss) for loss in self._newest.values()])
+        sums = self.trainer.world.sum([float(loss) / self.trainer.world.tensor for loss in self._newest.values()])
         return {f"{name}Loss": loss for name, loss in zip(self._newest, sums, strict=True)}
 
     @contextmanager

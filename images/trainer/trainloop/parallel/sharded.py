@@ -21,7 +21,7 @@ from trainloop.optimization.several import Optimizers
 from trainloop.parallel.blocks import blocks
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.deferred import replace_tensors, tensors_of
-from trainloop.parallel.strategies import NamedState, ParallelSettings, Replica, Values
+from trainloop.parallel.strategies import NamedState, ParallelSettings, Plan, Replica, Values
 
 
 class ZeroRedundancy(Replica):
@@ -81,8 +81,14 @@ class FullySharded(Replica):
         world: World,
         exchange: GradientExchange,
         values: Values | None,
+        plan: Plan | None,
     ) -> None:
-        mesh = init_device_mesh(world.device.type, (world.size,))
+        grid = init_device_mesh(world.device.type, (world.data_size, world.tensor), mesh_dim_names=("data", "tensor"))
+        if world.tensor > 1:
+            from trainloop.parallel.tensor import share_layers
+
+            share_layers(model, plan, grid["tensor"])
+        mesh = grid["data"]
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh)
         self._root = fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
@@ -99,6 +105,13 @@ class FullySharded(Replica):
         if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # from torch 2.12 on
             # Ranks whose batches reach other experts would else reduce other tensors.
             self._root.set_reduce_scatter_unused_params(True)
+
+    def spread(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        if self.world.tensor > 1:
+            from trainloop.parallel.tensor import split_groups
+
+            split_groups(optimizer)
+        return optimizer
 
     @torch.no_grad()
     def _fill(self, values: Values) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -23,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainloop import seeding
 from trainloop.distributed.world import World
+from trainloop.errors import ConfigError
 from trainloop.parallel.communication import GradientExchange
 from trainloop.settings import Settings
 
@@ -30,6 +32,8 @@ from trainloop.settings import Settings
 NamedState = dict[str, dict[str, Any]]
 #: Whole parameters and buffers by name, one after the other.
 Values = Iterable[tuple[str, torch.Tensor]]
+#: Returns torch's parallel styles by names of modules, from the model and the number of ranks that share a layer.
+Plan = Callable[[nn.Module, int], dict[str, Any]]
 
 
 class ParallelSettings(Settings):
@@ -37,6 +41,12 @@ class ParallelSettings(Settings):
 
     strategy: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp", description="ddp: every rank has all. zero1: the optimizer's state is spread. fsdp: all is (FSDP2)."
+    )
+    tensor: int = Field(
+        1,
+        ge=1,
+        description="Neighbouring ranks that share each layer, as the task's parallel_plan cuts it; they have the same "
+        "data. Only with fsdp, which then is over the others.",
     )
     bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
     find_unused_parameters: bool = Field(False, description="Batches reach different layers: look for them every step.")
@@ -117,6 +127,15 @@ class Replica:
         optimizer.load_state_dict({"state": numbered, "param_groups": groups})
 
 
+def divided(world: World, tensor: int) -> World:
+    """Returns the world in which `tensor` neighbouring ranks share each layer. Raises ConfigError."""
+    if world.size % tensor:
+        raise ConfigError(
+            f"parallel.tensor is {tensor}, which doesn't divide the {world.size} rank(s): set one that does"
+        )
+    return replace(world, tensor=tensor)
+
+
 def build_model(
     settings: ParallelSettings,
     make: Callable[[], nn.Module],
@@ -149,11 +168,13 @@ def build_replica(
     world: World,
     exchange: GradientExchange,
     values: Values | None = None,
+    plan: Plan | None = None,
     *,
     by_turns: bool = False,
 ) -> Replica:
-    """Returns `model` spread as `settings` say; model and `values` are what `build_model` returns; `by_turns` where
-    only some parameters get their gradients in a backward. One rank alone needs no strategy.
+    """Returns `model` spread as `settings` say; model and `values` are what `build_model` returns, `plan` is the task's
+    for tensor parallelism; `by_turns` where only some parameters get their gradients in a backward. One rank alone
+    needs no strategy.
     """
     if by_turns and (settings.strategy != "fsdp" or world.size == 1):
         # Imported when used, as below.
@@ -165,7 +186,7 @@ def build_replica(
         from trainloop.parallel.sharded import FullySharded, ZeroRedundancy
 
         if settings.strategy == "fsdp":
-            return FullySharded(settings, model, world, exchange, values)
+            return FullySharded(settings, model, world, exchange, values, plan)
         return ZeroRedundancy(settings, model, world, exchange)
     if world.size > 1 and exchange.settings.local_steps > 1:
         from trainloop.parallel.local import LocalSteps

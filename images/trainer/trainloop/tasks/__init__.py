@@ -38,6 +38,8 @@ class Task(Protocol):
       section `optimizer`, or several in a list. The schedule multiplies each group's own rate.
     - `objectives(model, settings) -> list[Objective]`: several losses, each with its optimizer, that are minimised by
       turns in each step (`optimization.several`).
+    - `parallel_plan(model, ranks) -> dict[str, ParallelStyle]`: how `parallel.tensor` ranks share its layers, by
+      module names (`layers.*.out`), in the styles of `torch.distributed.tensor.parallel`.
     - `batches(epoch) -> Sequence[Sequence[int]]`: the epoch's global batches as indices of `train`, of `batch.size`
       samples at most (by length, say), or `batch_sampler`: a torch BatchSampler that gives them.
     """

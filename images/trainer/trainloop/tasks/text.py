@@ -63,18 +63,19 @@ class Block(nn.Module):
         width = options.width
         self.heads, self.rate = options.heads, options.dropout
         self.before_attention, self.before_mlp = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        # Query, key and value of one head after the other, so that ranks can share the layer by heads.
+        self.query_key_value, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(options.dropout)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         samples, length, width = x.shape
-        qkv = self.qkv(self.before_attention(x)).view(samples, length, 3, self.heads, width // self.heads)
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        heads = self.query_key_value(self.before_attention(x)).view(samples, length, -1, 3, width // self.heads)
+        query, key, value = heads.permute(3, 0, 2, 1, 4)
         rate = self.rate if self.training else 0.0
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=rate)
-        x = x + self.out(seen.transpose(1, 2).reshape(samples, length, width))
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
         added: torch.Tensor = x + self.mlp(self.before_mlp(x))
         return added
 
@@ -146,6 +147,19 @@ class Text(LanguageTask):
 
     def model(self) -> nn.Module:
         return SmallGPT(self.options)
+
+    def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
+        """Returns how `ranks` ranks share each layer: by heads, and by the feed-forward's inner width."""
+        # Imported when used: it takes a second.
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        if self.options.heads % ranks:
+            raise ConfigError(
+                f"parallel.tensor is {ranks}: it must divide task.options.heads, which is {self.options.heads}"
+            )
+        into, out_of = ("query_key_value", "mlp.0"), ("out", "mlp.2")
+        plan: dict[str, Any] = {f"blocks.*.{name}": ColwiseParallel() for name in into}
+        return {**plan, **{f"blocks.*.{name}": RowwiseParallel() for name in out_of}}
 
 
 def unigram_entropy(tokens: np.ndarray[Any, Any]) -> float:
