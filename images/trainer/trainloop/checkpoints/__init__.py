@@ -6,5 +6,6 @@
 4. `snapshots`: what a run's state is, and `resume`, by which a run goes on.
 
 What only some runs need is imported when it is used: `saving` (a thread writes while training goes on), `sharded` and
-`shards` (every rank writes its own part, for models that no host can hold), `room` (the disk is full).
+`shards` (every rank writes its own part, for models that no host can hold), `room` (the disk is full), `stateful` (what
+hooks keep).
 """
