@@ -172,9 +172,9 @@ def write(
     partial, needed = partial or partial_name(directory, step), size_of(state)
     for last in (False, True):
         try:
-            if not has_room(directory, needed):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             partial.mkdir(parents=True, exist_ok=True)
+            if not has_room(partial, needed):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             # As a stream, because torch hides the disk's own error where it opens the file itself.
             with (partial / STATE).open("wb") as stream:
                 torch.save(state, stream)
