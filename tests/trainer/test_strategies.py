@@ -12,7 +12,7 @@ from tests.trainer.local_models import DEEPSEEK
 from tests.trainer.ranks import run_ranks
 from tests.trainer.shapes import SHAPES
 from tests.trainer.toy import UNEVEN, config, largest_difference, train, weights
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import snapshots, storage
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.trainer import Trainer
@@ -108,3 +108,41 @@ def _trained(settings: Config) -> dict[str, torch.Tensor]:
         trainer = Trainer(settings, world)
         trainer.run()
         return weights(trainer)
+
+
+def test_weights_in_bf16_are_half_of_what_fsdp_gathers_and_train_as_under_autocast() -> None:
+    own, short = (run_ranks(2, _in_bf16, dtype) for dtype in ("own", "bf16"))
+    numbers = sum(tensor.numel() for tensor in own[0]["weights"].values())
+    # Gathered for the forward and for the backward pass, and gradients reduced: 4 or 2 bytes, and 4; half is one's own.
+    assert own[0]["sent"] > short[0]["sent"] > own[0]["sent"] / 2
+    saved = own[0]["sent"] - short[0]["sent"]
+    assert saved == pytest.approx((own[0]["sent"] - 4 * numbers / 2) / 2, rel=0.05)
+    assert {tensor.dtype for tensor in short[0]["weights"].values()} == {torch.float32}
+    assert 0 < largest_difference(own[0]["weights"], short[0]["weights"]) < 0.02
+
+
+def _in_bf16(dtype: str) -> dict[str, Any]:
+    task = {"name": "tests.trainer.shapes:Shaped", "options": {"shape": "layers", "double": False}}
+    optimizer = {"name": "sgd", "lr": 0.05, "momentum": 0.0}
+    changes = {"task": task, "precision": {"compute": "bf16"}, "optimizer": optimizer}
+    settings = config(**changes, parallel={"strategy": "fsdp", "gather_dtype": dtype})
+    with joined(settings.distributed) as world:
+        trainer, sent = Trainer(settings, world), list[int]()
+        trainer.after_step.append(lambda trainer: sent.append(trainer.exchange.times.sent))
+        trainer.run()
+        return {"weights": weights(trainer), "sent": sent[2]}
+
+
+def test_a_rank_that_does_not_write_holds_no_whole_tensors(tmp_path: Path) -> None:
+    writer, other = run_ranks(2, _captured, config(tmp_path, parallel={"strategy": "fsdp"}))
+    assert len(writer["model"]) == len(writer["optimizer"]) == 4
+    assert (other["model"], other["optimizer"]) == ({}, {})
+
+
+def _captured(settings: Config) -> dict[str, Any]:
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.prepare()
+        trainer.train_step()
+        state = snapshots.capture(trainer)
+        return {name: dict(state[name]) for name in ("model", "optimizer")}

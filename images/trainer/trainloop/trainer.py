@@ -452,7 +452,7 @@ class Trainer:
         left = self.checkpoints.has_saved(self.state.step)
         if self.config.checkpoint.export:
             # Copies, because safetensors refuses tensors that share memory (tied embeddings) or aren't contiguous.
-            state = self.replica.model_state().items()
+            state = self.replica.model_state(keep=self.checkpoints.is_writer).items()
             weights = {name: tensor.detach().cpu().clone(memory_format=plain) for name, tensor in state}
             try:
                 if self.checkpoints.is_writer:

@@ -35,7 +35,7 @@ class TrainState:
 
 
 def capture(trainer: Trainer) -> dict[str, Any]:
-    """Returns all that a run needs to go on to the bit; the same on every rank, collective."""
+    """Returns all that a run needs to go on to the bit, collective; ranks that don't write may lack weights."""
     if trainer.stateful:
         from trainloop.checkpoints import stateful  # imported by the runs whose hooks keep something
 
@@ -46,7 +46,10 @@ def capture(trainer: Trainer) -> dict[str, Any]:
     }
     whole: dict[str, Any] = {}
     if trainer.config.checkpoint.format == "full":
-        model, optimizer = trainer.replica.model_state(), trainer.replica.optimizer_state(trainer.optimizer)
+        # A rank that doesn't write has no use for whole tensors.
+        keep = trainer.checkpoints is None or trainer.checkpoints.is_writer
+        model = trainer.replica.model_state(keep=keep)
+        optimizer = trainer.replica.optimizer_state(trainer.optimizer, keep=keep)
         whole = {"model": model, "optimizer": optimizer}
     return {
         **whole,

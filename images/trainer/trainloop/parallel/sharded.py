@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
@@ -42,7 +42,7 @@ class ZeroRedundancy(Replica):
         numbers = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
         self.exchange.times.sent += numbers * (self.world.size - 1) // self.world.size
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
+    def optimizer_state(self, optimizer: torch.optim.Optimizer, *, keep: bool = True) -> NamedState:
         members: list[Any] = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
         parts = self.world.gather(super().optimizer_state(Optimizers([member.optim for member in members])))
         return {name: state for part in parts for name, state in part.items()}
@@ -88,10 +88,15 @@ class FullySharded(Replica):
             from trainloop.parallel.tensor import share_layers
 
             share_layers(model, plan, grid["tensor"])
-        mesh = grid["data"]
+        mesh, policy = grid["data"], MixedPrecisionPolicy()
+        if settings.gather_dtype == "bf16":
+            # Inputs stay as they are: autocast decides for each operation.
+            policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for unit in units(model, settings.find_unused_parameters):
-            fully_shard(unit, mesh=mesh)
-        self._root = fully_shard(model, mesh=mesh)  # in place: the model's class becomes an FSDPModule
+            fully_shard(unit, mesh=mesh, mp_policy=policy)
+        self._root = fully_shard(
+            model, mesh=mesh, mp_policy=policy
+        )  # in place: the model's class becomes an FSDPModule
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(CountedAllGather(exchange))
@@ -134,16 +139,21 @@ class FullySharded(Replica):
         for parameter, nonzero in zip(given, self.world.sum(counts.tolist()), strict=True):
             parameter.grad = parameter.grad if nonzero else None
 
-    def model_state(self) -> dict[str, torch.Tensor]:
-        return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
+    def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
+        gathered = ((name, whole(tensor)) for name, tensor in self.model.state_dict().items())
+        return {name: tensor for name, tensor in gathered if keep}
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
         own = self.model.state_dict()
         super().load_model({name: like(tensor, own[name]) for name, tensor in state.items()})
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
-        named = super().optimizer_state(optimizer)
-        return {name: {key: whole(value) for key, value in state.items()} for name, state in named.items()}
+    def optimizer_state(self, optimizer: torch.optim.Optimizer, *, keep: bool = True) -> NamedState:
+        gathered = NamedState()
+        for name, state in super().optimizer_state(optimizer).items():
+            values = {key: whole(value) for key, value in state.items()}
+            if keep:
+                gathered[name] = values
+        return gathered
 
     def load_optimizer(self, optimizer: torch.optim.Optimizer, state: NamedState) -> None:
         own, sharded = dict(self.model.named_parameters()), {}

@@ -48,6 +48,11 @@ class ParallelSettings(Settings):
         description="Neighbouring ranks that share each layer, as the task's parallel_plan cuts it; they have the same "
         "data. Only with fsdp, which then is over the others.",
     )
+    gather_dtype: Literal["own", "bf16"] = Field(
+        "own",
+        description="What FSDP2 gathers weights in. bf16 halves what is sent for them, and what autocast would copy; "
+        "gradients are still reduced in fp32. Only with precision.compute bf16.",
+    )
     bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
     find_unused_parameters: bool = Field(False, description="Batches reach different layers: look for them every step.")
 
@@ -105,15 +110,15 @@ class Replica:
         for buffer in self.model.buffers() if self.world.size > 1 else ():
             dist.broadcast(buffer, 0)
 
-    def model_state(self) -> dict[str, torch.Tensor]:
-        """Returns the whole model's state by name."""
+    def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
+        """Returns the whole model's state by name; without `keep` a sharded one helps to gather it, and has nothing."""
         return self.model.state_dict()
 
     def load_model(self, state: dict[str, torch.Tensor]) -> None:
         self.model.load_state_dict(state)
 
-    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> NamedState:
-        """Returns the whole optimizer's state by parameter name."""
+    def optimizer_state(self, optimizer: torch.optim.Optimizer, *, keep: bool = True) -> NamedState:
+        """Returns the whole optimizer's state by parameter name; `keep` is as in `model_state`."""
         named, state = self.model.named_parameters(), optimizer.state
         return {name: dict(state[parameter]) for name, parameter in named if parameter in state}
 
