@@ -166,13 +166,14 @@ def test_show_has_everything_of_either_format(saved: Path, checkpoints: Any) -> 
     assert shown["parent"] == "step-000000008.1" and shown["ranks"] == "2"
     assert shown["lineage"] == " <- ".join(f"step-{step:09d}.1" for step in (10, 8, 6, 4, 2))
     assert (shown["code"], shown["configuration"]) == (about["code"], about["configuration"])
-    assert shown["format"] == "full" and shown["parameters"] == "4 tensors: 83 float64"
-    assert shown["optimizer"] == "adamw, 10 updates in 10 steps" and shown["schedule"] == "cosine, step 10 of 10"
+    assert shown["format"] == "full" and shown["weights"] == "4 tensors: 83 float64"
+    assert shown["position"] == "step 10 of 10, 10 updates, 80 samples"
+    assert shown["settings"] == "optimizer.name adamw, schedule.kind cosine, batch.size 8"
     assert shown["state.pt"].endswith(
         verification.read_manifest(saved / "checkpoints" / NEWEST)["files"]["state.pt"]["sha256"]
     )
     sharded = checkpoints("show sharded latest")
-    assert "format          sharded\nparameters      4 tensors: 83 float64\n" in sharded
+    assert "format          sharded\nweights         4 tensors: 83 float64\n" in sharded
     shutil.rmtree(saved / "checkpoints/step-000000006.1")
     again = checkpoints("show checkpoints latest")
     assert "step-000000010.1 <- step-000000008.1 <- step-000000006.1 (deleted)\n" in again

@@ -115,14 +115,15 @@ def _position(version: Version) -> tuple[dict[str, Any], str | None]:
         counts[type_name(dtype)] = counts.get(type_name(dtype), 0) + shape.numel()
     train = weights.state.get("train")
     train = train if isinstance(train, dict) else {}
-    optimizer, schedule = setting(settings, "optimizer", "name"), setting(settings, "schedule", "kind")
+    chosen = {path: setting(settings, *path.split(".")) for path in ("optimizer.name", "schedule.kind", "batch.size")}
     types = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+    position = {name: train.get(name, output.UNKNOWN) for name in ("step", "total", "updates", "position")}
     return {
         "format": "sharded" if weights.sharded else "full",
-        "parameters": f"{len(weights)} tensors: {types}",
-        "optimizer": f"{optimizer or '-'}, {train.get('updates', '-')} updates in {train.get('step', '-')} steps",
-        "schedule": f"{schedule or '-'}, step {train.get('step', '-')} of {train.get('total', '-')}",
-        "data": f"{train.get('position', '-')} samples done, {train.get('batch', '-')} a step",
+        "weights": f"{len(weights)} tensors: {types}",
+        "position": "step {step} of {total}, {updates} updates, {position} samples".format(**position),
+        "settings": ", ".join(f"{path} {value}" for path, value in chosen.items() if value is not None)
+        or output.UNKNOWN,
     }, None
 
 
