@@ -158,6 +158,15 @@ def test_a_full_disk_makes_room_by_older_checkpoints_and_never_by_the_last_that_
     assert [path.name for path in tmp_path.glob(".saving-*")] == []
 
 
+def test_nothing_is_deleted_where_the_room_would_not_do_either(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        storage.write(tmp_path, step, _state(step), {})
+    large = {"tensor": torch.zeros(STATE_BYTES)}  # four times as large
+    with SmallDisk(tmp_path, int(4.5 * STATE_BYTES)).mounted(), pytest.raises(verification.CheckpointError):
+        storage.write(tmp_path, 4, large, {})
+    assert len(list(tmp_path.glob("step-*"))) == 3
+
+
 def test_where_none_can_be_read_a_full_disk_deletes_nothing(tmp_path: Path) -> None:
     for step in (1, 2):
         flip_a_byte(storage.write(tmp_path, step, _state(step), {}).path / storage.STATE)

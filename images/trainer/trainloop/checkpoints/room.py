@@ -10,12 +10,12 @@ from trainloop.checkpoints import storage
 from trainloop.checkpoints.verification import verify
 
 
-def make(directory: Path, error: BaseException, parent: object = None) -> bool:
+def make(directory: Path, error: BaseException, needed: int, parent: object = None) -> bool:
     """Delete all checkpoints but one that was verified by reading, and those with a tag, where `error` says that the
     disk is full; returns whether anything was deleted.
 
     The one that stays is the run's `parent`, or else the one that was written last of those that verify; where none
-    does, nothing is deleted.
+    does, nothing is deleted, nor where `needed` bytes wouldn't be free afterwards either.
     """
     cause = _cause(error)
     if not isinstance(cause, OSError) or cause.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -27,6 +27,9 @@ def make(directory: Path, error: BaseException, parent: object = None) -> bool:
     named = (storage.named(directory, name) for name in broken)
     tagged = {newest.name, *storage.tags(directory).values()}
     doomed = [one for one in [*whole, *filter(None, named)] if one.name not in tagged and one.path.is_dir()]
+    held = sum(file.stat().st_size for one in doomed for file in one.path.rglob("*") if file.is_file())
+    if not storage.has_room(directory, needed - held):
+        return False
     for checkpoint in doomed:
         storage.remove(checkpoint)
         print(f"warning: the disk is full: {checkpoint.path} is deleted to make room", flush=True)

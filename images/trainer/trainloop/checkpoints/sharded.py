@@ -45,7 +45,7 @@ def save_shards(trainer: Trainer, checkpoints: Checkpointer) -> Path:
         made, sentence = False, ""
         if problem is not None and world.rank == refused[0]:
             shutil.rmtree(partial, ignore_errors=True)
-            made = not last and room.make(directory, problem, checkpoints.parent)
+            made = not last and room.make(directory, problem, needed, checkpoints.parent)
             sentence = room.refusal(directory, step, problem, needed)
         made, sentence = world.from_rank(refused[0], (made, sentence))
         if not made:

@@ -188,7 +188,7 @@ def write(
         except (OSError, RuntimeError) as error:
             from trainloop.checkpoints import room  # which few runs need
 
-            if last or not room.make(directory, error, about.get("parent")):
+            if last or not room.make(directory, error, needed, about.get("parent")):
                 shutil.rmtree(partial, ignore_errors=True)
                 raise CheckpointError(room.refusal(directory, step, error, needed)) from error
             (partial / STATE).unlink(missing_ok=True)
