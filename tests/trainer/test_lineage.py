@@ -19,6 +19,7 @@ from trainloop.checkpoints import storage
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
 from trainloop.config import Config
 from trainloop.distributed.world import World, joined
+from trainloop.dry_run import dry_run
 from trainloop.errors import ConfigError
 from trainloop.metrics import read_metrics
 from trainloop.report import facts
@@ -90,6 +91,12 @@ def test_what_is_not_there_can_not_be_started_from(tmp_path: Path, start: str, s
     storage.set_tag(storage.complete(tmp_path / "saved")[0], "good")
     with pytest.raises(RankFailed, match=f"ConfigError: checkpoint.start_from can't be found by rank 0: {sentence}"):
         run_ranks(1, train, config(tmp_path, **_saved(tmp_path / "saved", start_from=start)))
+
+
+@pytest.mark.torch
+def test_a_dry_run_needs_no_checkpoint_to_start_from(tmp_path: Path) -> None:
+    assert run_ranks(1, dry_run, config(tmp_path, **_saved(tmp_path / "saved", start_from="good"))) == [None]
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_start_without_a_directory_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ DRY_STEPS = 2
 def dry_run(config: Config) -> None:
     """Build everything, make two steps, evaluate a batch, and leave no file; print memory and time of a step."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint = config.checkpoint.model_copy(update={"path": folder, "resume": False, "storage": "shared"})
+        anew = {"path": folder, "resume": False, "start_from": None, "storage": "shared"}
+        checkpoint = config.checkpoint.model_copy(update=anew)
         metrics = config.metrics.model_copy(update={"path": folder, "prometheus_file": None})
         evaluation = config.evaluation.model_copy(update={"samples": config.evaluation.batch})
         config = config.model_copy(update={"checkpoint": checkpoint, "metrics": metrics, "evaluation": evaluation})
