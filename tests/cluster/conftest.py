@@ -18,7 +18,11 @@ from trainmaster.cli.local_images import configure
 from trainmaster_local.testing.clusters import SharedCluster, new_namespace, open_cluster, suite_config
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cluster.operator_under_test import OperatorProcess
     from tests.cluster.scenarios import Scenario, Stage
+    from trainmaster_local.testing.clusters import Cluster
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +54,12 @@ def scenario(stage: Stage) -> Iterator[Scenario]:
     """A job that a test breaks; its pods are gone soon after the test."""
     with stage.scenario() as made:
         yield made
+
+
+@pytest.fixture
+def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator of the test's own namespace."""
+    from tests.cluster.operator_under_test import running_operator
+
+    with running_operator(cluster, tmp_path) as process:
+        yield process

@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import socket
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, status, training_job
+from tests.cluster.operator_under_test import OperatorProcess, status, training_job
 from tests.signer import FOREIGN
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION
@@ -21,12 +19,6 @@ pytestmark = pytest.mark.usefixtures("pods_run")
 
 PATIENT = "import time; time.sleep(600)"
 FORGED = 999_999
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 def annotation(cluster: Cluster, pod: str = "job-0") -> dict[str, Any]:

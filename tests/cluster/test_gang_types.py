@@ -5,26 +5,18 @@ No pod has to run for it, so this holds on an API server alone too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.gang_schedulers import VOLCANO, installed
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, training_job
 from trainmaster_local.inside import Fault
 from trainmaster_local.testing.clusters import Cluster
 
 JOB = training_job("job", "pass", scheduling={"gang": {"scheduler": "volcano"}})
 # A watch that is lost is made up for by the sweep, after minutes; one that is there shows a deletion at once.
 SOON = 20.0
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 def pod_groups(cluster: Cluster) -> list[dict[str, Any]]:

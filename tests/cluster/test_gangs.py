@@ -9,19 +9,13 @@ from typing import Any
 import pytest
 
 from tests.cluster.gang_schedulers import KUEUE, VOLCANO, admit, bind, evict, installed
-from tests.cluster.operator_under_test import OperatorProcess, condition, running_operator, status, training_job
+from tests.cluster.operator_under_test import OperatorProcess, condition, status, training_job
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 
 DONE = "print('trained')"
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 def pod_groups(cluster: Cluster) -> list[dict[str, Any]]:

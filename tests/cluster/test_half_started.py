@@ -5,24 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, training_job
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 
 STARTUP = 12
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 @pytest.fixture

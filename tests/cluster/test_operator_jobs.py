@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.operator_account import HOME, operator_kubeconfig
-from tests.cluster.operator_under_test import OperatorProcess, install_crd, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, install_crd, training_job
 from trainmaster.controller.app import Operator
 from trainmaster.controller.settings import OperatorSettings
 from trainmaster.reconciling import decide
@@ -82,12 +81,6 @@ class Jobs:
     def events(self) -> list[str]:
         found = self.cluster.items("events", "--field-selector", "involvedObject.kind=DistributedTrainingJob")
         return [f"{event['reason']}: {event['message']}" for event in found]
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 @pytest.fixture

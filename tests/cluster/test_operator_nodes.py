@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, status, training_job
+from tests.cluster.operator_under_test import OperatorProcess, status, training_job
 from trainmaster_local.config import NodeConfig
 from trainmaster_local.testing.clusters import Cluster
 
@@ -23,12 +23,6 @@ while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
 """
 QUICK = {"nodes": {"lostAfterSeconds": 2}, "maxRestarts": 0}
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 @pytest.fixture

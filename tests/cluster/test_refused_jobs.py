@@ -9,13 +9,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.cluster.operator_under_test import OperatorProcess, condition, running_operator, status, training_job
+from tests.cluster.operator_under_test import OperatorProcess, condition, status, training_job
 from trainmaster_local.testing.clusters import Cluster
 
 DTJ = Path(sys.executable).with_name("kubectl-dtj")
@@ -24,12 +21,6 @@ SENTENCE = "spec.podTemplate.spec.restartPolicy: 'Never' can't be set here"
 # Huge pages without cpu or memory, which only the API server refuses.
 HUGE_PAGES = {"limits": {"hugepages-2Mi": "4Mi"}}
 UNFIT: dict[str, Any] = {"podTemplate": {"spec": {"containers": [{"name": "worker", "resources": HUGE_PAGES}]}}}
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 def dtj(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:

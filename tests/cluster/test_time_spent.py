@@ -7,13 +7,11 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import OperatorProcess, training_job
 from tests.cluster.test_operator_jobs import Jobs
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.reconciling.status.time_spent import CATEGORIES
@@ -54,12 +52,6 @@ for step in range(start + 1, {TOTAL} + 1):
         if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-@pytest.fixture
-def operator(cluster: Cluster, tmp_path: Path) -> Iterator[OperatorProcess]:
-    with running_operator(cluster, tmp_path) as process:
-        yield process
 
 
 def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
