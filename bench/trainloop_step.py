@@ -67,15 +67,17 @@ class Regression:
         return {}
 
 
-def bare_loop(task: Any, ranks: int, rank: int) -> Callable[[], None]:
+def bare_loop(task: Any, settings: Any, ranks: int, rank: int) -> Callable[[], None]:
     """Returns a step as one writes it on the first day: no checks, no metrics, no checkpoints."""
     import torch
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
+    from trainloop.optimization.optimizer import chosen
+
     model = task.model()
     wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True) if ranks > 1 else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.01)
+    optimizer = chosen(model, settings)  # fused, and two groups
     order = torch.randperm(len(task.train), generator=torch.Generator().manual_seed(0)).tolist()[rank::ranks]
     start = 0
 
@@ -128,7 +130,7 @@ def measure(variables: dict[str, str], size: int, folder: str, results: Any) -> 
         trainer = Trainer(config, world, task)
         trainer.log.quiet = True
         trainer.prepare()
-        bare, ours = bare_loop(task, world.size, world.rank), trainer.train_step
+        bare, ours = bare_loop(task, config.optimizer, world.size, world.rank), trainer.train_step
         timed(bare, steps), timed(ours, max(steps, 80))  # until every accepted step is judged by its history
         for number in range(ROUNDS):
             # Who comes first changes: what the other left in the caches must not always help the same one.

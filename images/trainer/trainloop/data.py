@@ -193,11 +193,8 @@ class _Steps(Dataset[Any]):
 
 @dataclass(frozen=True)
 class Fetched:
-    """A step's micro-batches are as they were `read`, on the host, and on the rank's device; `waited` is how long the
-    rank waited for them (seconds).
-    """
+    """A step's micro-batches are on the host; `waited` is how long the rank waited for them (seconds)."""
 
-    read: Sequence[Batch]
     batches: Sequence[Batch]
     step: RankStep
     waited: float
@@ -229,6 +226,10 @@ class Loader:
 
             reader = Stream(self._task.train, self._task.collate, self.sampler, rank, position, place)
             requests, warnings, workers = iter(lambda: self.weights, None), warnings_of(place, workers), min(workers, 1)
+        pin_memory = self._settings.pin_memory and self._world.device.type != "cpu"
+        if not workers and not pin_memory:
+            self._iterator: Iterator[Any] = map(reader.__getitem__, requests)
+            return warnings
         loader = DataLoader(
             reader,
             batch_size=None,
@@ -236,7 +237,7 @@ class Loader:
             num_workers=workers,
             prefetch_factor=self._settings.prefetch if workers else None,
             collate_fn=_as_is,
-            pin_memory=self._settings.pin_memory and self._world.device.type != "cpu",
+            pin_memory=pin_memory,
             # A generator of its own: the default one would draw from the global RNG at every start, and a resumed run
             # would no longer equal an uninterrupted one.
             generator=torch.Generator().manual_seed(self.sampler.seed),
@@ -257,7 +258,7 @@ class Loader:
         waited = time.perf_counter() - began
         differ = step.digest and len(set(self._world.gather(step.digest))) > 1
         warning = "ranks don't see the same stream: each must read all of it in the same order" if differ else None
-        return Fetched(batches, on_device(batches, self._world.device), step, waited, warning)
+        return Fetched(batches, step, waited, warning)
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
@@ -266,6 +267,8 @@ def on_device(batch: Batch, device: torch.device) -> Batch:
         return batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):
         return batch.to(device)
+    if type(batch) is dict:
+        return {key: on_device(value, device) for key, value in batch.items()}
     if isinstance(batch, MutableMapping):
         there = copy.copy(batch)  # of its own kind: an OrderedDict, a defaultdict, a UserDict
         there.update({key: on_device(value, device) for key, value in batch.items()})

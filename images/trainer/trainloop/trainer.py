@@ -20,7 +20,7 @@ from trainloop.checkpoints import snapshots
 from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
-from trainloop.data import Fetched, Loader, length_of, sampler_of
+from trainloop.data import Fetched, Loader, length_of, on_device, sampler_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
 from trainloop.errors import Diverged, TrainingError
@@ -248,8 +248,7 @@ class Trainer:
 
         The same collective sums up which ranks are short of memory.
         """
-        # As they were read: what a task counts on the device, the host would wait for.
-        own = fetched.read[: len(fetched.read) - fetched.step.padding]
+        own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
         counted = sum(self.task.count(batch) for batch in own)
         self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
@@ -279,17 +278,20 @@ class Trainer:
         return loss
 
     def _passes(self, fetched: Fetched, count: float) -> torch.Tensor:
-        total = torch.zeros((), device=self.world.device)
+        total: torch.Tensor | None = None
         for index, batch in enumerate(fetched.batches):
-            with self.replica.synchronising(last=index == len(fetched.batches) - 1):
+            last = index == len(fetched.batches) - 1
+            with self.replica.synchronising(last):
                 with self.precision.autocast():
-                    loss = self.loss(self.replica.forward, batch)
+                    loss = self.loss(self.replica.forward, on_device(batch, self.world.device))
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
-                total = total + loss.detach() / count
-                if index == len(fetched.batches) - 1 and self._judges:
+                part = loss.detach() / count
+                total = part if total is None else total + part
+                if last and self._judges:
                     self._global_loss = self.world.summing(total)  # while the backward goes on
                 self.precision.backward(loss * (self.world.data_size / count))
+        assert total is not None
         return total
 
     def _judge(self, norm: torch.Tensor, at_once: bool) -> Decision | None:

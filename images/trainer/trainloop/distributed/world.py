@@ -87,13 +87,15 @@ class World:
 
         On an accelerator it is the device that waits, and not the host.
         """
-        number = number / self.tensor
-        work = dist.all_reduce(number, async_op=True) if self.size > 1 else None
+        if self.size == 1:
+            return lambda: number
+        summed = number / self.tensor
+        work = dist.all_reduce(summed, async_op=True)
+        assert work is not None
 
         def waited() -> torch.Tensor:
-            if work is not None:
-                work.wait()
-            return number
+            work.wait()
+            return summed
 
         return waited
 

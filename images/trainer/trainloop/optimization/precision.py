@@ -8,7 +8,7 @@ at any scale would cost all of them, so overflows in a row are counted and end t
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -53,7 +53,7 @@ class Precision:
             torch.set_float32_matmul_precision("high")
 
     def autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self._device.type, dtype=self._autocast, enabled=self._autocast is not None)
+        return nullcontext() if self._autocast is None else torch.autocast(self._device.type, dtype=self._autocast)
 
     def backward(self, loss: torch.Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
