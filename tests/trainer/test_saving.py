@@ -167,6 +167,26 @@ def test_nothing_is_deleted_where_the_room_would_not_do_either(tmp_path: Path) -
     assert len(list(tmp_path.glob("step-*"))) == 3
 
 
+def test_a_disk_that_others_fill_in_the_midst_of_a_save_counts_what_the_save_had_written(tmp_path: Path) -> None:
+    for step in (1, 2):
+        storage.write(tmp_path / "saved", step, _state(step), {})
+    disk = SmallDisk(tmp_path, 4 * STATE_BYTES)
+    save = disk.save
+
+    def filled_meanwhile(value: Any, stream: Any) -> None:
+        if not (tmp_path / "others").exists():
+            stream.write(bytes(STATE_BYTES // 2))
+            stream.flush()
+            (tmp_path / "others").write_bytes(bytes(disk.free()))
+        save(value, stream)
+
+    disk.save = filled_meanwhile  # type: ignore[method-assign]
+    with disk.mounted():
+        written = storage.write(tmp_path / "saved", 3, _state(3), {})
+    assert verification.verify(written.path) is None
+    assert {path.name for path in (tmp_path / "saved").glob("step-*")} == {"step-000000002.1", "step-000000003.1"}
+
+
 def test_where_none_can_be_read_a_full_disk_deletes_nothing(tmp_path: Path) -> None:
     for step in (1, 2):
         flip_a_byte(storage.write(tmp_path, step, _state(step), {}).path / storage.STATE)

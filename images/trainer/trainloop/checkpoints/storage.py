@@ -188,10 +188,11 @@ def write(
         except (OSError, RuntimeError) as error:
             from trainloop.checkpoints import room  # which few runs need
 
+            if partial.is_dir():
+                (partial / STATE).unlink(missing_ok=True)  # its bytes are free for the next try
             if last or not room.make(directory, error, needed, about.get("parent")):
                 shutil.rmtree(partial, ignore_errors=True)
                 raise CheckpointError(room.refusal(directory, step, error, needed)) from error
-            (partial / STATE).unlink(missing_ok=True)
         else:
             break
     return replace(checkpoint, created=created, about=about)
