@@ -149,6 +149,12 @@ class Given:
     def loss(self, model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return summed_loss(model, batch)
 
+    def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
+        from torch.distributed.tensor import Replicate
+        from torch.distributed.tensor.parallel import ColwiseParallel
+
+        return {"blocks.*.layer": ColwiseParallel(output_layouts=Replicate())}
+
     def measure(self, model: Callable[..., Any], batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return {"highest": highest(model, batch)}
 

@@ -91,6 +91,9 @@ def table() -> dict[int, Documents]:
             runs[ranks]["delayed"] = {**drawn(ranks, "ddp", draw), "delayed": {"pattern": "entry", "every": 3}}
             for name in ("local", "delayed"):
                 runs[ranks][name]["task"]["name"] = "tests.trainer.reference:Given"
+            tensor = runs[ranks]["tensor"] = {**drawn(ranks, "fsdp", draw), "batch": {"size": 8, "per_rank": 3}}
+            tensor["parallel"] = {"strategy": "fsdp", "tensor": 2}
+            tensor["task"]["options"] |= {"width": 8, "experts": 0}
     return runs
 
 
