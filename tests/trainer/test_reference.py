@@ -72,7 +72,7 @@ def drawn(ranks: int, strategy: str, draw: random.Random) -> dict[str, Any]:
         "optimizer": optimizer,
         "schedule": schedule,
         "precision": {"compute": "fp64"},
-        "model": {"activation_checkpointing": draw.choice(("none", "full"))},
+        "blocks": {"activation_checkpointing": draw.choice(("none", "full"))},
         "evaluation": {"batch": draw.randint(1, 9)},
         "parallel": {"strategy": strategy, "bucket_mb": draw.choice((0.0002, 25.0))},
         "seed": {"value": draw.randint(0, 99)},

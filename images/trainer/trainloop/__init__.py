@@ -3,7 +3,7 @@
 1. `trainer` is the algorithm: `Trainer.run` and `train_step`; `__main__`, `run` and `config` lead to it.
 2. `distributed`: the group of ranks, its collectives, and its checks (preflight, watchdog: which rank hangs).
 3. `data` and `tasks`: the data order, which doesn't depend on the number of ranks, and what is trained.
-4. `model`, `parallel` and `optimization`: the model's blocks, the model over the ranks, and what makes a step.
+4. `parallel` and `optimization`: the model's blocks, the model over the ranks, and what makes a step.
 5. `checkpoints`: saving, a checkpoint's verification, and resume.
 6. `evaluation`, `metrics`, `progress`: what a run measures and reports; beside them `outputs`, `report`, `plots`.
 7. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.

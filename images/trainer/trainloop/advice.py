@@ -41,7 +41,7 @@ def remedies(trainer: Trainer, doing: Doing) -> list[str]:
     samples, strategy = config.batch.micro_size(trainer.world.data_size), config.parallel.strategy
     batch = [f"batch.per_rank below {samples} with batch.size as it is (more passes, the same step)"]
     half = ["precision.compute: bf16"] if config.precision.compute in ("fp32", "fp64") else []
-    recompute = ["model.activation_checkpointing: full"] if config.model.activation_checkpointing == "none" else []
+    recompute = ["blocks.activation_checkpointing: full"] if config.blocks.activation_checkpointing == "none" else []
     state = ["parallel.strategy: zero1 (each rank keeps a part of the optimizer's state)"] if strategy == "ddp" else []
     spread = ["parallel.strategy: fsdp"] if strategy != "fsdp" else ["more ranks, each of which has a smaller part"]
     match doing:

@@ -23,13 +23,13 @@ from trainloop.distributed.world import DistributedSettings
 from trainloop.errors import ConfigError
 from trainloop.evaluation import EvaluationSettings
 from trainloop.metrics import MetricsSettings
-from trainloop.model import ModelSettings
 from trainloop.optimization.anomaly import AnomalySettings
 from trainloop.optimization.gradients import GradientSettings
 from trainloop.optimization.optimizer import OptimizerSettings
 from trainloop.optimization.precision import PrecisionSettings
 from trainloop.optimization.schedule import ScheduleSettings
 from trainloop.parallel.balance import BalanceSettings
+from trainloop.parallel.blocks import BlockSettings
 from trainloop.parallel.communication import CommunicationSettings
 from trainloop.parallel.delayed import DelayedSettings
 from trainloop.parallel.strategies import ParallelSettings
@@ -47,7 +47,7 @@ class Config(Settings):
     epochs: float | None = Field(None, gt=0, description="Passes over the data; exactly one of epochs and steps.")
     steps: int | None = Field(None, gt=0, description="Optimizer steps; exactly one of epochs and steps.")
     batch: BatchSettings = Field(description="Samples in a step.")
-    model: ModelSettings = section(ModelSettings)
+    blocks: BlockSettings = section(BlockSettings)
     optimizer: OptimizerSettings = section(OptimizerSettings)
     schedule: ScheduleSettings = section(ScheduleSettings)
     precision: PrecisionSettings = section(PrecisionSettings)

@@ -27,13 +27,13 @@ from trainloop.errors import Diverged, TrainingError
 from trainloop.evaluation import Evaluator
 from trainloop.hooks import Hook, Stateful
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
-from trainloop.model import prepared
 from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits, Verdict
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
 from trainloop.optimization.optimizer import build_optimizer, can_leave_out, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
 from trainloop.parallel.balance import build_balancer
+from trainloop.parallel.blocks import prepared
 from trainloop.parallel.communication import GradientExchange
 from trainloop.parallel.delayed import delayed
 from trainloop.parallel.strategies import build_model, build_replica, divided
@@ -71,7 +71,7 @@ class Trainer:
             seeding.make_deterministic()
         dtype = self.precision.parameters
         model, values = build_model(config.parallel, self.task.model, world, dtype, self.log.info)
-        model = prepared(config.model, model)
+        model = prepared(config.blocks, model)
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self.delayed = delayed(config.delayed, model)
         self.exchange = GradientExchange(config.communication, world.device)

@@ -17,11 +17,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainloop.errors import ConfigError
-from trainloop.model import ModelSettings
-from trainloop.parallel.blocks import blocks
+from trainloop.parallel.blocks import BlockSettings, blocks
 
 
-def prepare(settings: ModelSettings, model: nn.Module) -> nn.Module:
+def prepare(settings: BlockSettings, model: nn.Module) -> nn.Module:
     """Returns the model, its outermost blocks changed in place as `settings` say. Raises ConfigError."""
     found = blocks(model)
     inner = {module for block in found for module in block.modules() if module is not block}
@@ -29,7 +28,7 @@ def prepare(settings: ModelSettings, model: nn.Module) -> nn.Module:
     if settings.activation_checkpointing == "full":
         if not outermost:
             raise ConfigError(
-                "model.activation_checkpointing is 'full', but the model has no repeated blocks: use none"
+                "blocks.activation_checkpointing is 'full', but the model has no repeated blocks: use none"
             )
         for block in outermost:
             # A partial with a bound method is copied with its block (an average of weights does it); a closure isn't.
@@ -52,12 +51,12 @@ def _backend(compiler: bool | str) -> str:
     if name not in torch._dynamo.list_backends(exclude_tags=()):
         usual = ", ".join(torch._dynamo.list_backends())
         raise ConfigError(
-            f"model.compile is {name!r}: it must be true, false or one of torch's backends ({usual}, ...)"
+            f"blocks.compile is {name!r}: it must be true, false or one of torch's backends ({usual}, ...)"
         )
     cxx = os.environ.get("CXX", "g++")
     if name == "inductor" and shutil.which(cxx) is None:
         raise ConfigError(
-            f"model.compile needs a compiler of C++ for inductor, and {cxx} isn't there: install one in the image, "
+            f"blocks.compile needs a compiler of C++ for inductor, and {cxx} isn't there: install one in the image, "
             "name it in CXX, or use another backend (aot_eager needs none)"
         )
     return name

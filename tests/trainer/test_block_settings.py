@@ -1,4 +1,4 @@
-"""Blocks that are recomputed or compiled train as those that aren't, and checkpoints are the same (`model`)."""
+"""Blocks that are recomputed or compiled train as those that aren't, and checkpoints are the same (`blocks`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import FEATURES, Toy, config, largest_difference, train
 from trainloop.config import Config
 from trainloop.errors import ConfigError
-from trainloop.model import ModelSettings
+from trainloop.parallel.blocks import BlockSettings
 from trainloop.parallel.blockwise import prepare
 
 pytestmark = pytest.mark.torch
@@ -58,9 +58,9 @@ class Deep(Toy):
 
 def settings(path: Path | None = None, strategy: str = "ddp", **model: Any) -> Config:
     """Returns a run of three steps with 40 samples each, two micro-batches a rank."""
-    task = {"name": "tests.trainer.test_model_settings:Deep"}
+    task = {"name": "tests.trainer.test_block_settings:Deep"}
     batch, parallel = {"size": 40, "per_rank": 10}, {"strategy": strategy}
-    return config(path, task=task, model=model, steps=3, batch=batch, parallel=parallel)
+    return config(path, task=task, blocks=model, steps=3, batch=batch, parallel=parallel)
 
 
 @pytest.fixture(scope="module")
@@ -113,14 +113,14 @@ def test_recomputing_keeps_a_block_of_activations_less_for_each(compiler: bool |
     plain, recomputed = Network(8), Network(8)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    before = kept_bytes(prepare(ModelSettings(compile=compiler), plain))
-    after = kept_bytes(prepare(ModelSettings(compile=compiler, activation_checkpointing="full"), recomputed))
+    before = kept_bytes(prepare(BlockSettings(compile=compiler), plain))
+    after = kept_bytes(prepare(BlockSettings(compile=compiler, activation_checkpointing="full"), recomputed))
     assert after < before / 4
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == (2 if compiler else 0)
 
 
 def test_a_copy_of_a_recomputed_model_computes_with_its_own_weights() -> None:
-    model = prepare(ModelSettings(activation_checkpointing="full"), Network(2)).eval()
+    model = prepare(BlockSettings(activation_checkpointing="full"), Network(2)).eval()
     average, points = copy.deepcopy(model), torch.ones(2, FEATURES)
     with torch.no_grad():
         for parameter in model.blocks[0].parameters():  # type: ignore[union-attr]
@@ -131,14 +131,14 @@ def test_a_copy_of_a_recomputed_model_computes_with_its_own_weights() -> None:
 
 def test_a_model_without_blocks_is_compiled_whole_and_not_recomputed() -> None:
     flat = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
-    assert prepare(ModelSettings(compile="eager"), flat)._compiled_call_impl is not None
+    assert prepare(BlockSettings(compile="eager"), flat)._compiled_call_impl is not None
     with pytest.raises(ConfigError, match=r"is 'full', but the model has no repeated blocks: use none"):
-        prepare(ModelSettings(activation_checkpointing="full"), flat)
+        prepare(BlockSettings(activation_checkpointing="full"), flat)
 
 
 def test_a_backend_that_is_not_there_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"model\.compile is 'inductr': it must be true, false or one of torch's"):
-        prepare(ModelSettings(compile="inductr"), Network(1))
+    with pytest.raises(ConfigError, match=r"blocks\.compile is 'inductr': it must be true, false or one of torch's"):
+        prepare(BlockSettings(compile="inductr"), Network(1))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs a compiler of C\+\+ for inductor, and g\+\+ isn't there"):
-        prepare(ModelSettings(compile=True), Network(1))
+        prepare(BlockSettings(compile=True), Network(1))
