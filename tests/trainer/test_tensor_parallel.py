@@ -101,22 +101,31 @@ class Planned(Toy):
 def test_a_users_plan_is_followed() -> None:
     task = {"name": "tests.trainer.test_tensor_parallel:Planned", "options": {"0": "columns", "2": "rows"}}
     alone = run_ranks(1, train, config(task=task))[0]
-    shared = run_ranks(4, train, config(task=task, parallel={"strategy": "fsdp", "tensor": 2}))
+    shared = run_ranks(4, train, config(task=task, parallel={"strategy": "fsdp", "data": 2, "tensor": 2}))
     assert largest_difference(shared[3]["weights"], alone["weights"]) < 1e-10
     assert shared[3]["results"] == pytest.approx(alone["results"], abs=1e-10)
 
 
 @pytest.mark.parametrize(
-    "task, tensor, sentence",
+    "task, parallel, sentence",
     [
-        ({"name": "tests.trainer.toy:Toy"}, 2, r"the task has no parallel_plan\(model, ranks\)"),
-        ({"name": "tests.trainer.toy:Toy"}, 3, r"parallel\.tensor is 3, which doesn't divide the 2 rank"),
-        ({"name": "tests.trainer.test_tensor_parallel:Planned", "options": {"9": "rows"}}, 2, "parallel_plan names 9"),
+        ({"name": "tests.trainer.toy:Toy"}, {"tensor": 2}, r"the task has no parallel_plan\(model, ranks\)"),
+        ({"name": "tests.trainer.toy:Toy"}, {"tensor": 3}, r"parallel\.tensor is 3, which doesn't divide the 2 rank"),
+        (
+            {"name": "tests.trainer.toy:Toy"},
+            {"tensor": 2, "data": 2},
+            r"parallel\.data is 2, but 2 rank\(s\) by parallel\.tensor 2 are 1: set it to that",
+        ),
+        (
+            {"name": "tests.trainer.test_tensor_parallel:Planned", "options": {"9": "rows"}},
+            {"tensor": 2},
+            "parallel_plan names 9",
+        ),
     ],
 )
-def test_a_plan_that_cannot_be_is_a_sentence(task: dict[str, Any], tensor: int, sentence: str) -> None:
+def test_a_layout_that_cannot_be_is_a_sentence(task: dict[str, Any], parallel: dict[str, int], sentence: str) -> None:
     with pytest.raises(RankFailed, match=sentence):
-        run_ranks(2, train, config(task=task, parallel={"strategy": "fsdp", "tensor": tensor}))
+        run_ranks(2, train, config(task=task, parallel={"strategy": "fsdp", **parallel}))
 
 
 def test_heads_have_to_be_cut_whole(tmp_path: Path) -> None:

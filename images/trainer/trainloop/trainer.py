@@ -55,7 +55,7 @@ class Trainer:
 
     @explaining_out_of_memory("building the model")
     def __init__(self, config: Config, world: World, task: Task | None = None) -> None:
-        world = divided(world, config.parallel.tensor)
+        world = divided(world, config.parallel)
         self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
         self.progress.enter("data")

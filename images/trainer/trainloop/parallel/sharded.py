@@ -94,9 +94,8 @@ class FullySharded(Replica):
             policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for unit in units(model, settings.find_unused_parameters):
             fully_shard(unit, mesh=mesh, mp_policy=policy)
-        self._root = fully_shard(
-            model, mesh=mesh, mp_policy=policy
-        )  # in place: the model's class becomes an FSDPModule
+        # In place: the model's class becomes an FSDPModule.
+        self._root = fully_shard(model, mesh=mesh, mp_policy=policy)
         for module in model.modules():
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(CountedAllGather(exchange))

@@ -42,6 +42,7 @@ class ParallelSettings(Settings):
     strategy: Literal["ddp", "zero1", "fsdp"] = Field(
         "ddp", description="ddp: every rank has all. zero1: the optimizer's state is spread. fsdp: all is (FSDP2)."
     )
+    data: int | None = Field(None, gt=0, description="Parts that a batch is cut into; null is ranks / tensor.")
     tensor: int = Field(
         1,
         ge=1,
@@ -132,11 +133,17 @@ class Replica:
         optimizer.load_state_dict({"state": numbered, "param_groups": groups})
 
 
-def divided(world: World, tensor: int) -> World:
-    """Returns the world in which `tensor` neighbouring ranks share each layer. Raises ConfigError."""
+def divided(world: World, settings: ParallelSettings) -> World:
+    """Returns the world in which `settings.tensor` neighbouring ranks share each layer. Raises ConfigError."""
+    tensor, data, parts = settings.tensor, settings.data, world.size // settings.tensor
     if world.size % tensor:
         raise ConfigError(
             f"parallel.tensor is {tensor}, which doesn't divide the {world.size} rank(s): set one that does"
+        )
+    if data not in (None, parts):
+        raise ConfigError(
+            f"parallel.data is {data}, but {world.size} rank(s) by parallel.tensor {tensor} are {parts}: "
+            "set it to that, or leave it out, so that the number of ranks may change"
         )
     return replace(world, tensor=tensor)
 
