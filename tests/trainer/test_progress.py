@@ -144,6 +144,13 @@ def test_each_rank_reports_its_own_samples_a_second_so_that_their_sum_is_the_job
         assert reported == pytest.approx(logged * samples / 5)
 
 
+@pytest.mark.torch
+def test_what_ranks_that_share_layers_report_adds_up_too(tmp_path: Path) -> None:
+    task, parallel = {"name": "tests.trainer.test_export:PlannedTask"}, {"strategy": "fsdp", "tensor": 2}
+    runs = run_ranks(4, _reported_and_logged, config(tmp_path, task=task, parallel=parallel), tmp_path)
+    assert sum(reported / logged for reported, logged in runs) == pytest.approx(1)
+
+
 def _reported_and_logged(settings: Config, folder: Path) -> tuple[float, float]:
     """Samples a second in the rank's progress at the end, and in the last line as this rank has it."""
     file, lines = folder / f"progress-{os.environ['RANK']}", list[dict[str, Any]]()

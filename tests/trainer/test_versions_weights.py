@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from tests.trainer.damage import flip_a_byte
-from trainloop.checkpoints import storage
-from trainloop.versions import comparison, tensors
+from trainloop.checkpoints import export, storage
+from trainloop.versions import comparison
 from trainloop.versions.tensors import Weights
 
 
@@ -151,7 +151,7 @@ def test_chunks_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.Mon
     model(tmp_path, 2, {"x": other.permute(2, 1, 0).contiguous().permute(2, 1, 0)})
     pair = [Weights(tmp_path / f"step-{step:09d}.1") for step in (1, 2)]
     [whole] = comparison.weight_changes(*pair).changes
-    monkeypatch.setattr(tensors.chunks, "__defaults__", (13,))
+    monkeypatch.setattr(export.chunks, "__defaults__", (13,))
     [parts] = comparison.weight_changes(*pair).changes
     assert parts.largest == whole.largest and parts.relative == pytest.approx(whole.relative, rel=1e-14)
     exact = float((other.double() - one.double()).norm() / one.double().norm())
@@ -243,7 +243,7 @@ def test_export_never_overwrites_without_force_nor_leaves_half_a_file(
         patch.setattr("os.fsync", full)
         failed = checkpoints(f"export {tmp_path} 1 {file} --force")
     assert failed.code == 1
-    assert failed.errors == f"trainloop: {file} can't be written (12 B are needed): No space left on device\n"
+    assert failed.errors == f"trainloop: {file} can't be written (156 B are needed): No space left on device\n"
     assert file.read_text() == "precious" and len(list(tmp_path.iterdir())) == 2
     assert checkpoints(f"export {tmp_path} 1 {file} --force").code == 0
     assert load_file(file)["x"].tolist() == [1, 1, 1]

@@ -12,8 +12,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from trainloop import seeding
 from trainloop.checkpoints import snapshots
@@ -417,7 +415,7 @@ class Trainer:
         self.log.step(state.step, state.total, line)
         reported = {name: line[name] for name in ("epoch", "loss", "samplesPerSecond", "etaSeconds")}
         # The line has all ranks' samples, the progress file each rank's own: whoever reads all of them adds up.
-        reported["samplesPerSecond"] *= self._window.share
+        reported["samplesPerSecond"] *= self._window.share / self.world.tensor
         self.progress.step(state.step, totalSteps=state.total, stepSeconds=numbers.seconds, **reported)
         self._window = Window()
 
@@ -450,22 +448,16 @@ class Trainer:
         """
         if self.checkpoints is None:
             return
-        path, plain = self.checkpoints.path, torch.contiguous_format
         left = self.checkpoints.has_saved(self.state.step)
         if self.config.checkpoint.export:
-            # Copies, because safetensors refuses tensors that share memory (tied embeddings) or aren't contiguous.
-            state = self.replica.model_state(keep=self.checkpoints.is_writer).items()
-            weights = {name: tensor.detach().cpu().clone(memory_format=plain) for name, tensor in state}
-            try:
-                if self.checkpoints.is_writer:
-                    save_file(weights, path / ".model.safetensors")
-                    (path / ".model.safetensors").replace(path / "model.safetensors")
-                    left = True
-            except (OSError, SafetensorError) as error:
-                self.warn(f"model.safetensors can't be written: {error}")
+            # Imported at a run's end, which not every attempt reaches.
+            from trainloop.checkpoints.export import export_weights
+
+            left |= export_weights(self, self.checkpoints)
         if not any(self.world.gather(left)):
             raise TrainingError(
-                f"nothing of the run's end could be saved in {path}: make room there, and start it again"
+                f"nothing of the run's end could be saved in {self.checkpoints.path}: make room there, and start it "
+                "again"
             )
 
     def _enter(self, section: Section, seconds: float | None = None) -> None:

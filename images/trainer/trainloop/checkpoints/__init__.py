@@ -7,5 +7,5 @@
 
 What only some runs need is imported when it is used: `saving` (a thread writes while training goes on), `sharded` and
 `shards` (every rank writes its own part, for models that no host can hold), `room` (the disk is full), `stateful` (what
-hooks keep).
+hooks keep), `export` (the weights alone, at a run's end).
 """

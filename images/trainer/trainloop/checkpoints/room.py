@@ -38,13 +38,18 @@ def make(directory: Path, error: BaseException, needed: int, parent: object = No
 
 def refusal(directory: Path, step: int, error: BaseException, needed: int) -> str:
     """Returns the sentence about a checkpoint that couldn't be written."""
+    return f"checkpoint of step {step} can't be written to {directory}: {lacking(directory, error, needed)}"
+
+
+def lacking(directory: Path, error: BaseException, needed: int) -> str:
+    """Returns why a file of `needed` bytes couldn't be written, and how many are free."""
     cause = _cause(error)
     why = cause.strerror if isinstance(cause, OSError) else None
     try:
         room = f"{shutil.disk_usage(directory).free:,} bytes are free, {needed:,} and a little more are needed"
     except OSError as other:
         room = f"{needed:,} bytes are needed, how many are free can't be read: {other.strerror}"
-    return f"checkpoint of step {step} can't be written to {directory}: {why or error}; {room}"
+    return f"{why or error}; {room}"
 
 
 def _cause(error: BaseException) -> BaseException:

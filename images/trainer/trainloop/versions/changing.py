@@ -64,12 +64,12 @@ def export(options: argparse.Namespace) -> int:
     checked(version)
     import torch
 
-    from trainloop.versions.export import write_safetensors
+    from trainloop.versions.export import write_weights
     from trainloop.versions.tensors import Weights
 
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, None: None}
     about = {"checkpoint": version.name, "step": str(version.checkpoint.step)}
-    done = write_safetensors(Weights(version.path), file, types[options.dtype], about)
+    done = write_weights(Weights(version.path), file, types[options.dtype], about)
     print(f"{file}: {done.tensors} tensors, {done.bytes:,} bytes ({output.size(done.bytes)}), of {version.name}")
     for name in done.infinite:
         output.say(f"{name} has numbers that {options.dtype} can't hold: they are infinite in {file}")

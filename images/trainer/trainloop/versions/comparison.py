@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from trainloop.checkpoints.export import chunks
 from trainloop.checkpoints.verification import CheckpointError
-from trainloop.versions.tensors import Weights, chunks, type_name
+from trainloop.versions.tensors import Weights, type_name
 
 #: What a setting has where it isn't set.
 MISSING = "(not set)"

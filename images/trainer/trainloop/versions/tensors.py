@@ -18,9 +18,6 @@ from trainloop.checkpoints.verification import CheckpointError
 if TYPE_CHECKING:
     from trainloop.versions.pieces import Pieces
 
-#: Numbers that are computed with at once [elements].
-CHUNK = 4 << 20
-
 
 class Weights(Mapping[str, torch.Tensor]):
     """The model's parameters and buffers by name; a tensor is read when it is asked for.
@@ -67,13 +64,6 @@ def _pieces(folder: Path) -> Pieces | None:
     from trainloop.versions.pieces import Pieces  # with DTensor, which takes a second
 
     return Pieces(folder)
-
-
-def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
-    """Yields a tensor's numbers in order, as flat parts of at most `most` elements."""
-    flat = tensor.detach().reshape(-1)
-    for begin in range(0, flat.numel(), most):
-        yield flat[begin : begin + most]
 
 
 def type_name(dtype: torch.dtype) -> str:

@@ -1,0 +1,132 @@
+"""The weights alone are written as safetensors, one tensor after the other: at a run's end, and by the command.
+
+safetensors' own `save_file` needs all tensors in memory. The format is a JSON header with its length before it (8
+bytes, little-endian), then the tensors' bytes without gaps (https://github.com/huggingface/safetensors#format).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainloop.checkpoints import room, storage
+from trainloop.checkpoints.verification import CheckpointError
+
+if TYPE_CHECKING:
+    from trainloop.checkpoints.checkpointer import Checkpointer
+    from trainloop.trainer import Trainer
+
+#: The format's names of torch's types.
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+#: Numbers that are written, or computed with, at once [elements].
+CHUNK = 4 << 20
+
+
+class Layout:
+    """Lays out a file for tensors of given types and shapes by name; `about` is text for the header.
+
+    Raises CheckpointError for a type that the format hasn't.
+    """
+
+    def __init__(self, forms: Mapping[str, tuple[torch.dtype, torch.Size]], about: dict[str, str]) -> None:
+        self._types = {name: dtype for name, (dtype, _) in forms.items()}
+        for name, dtype in self._types.items():
+            if dtype not in TYPES:
+                raise CheckpointError(f"{name} has type {dtype}, which safetensors hasn't")
+        #: The names in the file's order. Large types come first: every tensor then begins at a multiple of its size.
+        self.order = sorted(forms, key=lambda name: (-self._types[name].itemsize, name))
+        header: dict[str, Any] = {"__metadata__": {"format": "pt", **about}}
+        end = 0
+        for name in self.order:
+            dtype, shape = forms[name]
+            begin, end = end, end + shape.numel() * dtype.itemsize
+            header[name] = {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._head = len(text).to_bytes(8, "little") + text
+        #: Bytes of the whole file.
+        self.bytes = len(self._head) + end
+
+    def write(self, file: Path, partial: Path, tensors: Iterable[torch.Tensor]) -> list[str]:
+        """Write tensors, which come in `order`, to `file`, which appears when it is complete; until then it is called
+        `partial`. Returns the names of those with numbers that are too large for the type laid out. Raises OSError.
+        """
+        infinite = []
+        try:
+            with partial.open("wb") as stream:
+                stream.write(self._head)
+                for name, tensor in zip(self.order, tensors, strict=True):
+                    overflowed = False
+                    for part in chunks(tensor):
+                        converted = part.to(self._types[name]).contiguous()
+                        stream.write(converted.view(torch.uint8).numpy().data)
+                        if converted.dtype != part.dtype:
+                            overflowed |= bool((converted.isinf() & ~part.isinf()).any())
+                    infinite += [name] if overflowed else []
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(file)
+            storage.sync(file.parent)
+        finally:
+            partial.unlink(missing_ok=True)
+        return infinite
+
+
+def chunks(tensor: torch.Tensor, most: int = CHUNK) -> Iterator[torch.Tensor]:
+    """Yields a tensor's numbers in order, as flat parts of at most `most` elements."""
+    flat = tensor.detach().reshape(-1)
+    for begin in range(0, flat.numel(), most):
+        yield flat[begin : begin + most]
+
+
+def export_weights(trainer: Trainer, checkpoints: Checkpointer) -> bool:
+    """Write the trained weights to `model.safetensors`; every rank takes part in gathering each tensor, and drops it
+    where it doesn't write. Returns whether this rank has written them; a failure is a warning.
+    """
+    directory = checkpoints.path
+    state = trainer.replica.model.state_dict()
+    own = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}  # else a module's own state
+    try:
+        layout = Layout({name: (tensor.dtype, tensor.shape) for name, tensor in own.items()}, {})
+    except CheckpointError as error:
+        trainer.warn(f"model.safetensors can't be written: {error}")
+        return False
+    gathered = (_whole(own[name]) for name in layout.order)
+    try:
+        if checkpoints.is_writer:
+            layout.write(directory / "model.safetensors", directory / ".model.safetensors", gathered)
+            return True
+    except OSError as error:
+        why = room.lacking(directory, error, layout.bytes)
+        trainer.warn(f"model.safetensors can't be written to {directory}: {why}")
+    for _ in gathered:
+        pass  # a rank that doesn't write, or no longer can, takes part in each collective
+    return False
+
+
+def _whole(tensor: Any) -> torch.Tensor:
+    """Returns a tensor on the host, gathered where it is sharded (a DTensor, whose module may not be imported here)."""
+    gathered: torch.Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return gathered.detach().cpu()
