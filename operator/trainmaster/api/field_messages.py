@@ -13,7 +13,7 @@ from trainmaster.api.misplaced import belongs, model_in
 from trainmaster.api.nearest import SIMILAR, VERY_SIMILAR, nearest, only_longer
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import SpecModel
-from trainmaster.api.values import HALF_A_CHARACTER, number, show, unfit
+from trainmaster.api.values import HALF_A_CHARACTER, out_of_range, show, unfit
 from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 
 # Tags of the discriminated union of resources.cpu, which pydantic puts into the location.
@@ -101,12 +101,8 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
             return unknown_field(parent, field, _field_names(model), model)
         case "missing":
             return f"is missing; set it{_described(model, field)}"
-        case "greater_than_equal":
-            return f"{shown} is too small; use at least {number(context['ge'])}"
-        case "greater_than":
-            return f"{shown} is too small; use more than {number(context['gt'])}"
-        case "less_than_equal":
-            return f"{shown} is too large; use at most {number(context['le'])}"
+        case "greater_than_equal" | "greater_than" | "less_than_equal":
+            return f"{shown} {out_of_range(context)}"
         case "literal_error":
             what = "known" if isinstance(value, str) else "a value that it can have"
             return f"{shown} is not {what}; {_alternatives(value, context['expected'])}"

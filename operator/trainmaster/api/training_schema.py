@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from trainmaster.api.nearest import nearest
 from trainmaster.api.problems import Problem
 from trainmaster.api.v1alpha1 import DEFAULT_IMAGE, JobSpec
-from trainmaster.api.values import number, show
+from trainmaster.api.values import out_of_range, show
 from trainmaster.api.wrong_types import typographic_quotes, wrong_type
 
 SCHEMAS: Mapping[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
@@ -54,6 +55,13 @@ ALIASES: Mapping[str, str] = {
     "save_steps": "checkpoint.every_steps",
     "train_batch_size": "batch.size",
     "warmup_steps": "schedule.warmup",
+}
+# JSON Schema's keywords, with pydantic's names of the same bounds, and when a number is beyond one.
+_BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
+    "minimum": ("ge", operator.lt),
+    "exclusiveMinimum": ("gt", operator.le),
+    "maximum": ("le", operator.gt),
+    "exclusiveMaximum": ("lt", operator.ge),
 }
 # The loop's types, as pydantic's errors call them.
 _KINDS = {
@@ -188,14 +196,9 @@ def _wrong(value: Any, schema: Mapping[str, Any]) -> str | None:
 
 
 def _out_of_range(value: float, schema: Mapping[str, Any]) -> str | None:
-    if value < schema.get("minimum", value):
-        return f"is too small; use at least {number(schema['minimum'])}"
-    if "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]:
-        return f"is too small; use more than {number(schema['exclusiveMinimum'])}"
-    if value > schema.get("maximum", value):
-        return f"is too large; use at most {number(schema['maximum'])}"
-    if "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]:
-        return f"is too large; use less than {number(schema['exclusiveMaximum'])}"
+    for keyword, (bound, beyond) in _BOUNDS.items():
+        if keyword in schema and beyond(value, schema[keyword]):
+            return out_of_range({bound: schema[keyword]})
     return None
 
 

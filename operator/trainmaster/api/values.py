@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -55,6 +56,14 @@ HINTS = {
 
 # Of text with half a pair of surrogates, which no UTF-8 has: an API server would refuse it or change it.
 HALF_A_CHARACTER = "has half of a character, which is no Unicode; write the whole character"
+
+# What is wrong with a number, by pydantic's name for the bound.
+_OUT_OF_RANGE = {
+    "ge": "is too small; use at least",
+    "gt": "is too small; use more than",
+    "le": "is too large; use at most",
+    "lt": "is too large; use less than",
+}
 
 # Quantities beyond 32 characters are refused, so that the cost of rules over them is bounded.
 MAX_QUANTITY_LENGTH = 32
@@ -209,3 +218,9 @@ PositiveWholeSeconds = Annotated[StrictInt, Field(ge=1, le=MAX_SECONDS)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(strict=True, gt=0, le=MAX_SECONDS, allow_inf_nan=False)]
 Factor = Annotated[float, Field(strict=True, ge=1, le=100, allow_inf_nan=False)]
+
+
+def out_of_range(bound: Mapping[str, Any]) -> str:
+    """Returns what is wrong with a number beyond a bound, which has pydantic's name for it: ge, gt, le or lt."""
+    [(name, limit)] = bound.items()
+    return f"{_OUT_OF_RANGE[name]} {number(limit)}"

@@ -32,7 +32,7 @@ class Commands(TyperGroup):
 
 
 def _sentence(detail: ErrorDetails) -> str | None:
-    from trainmaster.api.values import number, show
+    from trainmaster.api.values import out_of_range, show
 
     shown, context = show(detail["input"]), detail.get("ctx", {})
     match detail["type"]:
@@ -42,10 +42,8 @@ def _sentence(detail: ErrorDetails) -> str | None:
             return f"{shown} is no number"
         case "bool_parsing":
             return f"{shown} is neither true nor false; use one of the two"
-        case "greater_than_equal":
-            return f"{shown} is too small; use at least {number(context['ge'])}"
-        case "less_than_equal":
-            return f"{shown} is too large; use at most {number(context['le'])}"
+        case "greater_than_equal" | "less_than_equal":
+            return f"{shown} {out_of_range(context)}"
         case "value_error":
             return str(context["error"]).removesuffix(".")
     return None
