@@ -116,4 +116,8 @@ def test_the_limit_is_the_robust_z_score_of_the_newest_numbers(length: int) -> N
         deviation = statistics.median(abs(other - median) for other in newest)
         far = max(8.0 / 0.6745 * max(deviation, 0.01 * abs(median), 1e-300), 0.5 * abs(median))
         assert history.limit(threshold=8.0, ratio=1.5) == pytest.approx(median + far, rel=1e-6)
+        # Numbers that are known are judged the same, though most of them without the deviation.
+        for number in (median, 1.5 * median, median + far, median + 1.01 * far, 1e9, math.nan):
+            exact, quick = history.limit(8.0, 1.5), history.limit(8.0, 1.5, number)
+            assert (number <= quick) == (number <= exact)
     assert newest == [*drawn, -1e9, 1e9, *drawn[:3]][-128:]

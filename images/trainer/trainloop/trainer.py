@@ -299,11 +299,11 @@ class Trainer:
         loss = self._global_loss()
         if not self.replica.reduced:
             norm = self.world.summing(norm / self.world.data_size)()
-        limits = self.detector.limits(can_return=self._saved)
         if self.on_device and not at_once and can_leave_out(self.optimizer):
-            self._verdict = Verdict(loss, norm, limits)
+            self._verdict = Verdict(loss, norm, self.detector.limits(self._saved))
             return None
-        return self._decide(self.state.step + 1, float(loss), float(norm), limits)
+        numbers = (float(loss), float(norm))
+        return self._decide(self.state.step + 1, *numbers, self.detector.limits(self._saved, *numbers))
 
     def _settle(self) -> bool:
         """Follow the device's verdict on the last step, where it hasn't been read; returns whether the run went back.

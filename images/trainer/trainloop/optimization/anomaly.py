@@ -96,15 +96,16 @@ class History:
         self.values.append(value)
         insort(self._ordered, value)
 
-    def limit(self, threshold: float, ratio: float) -> float:
-        """Returns the largest number that doesn't stand out, by a z-score above `threshold`, and is at most `ratio`
-        times the median.
+    def limit(self, threshold: float, ratio: float, number: float = LARGEST) -> float:
+        """Returns the largest number that doesn't stand out, by a z-score above `threshold`, or is at most `ratio`
+        times the median. The latter is enough for a `number` below it.
         """
         count = len(self._ordered)
         median = (self._ordered[(count - 1) // 2] + self._ordered[count // 2]) / 2
-        deviation = (self._distance(median, (count + 1) // 2) + self._distance(median, count // 2 + 1)) / 2
-        deviation = max(deviation, LEAST_DEVIATION * abs(median), 1e-300)
-        far = max(threshold * deviation / NORMAL_MAD, (ratio - 1) * abs(median))
+        far = (ratio - 1) * abs(median)
+        if number > c_float(median + far).value:
+            deviation = (self._distance(median, (count + 1) // 2) + self._distance(median, count // 2 + 1)) / 2
+            far = max(far, threshold * max(deviation, LEAST_DEVIATION * abs(median)) / NORMAL_MAD)
         return min(c_float(median + far).value, LARGEST)
 
     def _distance(self, center: float, nearest: int) -> float:
@@ -132,8 +133,8 @@ class AnomalyDetector:
         self.odd_in_a_row = self.rollbacks = 0
         self.reset()
 
-    def limits(self, can_return: bool = True) -> Limits:
-        """Returns the limits of the next step.
+    def limits(self, can_return: bool = True, loss: float = LARGEST, norm: float = LARGEST) -> Limits:
+        """Returns the limits of the next step; for numbers that are known already, limits that judge these as well.
 
         Where the run would go back and can't, they are those of finite numbers: skipping leaves the weights as they
         are, so the next step would be odd too, and clipping bounds this one.
@@ -142,8 +143,8 @@ class AnomalyDetector:
         if len(self._losses.values) < settings.least or (self._is_last() and not can_return) or not settings.enabled:
             return Limits()
         return Limits(
-            self._losses.limit(settings.threshold, settings.loss_ratio),
-            self._norms.limit(settings.threshold, settings.norm_ratio),
+            self._losses.limit(settings.threshold, settings.loss_ratio, loss),
+            self._norms.limit(settings.threshold, settings.norm_ratio, norm),
         )
 
     def judge(self, loss: float, norm: float, limits: Limits) -> Decision:
