@@ -22,6 +22,7 @@ from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
 from trainloop.checkpoints import storage, verification
+from trainloop.checkpoints.verification import CheckpointError
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.errors import TrainingError
@@ -282,3 +283,15 @@ def test_a_disk_that_refuses_every_write_does_not_end_a_run(tmp_path: Path) -> N
 
 def be_quiet(trainer: Trainer) -> None:
     trainer.log.quiet = True  # what pytest captures is in a file too
+
+
+def test_a_refusal_counts_what_ranks_have_written_before_as_taken(tmp_path: Path) -> None:
+    partial = storage.partial_name(tmp_path, 1)
+    partial.mkdir()
+    (partial / "shards").write_bytes(bytes(STATE_BYTES))
+    with (
+        SmallDisk(tmp_path, STATE_BYTES + 1_000).mounted(),
+        pytest.raises(CheckpointError, match=f"; 1,000 bytes are free, {STATE_BYTES:,} and a little more are needed"),
+    ):
+        storage.write(tmp_path, 1, _state(1), {}, partial)
+    assert list(tmp_path.iterdir()) == []

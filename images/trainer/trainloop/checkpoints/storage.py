@@ -191,8 +191,10 @@ def write(
             if partial.is_dir():
                 (partial / STATE).unlink(missing_ok=True)  # its bytes are free for the next try
             if last or not room.make(directory, error, needed, about.get("parent")):
+                # While what ranks have written before lies there: that is free afterwards, and was needed too.
+                sentence = room.refusal(directory, step, error, needed)
                 shutil.rmtree(partial, ignore_errors=True)
-                raise CheckpointError(room.refusal(directory, step, error, needed)) from error
+                raise CheckpointError(sentence) from error
         else:
             break
     return replace(checkpoint, created=created, about=about)
