@@ -39,6 +39,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         "batch: with size and per_rank the accumulation follows",
     ),
     ({"data": {"workers": 1.5}}, "data.workers is 1.5: input should be a valid integer"),
+    ({"blocks": {"compile": [1]}}, "blocks.compile is [1]: input should be a valid boolean, or a valid string"),
 ]
 
 

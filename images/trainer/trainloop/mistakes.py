@@ -14,7 +14,17 @@ def sentences(error: ValidationError, model: type[BaseModel], prefix: str = "") 
     """Returns a sentence for each mistake that pydantic found in a document for `model`; `prefix` is put before field
     names.
     """
-    return [_sentence(detail, model, prefix) for detail in error.errors(include_url=False)]
+    by_field: dict[tuple[int | str, ...], ErrorDetails] = {}
+    for detail in error.errors(include_url=False):
+        place = detail["loc"]
+        if place and place[-1] in ("bool", "str") and _model_at(model, list(place[:-1])) is None:
+            # Pydantic names each type that a field may have as if it were a field within; one sentence has them all.
+            place, message = place[:-1], detail["msg"]
+            if place in by_field:
+                message = f"{by_field[place]['msg']}, or {message.removeprefix('Input should be ')}"
+            detail = {**detail, "loc": place, "msg": message}
+        by_field[place] = detail
+    return [_sentence(detail, model, prefix) for detail in by_field.values()]
 
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel], prefix: str) -> str:
