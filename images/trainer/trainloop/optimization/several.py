@@ -139,7 +139,12 @@ class Objectives:
         self._histories = {member.name: AnomalyDetector(config.anomaly) for member in self.members}
         trainer.detector = Histories(self._histories)  # type: ignore[assignment]
         self.losses = [member.loss for member in self.members]
-        self._names = {parameter: name for name, parameter in model.named_parameters()}
+        #: By objective: the names of the parameters that others have.
+        self._elsewhere = {
+            member.name: {name for name, parameter in model.named_parameters() if parameter not in own}
+            for member in self.members
+            for own in [set(member.parameters)]
+        }
         self._newest: dict[str, torch.Tensor] = {}
 
     def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
@@ -168,9 +173,8 @@ class Objectives:
     def _turn(self, member: Objective) -> Iterator[None]:
         """Gives the trainer what is this objective's, and afterwards drops the gradients that are left."""
         trainer, parameters = self.trainer, member.parameters
-        others = [name for parameter, name in self._names.items() if parameter not in set(parameters)]
         own = {"loss": member.loss, "optimizer": member.optimizer, "detector": self._histories[member.name]}
-        own |= {"trained": parameters, "max_norm": member.max_norm, "elsewhere": set(others)}
+        own |= {"trained": parameters, "max_norm": member.max_norm, "elsewhere": self._elsewhere[member.name]}
         own |= {"schedule": _Factor(member.factor)} if member.factor else {}
         before = {name: getattr(trainer, name) for name in own}
         if isinstance(trainer.replica, ByTurns):
