@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from trainloop.checkpoints import storage, verification
+from trainloop.checkpoints import retention, storage, verification
 from trainloop.checkpoints.saving import WritingThread
 
 MIB = 384
@@ -43,7 +43,7 @@ def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path)
         stalled.append(time.perf_counter() - began)
         checkpoint = checkpoint or written()
         whole.append(time.perf_counter() - began)
-        storage.prune(checkpoint, 1)
+        retention.prune(checkpoint, 1)
     if thread:
         thread.close()
     return stalled, statistics.median(whole)

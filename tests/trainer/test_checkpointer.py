@@ -18,7 +18,7 @@ from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import UNEVEN, config, largest_difference, train
 from trainloop import run
-from trainloop.checkpoints import storage, verification
+from trainloop.checkpoints import retention, storage, tagging, verification
 from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
 from trainloop.config import load_config
 from trainloop.distributed.world import World, joined
@@ -113,11 +113,11 @@ def test_retention_of_whatever_there_is(tmp_path: Path) -> None:
                 broken.add(order[-1].name)
         tagged = draw.sample(order, draw.randint(0, 2))
         for number, checkpoint in enumerate(tagged):
-            storage.set_tag(checkpoint, f"tag{number}")
+            tagging.set_tag(checkpoint, f"tag{number}")
         best = draw.choice([None, *order])
         written = _bare(folder, draw.choice((5, 10, 15, 20, 25)), time.time())
         before = {one.name for one in [*order, written]}
-        storage.prune(written, keep, best)
+        retention.prune(written, keep, best)
         left = {path.name for path in folder.glob("step-*")}
         newest = [one for one in [*reversed(order)] if one.name not in broken][: keep - 1]
         must = {one.name for one in [written, *newest, *tagged, *filter(None, [best])]}
@@ -149,7 +149,7 @@ def _break(checkpoint: storage.Checkpoint, how: str) -> None:
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     best, *_, newest = [written(tmp_path, step) for step in range(1, 7)]
-    storage.prune(newest, 2, best)
+    retention.prune(newest, 2, best)
     assert [found.step for found in storage.complete(tmp_path)] == [6, 5, 1]
 
 
@@ -158,36 +158,36 @@ def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(t
     damaged, _ = written(tmp_path, 20), written(tmp_path, 10)
     flip_a_byte(damaged.path / storage.STATE)
     newest = written(tmp_path, 15)
-    storage.prune(newest, 1)
+    retention.prune(newest, 1)
     assert [found.step for found in storage.complete(tmp_path) if verification.verify(found.path) is None] == [15]
 
 
 def test_a_tag_keeps_a_checkpoint_from_retention(tmp_path: Path) -> None:
     tagged, *_, newest = [written(tmp_path, step) for step in range(1, 6)]
-    storage.set_tag(tagged, "good")
-    storage.prune(newest, 1)
+    tagging.set_tag(tagged, "good")
+    retention.prune(newest, 1)
     assert storage.complete(tmp_path) == [newest, tagged]
-    assert storage.resolve(tmp_path, "good") == storage.resolve(tmp_path, tagged.name) == tagged
-    storage.set_tag(newest, "good")
+    assert tagging.resolve(tmp_path, "good") == tagging.resolve(tmp_path, tagged.name) == tagged
+    tagging.set_tag(newest, "good")
     assert storage.tags(tmp_path) == {"good": newest.name}, "a tag moves"
-    storage.delete_tag(tmp_path, "good")
+    tagging.delete_tag(tmp_path, "good")
     assert storage.tags(tmp_path) == {}
 
 
 @pytest.mark.parametrize("tag", ["", ".hidden", "-x", "a/b", "..", "step-000000001.1", "step-5", "a b", "ä", "x" * 101])
 def test_what_can_not_be_a_tag_is_a_sentence(tmp_path: Path, tag: str) -> None:
     with pytest.raises(verification.CheckpointError, match="can't be a tag: up to 100 letters"):
-        storage.set_tag(written(tmp_path, 1), tag)
+        tagging.set_tag(written(tmp_path, 1), tag)
     assert [entry.name for entry in tmp_path.iterdir()] == ["step-000000001.1"]
 
 
 def test_a_tag_that_is_not_there_is_a_sentence_with_those_that_are(tmp_path: Path) -> None:
-    storage.set_tag(written(tmp_path, 1), "good")
+    tagging.set_tag(written(tmp_path, 1), "good")
     sentence = "'bad' is neither a tag nor a checkpoint of .*: tags are good, checkpoints step-000000001.1"
     with pytest.raises(verification.CheckpointError, match=sentence):
-        storage.resolve(tmp_path, "bad")
+        tagging.resolve(tmp_path, "bad")
     with pytest.raises(verification.CheckpointError, match="has no tag 'bad': it has good"):
-        storage.delete_tag(tmp_path, "bad")
+        tagging.delete_tag(tmp_path, "bad")
 
 
 @pytest.mark.parametrize("content", ["../../etc", "step-5", "step-0000000001.1", "step-000000001.01", "\udcff", ""])
@@ -197,7 +197,7 @@ def test_a_file_that_names_no_checkpoint_is_no_tag(tmp_path: Path, content: str)
     (tmp_path / "tags" / "odd").write_text(content, errors="surrogateescape")
     assert storage.tags(tmp_path) == {}
     with pytest.raises(verification.CheckpointError, match="'odd' is neither a tag nor"):
-        storage.resolve(tmp_path, "odd")
+        tagging.resolve(tmp_path, "odd")
 
 
 @pytest.mark.torch

@@ -21,7 +21,7 @@ from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
-from trainloop.checkpoints import storage, verification
+from trainloop.checkpoints import retention, storage, tagging, verification
 from trainloop.checkpoints.verification import CheckpointError
 from trainloop.config import Config
 from trainloop.distributed.world import joined
@@ -49,7 +49,7 @@ def _save_for_ever(folder: Path) -> None:
     tensor = torch.zeros(1_000_000)
     while True:
         step += 1
-        storage.prune(storage.write(folder, step, {"step": step, "tensor": tensor}, {}), 2)
+        retention.prune(storage.write(folder, step, {"step": step, "tensor": tensor}, {}), 2)
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_full_disk_makes_room_by_older_checkpoints_and_never_by_the_last_that_
 ) -> None:
     """Room is for four and a half; the newest is damaged, one has a tag, one is broken."""
     checkpoints = [storage.write(tmp_path, step, _state(step), {}) for step in (1, 2, 3, 4)]
-    storage.set_tag(checkpoints[0], "kept")
+    tagging.set_tag(checkpoints[0], "kept")
     (checkpoints[1].path / verification.MANIFEST).unlink()
     flip_a_byte(checkpoints[3].path / storage.STATE)
     disk = SmallDisk(tmp_path, int(4.5 * STATE_BYTES), honest=honest, number=errno.ENOSPC if honest else errno.EDQUOT)

@@ -15,7 +15,7 @@ import pytest
 
 from tests.trainer.damage import flip_a_byte, written
 from tests.trainer.ranks import ROOT
-from trainloop.checkpoints import storage, verification
+from trainloop.checkpoints import retention, storage, tagging, verification
 from trainloop.checkpoints.verification import write_manifest
 
 NEWEST = "step-000000010.1"
@@ -285,13 +285,13 @@ def test_a_checkpoint_that_is_deleted_while_it_gets_a_tag_has_none(
 ) -> None:
     for step in (1, 2):
         written(tmp_path, step)
-    real = storage.set_tag
+    real = tagging.set_tag
 
     def late(checkpoint: storage.Checkpoint, tag: str) -> None:
         storage.remove(checkpoint)
         real(checkpoint, tag)
 
-    monkeypatch.setattr(storage, "set_tag", late)
+    monkeypatch.setattr(tagging, "set_tag", late)
     printed = checkpoints(f"tag {tmp_path} 1 good")
     assert (printed.code, printed.errors) == (1, "trainloop: step-000000001.1 was deleted meanwhile: it has no tag\n")
     assert storage.tags(tmp_path) == {}
@@ -361,10 +361,10 @@ def test_a_result_that_is_no_number_is_never_the_best(tmp_path: Path, checkpoint
         written(tmp_path, step, value)
     assert checkpoints(f"show {tmp_path} best:accuracy").startswith("name            step-000000004.1\n")
     assert checkpoints(f"show {tmp_path} best:accuracy:min").startswith("name            step-000000003.1\n")
-    best = storage.best(tmp_path, "accuracy", "min")
-    storage.prune(storage.Checkpoint(4, 1, tmp_path), 1, best)
+    best = retention.best(tmp_path, "accuracy", "min")
+    retention.prune(storage.Checkpoint(4, 1, tmp_path), 1, best)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000003.1", "step-000000004.1"]
-    assert storage.best(tmp_path, "loss", "min") is None and storage.best(tmp_path, None, "max") is None
+    assert retention.best(tmp_path, "loss", "min") is None and retention.best(tmp_path, None, "max") is None
 
 
 @pytest.mark.torch
@@ -435,7 +435,7 @@ def test_a_reader_that_goes_is_no_error(tmp_path: Path) -> None:
 
 def test_the_shell_completes_commands_and_checkpoints(tmp_path: Path) -> None:
     written(tmp_path, 1)
-    storage.set_tag(storage.Checkpoint(1, 1, tmp_path), "good")
+    tagging.set_tag(storage.Checkpoint(1, 1, tmp_path), "good")
 
     def completed(line: str) -> set[str]:
         answer = tmp_path / "answer"

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import retention, storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, verify
 from trainloop.distributed.world import World
@@ -136,8 +136,8 @@ class Checkpointer:
         try:
             if pending:
                 written = pending()
-                best = storage.best(self.path, self.settings.best, self.settings.best_is)
-                storage.prune(written, self.settings.keep, best, self._damaged)
+                best = retention.best(self.path, self.settings.best, self.settings.best_is)
+                retention.prune(written, self.settings.keep, best, self._damaged)
         except (CheckpointError, OSError) as error:
             problem = str(error)
         outcomes = self.world.gather((written and written.name, problem))
@@ -212,12 +212,14 @@ class Checkpointer:
 
     def _resolve(self, start: str) -> Checkpoint:
         """Returns the checkpoint that `start_from` names. Raises ConfigError on every rank alike."""
+        from trainloop.checkpoints import tagging  # which few runs need
+
         folder, _, name = start.rpartition("/")
         directory = Path(folder).expanduser() if folder else self.path
         directory = self.path if directory.resolve() == self.path.resolve() else directory
         found = problem = None
         try:
-            found = storage.resolve(directory, name).name
+            found = tagging.resolve(directory, name).name
         except (CheckpointError, OSError) as error:
             problem = str(error)
         answers = self.world.gather((found, problem))

@@ -6,30 +6,27 @@ their SHA-256 have been written and synced; it counts when the rename is synced 
 name (`.saving-…`) and is never read. A step that is saved again (after a rollback) gets the next version, nothing
 is overwritten. Which one is the newest is a matter of when they were written, not of their steps.
 
-A tag is a file `tags/<tag>` whose content is a checkpoint's name; what has a tag is never deleted here.
+A tag is a file `tags/<tag>` whose content is a checkpoint's name.
 """
 
 from __future__ import annotations
 
 import errno
-import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainloop.checkpoints.verification import CheckpointError, inspect, write_manifest
-from trainloop.errors import listed
 
 STATE = "state.pt"
 CONFIGURATION = "config.yaml"
 TAGS = "tags"
 _NAME = re.compile(r"step-([0-9]{9,})\.([0-9]+)")
-_TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+TAG = re.compile(r"(?!step-)[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 _PARTIAL = ".saving-"
 
 
@@ -90,16 +87,6 @@ def complete(directory: Path) -> list[Checkpoint]:
     return survey(directory)[0]
 
 
-def best(directory: Path, result: str | None, order: str) -> Checkpoint | None:
-    """Returns the complete checkpoint with the best `result`, of equal ones the oldest; the `order` is max or min. A
-    result that is nan doesn't count.
-    """
-    scored = [(one.results.get(result or "", math.nan), one) for one in reversed(complete(directory))]
-    sign = -1 if order == "min" else 1
-    found = [(sign * value, one) for value, one in scored if isinstance(value, int | float) and not math.isnan(value)]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
-
-
 def next_version(directory: Path, step: int) -> int:
     """Returns the version that a checkpoint of `step` gets: the next free one, whatever lies under the others. A tag
     whose checkpoint was deleted by hand must not become another one's.
@@ -111,45 +98,9 @@ def next_version(directory: Path, step: int) -> int:
 
 def tags(directory: Path) -> dict[str, str]:
     """Returns the name of a checkpoint by tag; files that are no tags are left out."""
-    files = [file for file in sorted((directory / TAGS).glob("*")) if _TAG.fullmatch(file.name) and file.is_file()]
+    files = [file for file in sorted((directory / TAGS).glob("*")) if TAG.fullmatch(file.name) and file.is_file()]
     contents = {file.name: file.read_text(errors="replace").strip() for file in files}
     return {tag: name for tag, name in contents.items() if named(directory, name)}
-
-
-def set_tag(checkpoint: Checkpoint, tag: str) -> None:
-    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for what can't be a tag."""
-    if not _TAG.fullmatch(tag):
-        raise CheckpointError(
-            f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "
-            "or 'step-'"
-        )
-    file = checkpoint.directory / TAGS / tag
-    make_directory(file.parent)
-    temporary = file.with_name(f".{tag}-{os.getpid()}")
-    temporary.write_text(f"{checkpoint.name}\n")
-    sync(temporary)
-    temporary.replace(file)
-    sync(file.parent)
-
-
-def delete_tag(directory: Path, tag: str) -> None:
-    """Take a tag from its checkpoint. Raises CheckpointError where there is no such tag."""
-    if tag not in tags(directory):
-        raise CheckpointError(f"{directory} has no tag {tag!r}: it has {listed(sorted(tags(directory))) or 'none'}")
-    (directory / TAGS / tag).unlink()
-    sync(directory / TAGS)
-
-
-def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
-    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError where there is none."""
-    found = named(directory, tags(directory).get(tag_or_name, tag_or_name))
-    if found is None or not found.path.is_dir():
-        names, known = [one.name for one in complete(directory)], sorted(tags(directory))
-        raise CheckpointError(
-            f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: tags are {listed(known) or 'none'}, "
-            f"checkpoints {listed(names) or 'none'}"
-        )
-    return found
 
 
 def write(
@@ -248,29 +199,6 @@ def make_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for path in missing:
         sync(path.parent)
-
-
-def prune(written: Checkpoint, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()) -> None:
-    """Delete what `superseded` names."""
-    for checkpoint in superseded(written, keep, best, broken):
-        remove(checkpoint)
-
-
-def superseded(
-    written: Checkpoint, keep: int, best: Checkpoint | None = None, broken: Collection[str] = ()
-) -> list[Checkpoint]:
-    """Returns all but the `keep` checkpoints that were written last, the `best`, and those with a tag.
-
-    `written` stays: of it alone it is known that it can be read. Broken ones, by `survey` or by their names in
-    `broken`, don't count; they are superseded when all that count have a later step.
-    """
-    whole, damaged = survey(written.directory)
-    usable = [one for one in whole if one.name not in broken and one != written]
-    window, older = [written, *usable[: keep - 1]], usable[keep - 1 :]
-    odd = filter(None, (named(written.directory, name) for name in {*damaged, *broken}))
-    past = [one for one in odd if len(window) == keep and one < min(window) and one.path.is_dir()]
-    tagged = tags(written.directory).values()
-    return [one for one in [*older, *past] if one != best and one.name not in tagged]
 
 
 def remove(checkpoint: Checkpoint) -> None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import retention, storage
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import FORMAT, MANIFEST, CheckpointError, read_manifest, verify
 from trainloop.errors import TrainingError, listed
@@ -277,7 +277,7 @@ def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
     order = order or (own_order if name == own_name else "max")
     if order not in ("max", "min"):
         raise CommandError(f"best:{measured} ends with neither :max nor :min")
-    best = storage.best(directory, name, order)  # as retention has it
+    best = retention.best(directory, name, order)  # as retention has it
     version = next((one for one in found if one.checkpoint == best), None)
     if version is None:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

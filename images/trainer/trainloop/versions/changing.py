@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainloop.checkpoints import storage
+from trainloop.checkpoints import retention, storage, tagging
 from trainloop.checkpoints.verification import verify
 from trainloop.versions import output
 from trainloop.versions.catalog import (
@@ -28,7 +28,7 @@ def tag(options: argparse.Namespace) -> int:
         if options.checkpoint is None or name is not None:
             raise UsageError("--delete takes the directory and one tag: trainloop checkpoints tag --delete DIR TAG")
         before = storage.tags(directory).get(options.checkpoint)
-        storage.delete_tag(directory, options.checkpoint)
+        tagging.delete_tag(directory, options.checkpoint)
         print(f"deleted tag {options.checkpoint} (was of {before})")
         return 0
     found = versions(directory)
@@ -44,9 +44,9 @@ def tag(options: argparse.Namespace) -> int:
     before = storage.tags(directory).get(name)
     if before not in (None, version.name) and not options.force:
         raise CommandError(f"{name} is a tag of {before} already: --force moves it")
-    storage.set_tag(version.checkpoint, name)
+    tagging.set_tag(version.checkpoint, name)
     if not version.path.is_dir():  # the run may have deleted it just before
-        storage.delete_tag(directory, name)
+        tagging.delete_tag(directory, name)
         raise CommandError(f"{version.name} was deleted meanwhile: it has no tag")
     print(f"{version.name} is tagged {name}: it stays until the tag is deleted")
     return 0
@@ -84,7 +84,7 @@ def prune(options: argparse.Namespace) -> int:
     measured = options.best or own_best(found)
     best = find(options.directory, f"best:{measured}", found) if measured else None
     written, kept = sound[0].checkpoint, best.checkpoint if best else None
-    doomed = storage.superseded(written, options.keep, kept, damaged)
+    doomed = retention.superseded(written, options.keep, kept, damaged)
     outcome = []
     for version in found:
         tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now

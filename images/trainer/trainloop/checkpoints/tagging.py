@@ -1,0 +1,46 @@
+"""Tags are set, deleted and resolved here, for a run with `checkpoint.start_from` and for `trainloop checkpoints`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trainloop.checkpoints.storage import TAG, TAGS, Checkpoint, complete, make_directory, named, sync, tags
+from trainloop.checkpoints.verification import CheckpointError
+from trainloop.errors import listed
+
+
+def set_tag(checkpoint: Checkpoint, tag: str) -> None:
+    """Give a checkpoint a tag, which another one may have had. Raises CheckpointError for what can't be a tag."""
+    if not TAG.fullmatch(tag):
+        raise CheckpointError(
+            f"{tag!r} can't be a tag: up to 100 letters, digits, '.', '_' and '-' can, that don't begin with '.', '-' "
+            "or 'step-'"
+        )
+    file = checkpoint.directory / TAGS / tag
+    make_directory(file.parent)
+    temporary = file.with_name(f".{tag}-{os.getpid()}")
+    temporary.write_text(f"{checkpoint.name}\n")
+    sync(temporary)
+    temporary.replace(file)
+    sync(file.parent)
+
+
+def delete_tag(directory: Path, tag: str) -> None:
+    """Take a tag from its checkpoint. Raises CheckpointError where there is no such tag."""
+    if tag not in tags(directory):
+        raise CheckpointError(f"{directory} has no tag {tag!r}: it has {listed(sorted(tags(directory))) or 'none'}")
+    (directory / TAGS / tag).unlink()
+    sync(directory / TAGS)
+
+
+def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
+    """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError where there is none."""
+    found = named(directory, tags(directory).get(tag_or_name, tag_or_name))
+    if found is None or not found.path.is_dir():
+        names, known = [one.name for one in complete(directory)], sorted(tags(directory))
+        raise CheckpointError(
+            f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: tags are {listed(known) or 'none'}, "
+            f"checkpoints {listed(names) or 'none'}"
+        )
+    return found
