@@ -220,7 +220,7 @@ def _populate(made: Operator) -> None:
     team = made.team
     team.kubectl("create", "-f", "-", stdin=yaml.safe_dump(made.stateful_set("job", replicas=1)))
     if team.shared.runs_pods:
-        team.eventually(lambda: team.kubectl("get", "pod", "job-0", check=False).returncode == 0, what="the worker")
+        team.eventually(lambda: team.get("pod", "job-0"), what="the worker")
     else:
         controller = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "job", "controller": True}
         controller["uid"] = team.get("statefulset", "job")["metadata"]["uid"]

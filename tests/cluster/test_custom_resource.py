@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.operator_under_test import install_crd
+from tests.cluster.operator_under_test import apply_crd, install_crd
 from tests.unit.rendering.goldens import JOBS, NAMES, manifests
 from trainmaster.api.v1alpha1 import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from trainmaster_local.testing.clusters import Cluster
@@ -34,7 +34,7 @@ def test_applying_the_definition_again_changes_nothing(with_crd: Cluster) -> Non
         return str(with_crd.get("crd", f"{PLURAL}.{GROUP}")["metadata"]["resourceVersion"])
 
     before = version()
-    install_crd(with_crd)
+    apply_crd(with_crd)
     assert version() == before
 
 

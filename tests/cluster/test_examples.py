@@ -170,7 +170,7 @@ def test_every_worker_of_an_example_without_accelerators_finds_room_on_a_small_n
             lambda pod=pod: room.cluster.get("pod", pod)["spec"].get("nodeName") == SMALL.name, 30, f"{pod} has a node"
         )
     room.cluster.kubectl("delete", "dtj", name)
-    room.cluster.eventually(lambda: not room.cluster.items("pods", "-l", f"trainmaster.dev/job-name={name}"), 60)
+    room.cluster.eventually(lambda: not room.cluster.items("pods", labels=f"trainmaster.dev/job-name={name}"), 60)
 
 
 def test_plain_script(room: Room) -> None:

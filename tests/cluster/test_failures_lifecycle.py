@@ -26,12 +26,12 @@ def test_the_deadline_ends_a_job_with_a_sigterm_and_frees_its_pods(scenario: Sce
 def test_a_finished_job_goes_with_all_that_is_its_own_when_its_time_is_over(scenario: Scenario) -> None:
     scenario.apply(train(faults=0), runPolicy={"ttlSecondsAfterFinished": 3})
     scenario.until_phase("Succeeded")
-    cluster, label = scenario.cluster, ("-l", f"trainmaster.dev/job-name={scenario.name}")
+    cluster, label = scenario.cluster, f"trainmaster.dev/job-name={scenario.name}"
     kinds = "distributedtrainingjobs,statefulsets,services,configmaps,pods"
     names = [scenario.name, f"{scenario.name}-logs"]
     scenario.until(
         lambda: (
-            not cluster.items(kinds, *label)
+            not cluster.items(kinds, labels=label)
             and not [item for item in cluster.items(kinds) if item["metadata"]["name"] in names]
         ),
         "nothing left",

@@ -106,7 +106,7 @@ def test_two_jobs_with_accelerators_for_one_and_a_half_dont_block_each_other(
         return job
 
     def placed(name: str) -> int:
-        pods = cluster.items("pods", "-l", f"trainmaster.dev/job-name={name}")
+        pods = cluster.items("pods", labels=f"trainmaster.dev/job-name={name}")
         return sum("nodeName" in pod["spec"] for pod in pods)
 
     east, west = two_racks
@@ -150,7 +150,7 @@ def test_ranks_follow_the_racks_and_packed_workers_share_one(
         return job
 
     def racks(name: str) -> list[str]:
-        pods = cluster.items("pods", "-l", f"trainmaster.dev/job-name={name}")
+        pods = cluster.items("pods", labels=f"trainmaster.dev/job-name={name}")
         by_name = sorted((pod["metadata"]["name"], pod["spec"].get("nodeName", "")) for pod in pods)
         return [node.rpartition("-")[2] for _, node in by_name]
 

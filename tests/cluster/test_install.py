@@ -108,7 +108,7 @@ def test_an_upgrade_changes_the_crd_and_loses_no_running_job(helm: Config, clust
     leave_crd_to_helm(cluster)
     cluster.apply(training_job("patient", PATIENT))
     until_phase(cluster, "patient", "Running")
-    pods = {pod["metadata"]["uid"] for pod in cluster.items("pods", "-l", "trainmaster.dev/job-name=patient")}
+    pods = {pod["metadata"]["uid"] for pod in cluster.items("pods", labels="trainmaster.dev/job-name=patient")}
 
     newer = tmp_path / "trainmaster"
     shutil.copytree(CHART, newer)

@@ -72,14 +72,14 @@ class Jobs:
         )
 
     def log(self, pod: str) -> str:
-        return self.cluster.kubectl("logs", pod, "-c", "worker", check=False).stdout
+        return self.cluster.log(pod, "worker")
 
     def kept_logs(self, name: str = "job") -> dict[str, str]:
         # A moment after the job's end, before its pods go.
         return dict(self.cluster.eventually(lambda: self.cluster.get("configmap", f"{name}-logs")["data"]))
 
     def events(self) -> list[str]:
-        found = self.cluster.items("events", "--field-selector", "involvedObject.kind=DistributedTrainingJob")
+        found = self.cluster.items("events", fields="involvedObject.kind=DistributedTrainingJob")
         return [f"{event['reason']}: {event['message']}" for event in found]
 
 

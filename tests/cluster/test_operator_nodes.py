@@ -43,7 +43,7 @@ def is_running(cluster: Cluster, attempt: int) -> bool:
 
 
 def started(cluster: Cluster, worker: int) -> str:
-    return cluster.kubectl("logs", f"job-{worker}", "-c", "worker", check=False).stdout
+    return cluster.log(f"job-{worker}", "worker")
 
 
 def job(cluster: Cluster, end: Path, workers: int, **spec: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tests.cluster.operator_under_test import install_crd, running_operator
 from tests.mistakes.entries import Entry
 from tests.mistakes.offline import write
 from trainmaster_local.config import ClusterConfig
-from trainmaster_local.testing.clusters import KUBECTL, Cluster, KubectlFailed, new_namespace, open_cluster
+from trainmaster_local.testing.clusters import KUBECTL, Cluster, NotAnswered, new_namespace, open_cluster
 
 # kubectl waits more than it computes.
 _AT_ONCE = 4
@@ -104,7 +104,7 @@ def _operators_answers(cluster: Cluster, files: Mapping[str, Path], folder: Path
             waiting = {name: jobs[name] for name in jobs if name not in found}
             try:
                 found.update(_decided(cluster.items("dtj"), cluster.items("sts"), waiting))
-            except KubectlFailed:
+            except NotAnswered:
                 # A machine with more to do than it can answers the next time.
                 continue
         states = {job["metadata"]["name"]: str(job.get("status")) for job in cluster.items("dtj")}

@@ -38,7 +38,7 @@ def revisions(helm: Config) -> list[str]:
 def test_install_waits_for_the_pods(helm: Config, cluster: Cluster) -> None:
     assert install(helm, cluster, {"replicas": 2}, wait="watcher")["status"] == "deployed"
     assert cluster.get("statefulset", "demo")["status"]["readyReplicas"] == 2
-    cluster.eventually(lambda: cluster.kubectl("logs", "demo-0").stdout == "hello\n", what="its log")
+    cluster.eventually(lambda: cluster.log("demo-0") == "hello\n", what="its log")
     assert [(entry["name"], entry["namespace"]) for entry in helm.list()] == [("demo", cluster.namespace)]
     secret = cluster.get("secret", "sh.helm.release.v1.demo.v1")
     assert secret["type"] == "helm.sh/release.v1"
@@ -50,8 +50,8 @@ def test_upgrade_and_rollback(helm: Config, cluster: Cluster) -> None:
     upgraded = {"greeting": "good day"}
     helm.upgrade(CHART, "demo", upgraded, namespace=cluster.namespace, timeout=120, wait="watcher")
     assert cluster.get("configmap", "demo-greeting")["data"] == {"greeting": "good day"}
-    cluster.eventually(lambda: cluster.kubectl("logs", "demo-0", check=False).stdout == "good day\n", what="new pod")
-    assert cluster.items("pods", "-l", "app notin (demo)") == []
+    cluster.eventually(lambda: cluster.log("demo-0") == "good day\n", what="new pod")
+    assert cluster.items("pods", labels="app notin (demo)") == []
     helm.rollback("demo", version=1, timeout=120, wait="watcher")
     assert cluster.get("configmap", "demo-greeting")["data"] == {"greeting": "hello"}
     assert revisions(helm) == ["superseded", "superseded", "deployed"]

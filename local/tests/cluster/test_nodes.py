@@ -51,15 +51,8 @@ def stateful_set(name: str, replicas: int, program: str, **spec: Any) -> Object:
     }
 
 
-def logs(cluster: Cluster, name: str) -> str:
-    return cluster.kubectl("logs", name, check=False).stdout
-
-
 def ready(cluster: Cluster, name: str) -> bool:
-    found = cluster.kubectl("get", "pod", name, "-o", "json", check=False)
-    if found.returncode:
-        return False
-    statuses = (json.loads(found.stdout).get("status") or {}).get("containerStatuses") or []
+    statuses = (cluster.get("pod", name).get("status") or {}).get("containerStatuses") or []
     return bool(statuses) and all(status["ready"] for status in statuses)
 
 
@@ -81,14 +74,14 @@ def test_downward_api_files_follow_a_patch(cluster: Cluster) -> None:
             container={"volumeMounts": [{"name": "podinfo", "mountPath": "/podinfo"}]},
         )
     )
-    cluster.eventually(lambda: "one" in logs(cluster, "reader"))
+    cluster.eventually(lambda: "one" in cluster.log("reader"))
     path = f"/api/v1/namespaces/{cluster.namespace}/pods/reader"
     began = time.time()
     status, _ = cluster.request(
         "PATCH", path, {"metadata": {"annotations": {"note": "two"}}}, content_type="application/merge-patch+json"
     )
     assert status == 200
-    line = cluster.eventually(lambda: next((x for x in logs(cluster, "reader").splitlines() if "two" in x), None))
+    line = cluster.eventually(lambda: next((x for x in cluster.log("reader").splitlines() if "two" in x), None))
     assert float(line.split()[1]) - began < 10.0
 
 
@@ -135,7 +128,7 @@ def test_volumes_env_and_paths_are_as_the_manifest_says(cluster: Cluster) -> Non
         ),
     )
     cluster.eventually(lambda: cluster.get("pod", "uses")["status"]["phase"] in ("Succeeded", "Failed"))
-    assert logs(cluster, "uses").splitlines() == [
+    assert cluster.log("uses").splitlines() == [
         "hello-uses-$(NAME)-$(UNKNOWN) high s3cret 2",
         "written True True",
         "high",
@@ -158,7 +151,7 @@ def test_a_claim_outlives_its_pods(cluster: Cluster) -> None:
     cluster.eventually(lambda: cluster.get("pod", "writer")["status"]["phase"] == "Succeeded")
     cluster.kubectl("delete", "pod", "writer")
     cluster.apply(pod("reader", "print(open('/data/x').read())", **mount))
-    cluster.eventually(lambda: "kept" in logs(cluster, "reader"))
+    cluster.eventually(lambda: "kept" in cluster.log("reader"))
 
 
 def test_a_liveness_probe_restarts_its_container(cluster: Cluster) -> None:
@@ -211,7 +204,7 @@ def test_hooks_run_after_a_start_and_before_a_stop(cluster: Cluster) -> None:
         )
     )
     cluster.eventually(lambda: cluster.get("pod", "hooked")["status"]["phase"] == "Failed", 60)
-    cluster.eventually(lambda: "seen: after-start before-stop" in logs(cluster, "hooked"), what="both in the log")
+    cluster.eventually(lambda: "seen: after-start before-stop" in cluster.log("hooked"), what="both in the log")
 
 
 def test_pods_of_a_lost_node_are_replaced_once_it_is_known_to_be_gone(cluster: Cluster) -> None:
@@ -364,4 +357,4 @@ def test_a_pod_reaches_the_api_with_its_own_token(cluster: Cluster) -> None:
     )
     cluster.apply(pod("client", program, restartPolicy="Never"))
     cluster.eventually(lambda: cluster.get("pod", "client")["status"]["phase"] in ("Succeeded", "Failed"))
-    assert f"system:serviceaccount:{cluster.namespace}:default" in logs(cluster, "client")
+    assert f"system:serviceaccount:{cluster.namespace}:default" in cluster.log("client")

@@ -13,25 +13,26 @@ reason.
 from __future__ import annotations
 
 import base64
-import json
 import os
 import ssl
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 import pytest
 import yaml
 
 from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
+from trainmaster_local.testing.administrator import Administrator
 
 if TYPE_CHECKING:
     from trainmaster_local.embedded import ThreadedCluster
@@ -41,6 +42,10 @@ KUBECTL = Path(sys.executable).with_name("kubectl")
 
 class KubectlFailed(AssertionError):
     """A kubectl that had to succeed didn't; where `eventually` looks, that means: not yet."""
+
+
+class NotAnswered(AssertionError):
+    """What was to be read isn't there; where `eventually` looks, that means: not yet."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,10 @@ class SharedCluster:
     runs_pods: bool = True
     certificate: Path | None = None
 
-    @property
+    @cached_property
     def tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context()
-        if self.authority:
-            context.load_verify_locations(cadata=self.authority.decode())
+        # Without an authority those of the machine, which take long to read.
+        context = ssl.create_default_context(cadata=self.authority.decode() or None)
         if self.certificate is not None:
             context.load_cert_chain(self.certificate)
         return context
@@ -69,6 +73,10 @@ class SharedCluster:
     def headers(self) -> dict[str, str]:
         """Returns what a request needs to be the administrator's, beside `tls`."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    @cached_property
+    def administrator(self) -> Administrator:
+        return Administrator(self.server, self.headers, self.tls)
 
 
 @dataclass(frozen=True)
@@ -116,30 +124,43 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
     def get(self, resource: str, name: str) -> dict[str, Any]:
-        """An object as JSON."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", resource, name, "-o", "json").stdout)
+        """An object, by a name of its resource that kubectl knows."""
+        return self._read(resource, f"/{quote(name)}")
+
+    def items(self, resources: str, *, labels: str = "", fields: str = "") -> list[dict[str, Any]]:
+        """The namespace's objects of a resource, or of several with commas between them, by kubectl's selectors."""
+        query = "?" + urlencode({"labelSelector": labels, "fieldSelector": fields})
+        found: list[dict[str, Any]] = []
+        for resource in resources.split(","):
+            listed = self._read(resource, query)
+            # An API server leaves out of a list's items what is the same of all.
+            kind = {"apiVersion": listed["apiVersion"], "kind": listed["kind"].removesuffix("List")}
+            found += [{**kind, **item} for item in listed["items"]]
         return found
 
-    def items(self, resource: str, *arguments: str) -> list[dict[str, Any]]:
-        """The namespace's objects of a resource."""
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", resource, "-o", "json", *arguments).stdout)[
-            "items"
-        ]
-        return found
+    def log(self, pod: str, container: str = "") -> str:
+        """What a container has printed; empty where there is no pod or it hasn't started."""
+        query = urlencode({"container": container}) if container else ""
+        status, text = self.request("GET", f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log?{query}")
+        return str(text) if status == 200 else ""
 
     def request(
-        self, method: str, path: str, body: Any = None, content_type: str = "application/json", timeout: float = 30.0
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
         """One HTTP request as the administrator: status and decoded body (text where it isn't JSON)."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.server + path, data=data, method=method, headers=self.shared.headers)
-        if data is not None:
-            request.add_header("Content-Type", content_type)
+        return self.shared.administrator.request(method, path, body, content_type)
+
+    def _read(self, resource: str, rest: str) -> dict[str, Any]:
         try:
-            with urllib.request.urlopen(request, timeout=timeout, context=self.shared.tls) as answer:
-                return answer.status, _decoded(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, _decoded(error.read())
+            path = self.shared.administrator.path(resource, self.namespace)
+            if path is None:
+                raise NotAnswered(f"no API has a resource {resource}")
+            status, found = self.request("GET", path + rest)
+        except (OSError, HTTPException) as error:
+            raise NotAnswered(f"{resource}{rest} wasn't answered: {error}") from error
+        if status != 200:
+            raise NotAnswered(f"GET {path}{rest} was answered with {status}: {found}")
+        return dict(found)
 
     def eventually(self, check: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
         """Waits until `check` gives something true, and gives it back. An AssertionError in it means: not yet; so does
@@ -156,11 +177,6 @@ class Cluster:
                 problem = error
             time.sleep(0.05)
         pytest.fail(f"not within {seconds:.0f} s: {what or check}" + (f": {problem}" if problem else ""))
-
-
-def _decoded(data: bytes) -> Any:
-    text = data.decode()
-    return json.loads(text) if text.startswith(("{", "[")) else text
 
 
 def given_cluster(path: Path, folder: Path) -> SharedCluster:
@@ -233,17 +249,18 @@ def open_cluster(config: ClusterConfig, kubeconfig: str | None = None) -> Iterat
 def new_namespace(shared: SharedCluster) -> Iterator[Cluster]:
     """The shared cluster, in a namespace of its own, which is deleted afterwards."""
     made = Cluster(shared, f"test-{uuid.uuid4().hex[:10]}")
-    made.kubectl("create", "namespace", made.namespace)
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": made.namespace}}
+    status, answer = made.request("POST", "/api/v1/namespaces", body)
+    assert status == 201, answer
     if shared.runs_pods:
-        made.eventually(
-            lambda: made.kubectl("get", "serviceaccount", "default", check=False).returncode == 0, 60, "service account"
-        )
+        made.eventually(lambda: made.get("serviceaccount", "default"), 60, "service account")
     try:
         yield made
     finally:
         if shared.embedded is not None:
             shared.embedded.cluster.faults.clear()
-        made.kubectl("delete", "namespace", made.namespace, "--wait=false")
+        status, answer = made.request("DELETE", f"/api/v1/namespaces/{made.namespace}")
+        assert status == 200, answer
 
 
 @pytest.fixture

@@ -1,0 +1,94 @@
+"""Requests of a cluster's administrator, for tests that need what the API server has and not what a kubectl prints.
+
+A kubectl is a process that costs a hundred times what its request does, and a test that waits for something asks often.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+SECONDS = 30.0
+
+
+class _Resource(NamedTuple):
+    """Where a resource's objects are: the path of its group and version, and its plural."""
+
+    version: str
+    plural: str
+    namespaced: bool
+
+
+class Administrator:
+    """Sends requests, and knows resources by the names that kubectl takes: `pods`, `pod` and `po`."""
+
+    def __init__(self, server: str, headers: Mapping[str, str], tls: ssl.SSLContext) -> None:
+        """`headers`, or the context's certificate, make a request the administrator's."""
+        self._headers, self._tls = headers, tls
+        self._address = urlsplit(server)
+        self._resources: dict[str, _Resource] = {}
+        # A connection serves one request at a time.
+        self._of_thread = threading.local()
+
+    def request(
+        self, method: str, path: str, body: Any = None, content_type: str = "application/json"
+    ) -> tuple[int, Any]:
+        """Returns the answer's status and its decoded body (text where it isn't JSON). Raises OSError or HTTPException
+        where there is no answer."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self._headers, **({} if data is None else {"Content-Type": content_type})}
+        connection = self._connection()
+        # The server may have closed a kept connection, and only what reads can be sent again.
+        if method == "GET":
+            try:
+                return _answer(connection, method, path, data, headers)
+            except (OSError, http.client.HTTPException):
+                pass
+        connection.close()
+        return _answer(connection, method, path, data, headers)
+
+    def path(self, resource: str, namespace: str) -> str | None:
+        """Returns the path of a resource's objects; None where no API has one of that name."""
+        if resource not in self._resources:
+            self._discover()
+        found = self._resources.get(resource)
+        if found is None:
+            return None
+        scope = f"/namespaces/{namespace}" if found.namespaced else ""
+        return f"{found.version}{scope}/{found.plural}"
+
+    def _connection(self) -> http.client.HTTPSConnection:
+        """Returns the thread's own connection; it opens by itself."""
+        kept: http.client.HTTPSConnection | None = getattr(self._of_thread, "connection", None)
+        if kept is None:
+            host, port = str(self._address.hostname), self._address.port
+            kept = http.client.HTTPSConnection(host, port, context=self._tls, timeout=SECONDS)
+            self._of_thread.connection = kept
+        return kept
+
+    def _discover(self) -> None:
+        """Reads which resources there are, each group's preferred version; the core's names come before any other's."""
+        groups = self.request("GET", "/apis")[1]["groups"]
+        versions = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+        for version in versions:
+            status, listed = self.request("GET", version)
+            # A group may have gone since it was listed.
+            for entry in listed["resources"] if status == 200 else ():
+                if "/" not in entry["name"]:
+                    resource = _Resource(version, entry["name"], entry["namespaced"])
+                    for name in (entry["name"], entry["kind"].lower(), *entry.get("shortNames", ())):
+                        self._resources.setdefault(name, resource)
+
+
+def _answer(
+    connection: http.client.HTTPSConnection, method: str, path: str, data: bytes | None, headers: Mapping[str, str]
+) -> tuple[int, Any]:
+    connection.request(method, path, body=data, headers=dict(headers))
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
