@@ -43,7 +43,7 @@ def stalls(mode: Literal["sync", "thread"], state: dict[str, Any], folder: Path)
         stalled.append(time.perf_counter() - began)
         checkpoint = checkpoint or written()
         whole.append(time.perf_counter() - began)
-        retention.prune(checkpoint, 1)
+        retention.prune(checkpoint, storage.survey(folder), 1)
     if thread:
         thread.close()
     return stalled, statistics.median(whole)

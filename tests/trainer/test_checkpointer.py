@@ -49,6 +49,10 @@ def _with_own_disk(folder: Path) -> dict[str, Any]:
         return {"writer": checkpoints.writer, "loaded": loaded}
 
 
+def _alone() -> World:
+    return World(0, 1, 0, 1, torch.device("cpu"), "gloo")
+
+
 @pytest.mark.torch
 def test_ranks_that_share_a_directory_have_one_writer(tmp_path: Path) -> None:
     assert run_ranks(3, _writer_of, tmp_path) == [0, 0, 0]
@@ -77,7 +81,7 @@ def test_an_older_checkpoint_goes_when_the_newer_one_is_on_the_disk(
     monkeypatch.setattr(os, "fsync", recorded_fsync)
     monkeypatch.setattr(os, "rename", lambda old, new: record(f"rename {old} {new}", rename(old, new)))
     monkeypatch.setattr(shutil, "rmtree", lambda path, **how: record(f"delete {path}", rmtree(path, **how)))
-    world = World(0, 1, 0, 1, torch.device("cpu"), "gloo")
+    world = _alone()
     checkpoints = Checkpointer(CheckpointSettings.model_validate({"mode": mode, "keep": 1}), world, folder)
     for step in (1, 2):
         partial = storage.partial_name(folder, step)
@@ -117,7 +121,7 @@ def test_retention_of_whatever_there_is(tmp_path: Path) -> None:
         best = draw.choice([None, *order])
         written = _bare(folder, draw.choice((5, 10, 15, 20, 25)), time.time())
         before = {one.name for one in [*order, written]}
-        retention.prune(written, keep, best)
+        retention.prune(written, storage.survey(folder), keep, best)
         left = {path.name for path in folder.glob("step-*")}
         newest = [one for one in [*reversed(order)] if one.name not in broken][: keep - 1]
         must = {one.name for one in [written, *newest, *tagged, *filter(None, [best])]}
@@ -149,8 +153,61 @@ def _break(checkpoint: storage.Checkpoint, how: str) -> None:
 
 def test_retention_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     best, *_, newest = [written(tmp_path, step) for step in range(1, 7)]
-    retention.prune(newest, 2, best)
+    retention.prune(newest, storage.survey(tmp_path), 2, best)
     assert [found.step for found in storage.complete(tmp_path)] == [6, 5, 1]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["sync", "thread"])
+def test_a_save_reads_every_manifest_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """On a volume of the network each is a round trip, and training waits for it."""
+    read, reads = verification.read_manifest, list[str]()
+    monkeypatch.setattr(verification, "read_manifest", lambda folder: (reads.append(folder.name), read(folder))[1])
+    settings = CheckpointSettings.model_validate({"mode": mode, "keep": 2, "best": "loss"})
+    checkpoints = Checkpointer(settings, _alone(), tmp_path)
+    for step in range(1, 6):
+        before = sorted(path.name for path in tmp_path.glob("step-*"))
+        reads.clear()
+        assert checkpoints.save(step, {"tensor": torch.ones(3)}, {"results": {"loss": -step}}) == []
+        assert checkpoints.wait() == []
+        assert sorted(reads) == before
+    assert checkpoints.close() == []
+    assert [found.step for found in storage.complete(tmp_path)] == [5, 4, 1], "the newest two and the best"
+
+
+def test_what_is_deleted_while_a_checkpoint_is_written_counts_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command, or to make room: neither as one of the newest nor as the best one."""
+    for step, accuracy in ((1, 0.0), (2, 0.8), (3, 0.0), (4, 0.9), (5, 0.0)):
+        written(tmp_path, step, accuracy)
+    write = storage.write
+
+    def meanwhile(*what: Any) -> storage.Checkpoint:
+        for step in (4, 5):
+            shutil.rmtree(tmp_path / f"step-{step:09d}.1")
+        return write(*what)
+
+    monkeypatch.setattr(storage, "write", meanwhile)
+    settings = CheckpointSettings.model_validate({"keep": 2, "best": "accuracy"})
+    assert Checkpointer(settings, _alone(), tmp_path).save(6, {}, {}) == []
+    assert [one.step for one in storage.complete(tmp_path)] == [6, 3, 2]
+
+
+def test_a_checkpoint_that_another_program_deletes_first_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def too_late(old: Path, new: Path) -> None:
+        if ".saving-deleted-" in str(new):
+            shutil.rmtree(old)
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", too_late)
+    checkpoints = Checkpointer(CheckpointSettings.model_validate({"keep": 1}), _alone(), tmp_path)
+    assert [checkpoints.save(step, {}, {}) for step in (1, 2)] == [[], []]
+    assert [one.step for one in storage.complete(tmp_path)] == [2]
 
 
 def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(tmp_path: Path) -> None:
@@ -158,14 +215,14 @@ def test_retention_never_deletes_what_was_just_written_for_a_damaged_newer_one(t
     damaged, _ = written(tmp_path, 20), written(tmp_path, 10)
     flip_a_byte(damaged.path / storage.STATE)
     newest = written(tmp_path, 15)
-    retention.prune(newest, 1)
+    retention.prune(newest, storage.survey(tmp_path), 1)
     assert [found.step for found in storage.complete(tmp_path) if verification.verify(found.path) is None] == [15]
 
 
 def test_a_tag_keeps_a_checkpoint_from_retention(tmp_path: Path) -> None:
     tagged, *_, newest = [written(tmp_path, step) for step in range(1, 6)]
     tagging.set_tag(tagged, "good")
-    retention.prune(newest, 1)
+    retention.prune(newest, storage.survey(tmp_path), 1)
     assert storage.complete(tmp_path) == [newest, tagged]
     assert tagging.resolve(tmp_path, "good") == tagging.resolve(tmp_path, tagged.name) == tagged
     tagging.set_tag(newest, "good")
@@ -241,7 +298,7 @@ def test_a_directory_that_can_not_be_written_to_ends_the_run_before_training(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # tests may run as root, who may write anywhere
     with pytest.raises(ConfigError, match=r"checkpoint.path .* can't be written to"):
-        Checkpointer(CheckpointSettings.model_validate({}), World(0, 1, 0, 1, torch.device("cpu"), "gloo"), tmp_path)
+        Checkpointer(CheckpointSettings.model_validate({}), _alone(), tmp_path)
 
 
 @pytest.mark.torch

@@ -49,7 +49,9 @@ def _save_for_ever(folder: Path) -> None:
     tensor = torch.zeros(1_000_000)
     while True:
         step += 1
-        retention.prune(storage.write(folder, step, {"step": step, "tensor": tensor}, {}), 2)
+        found = storage.survey(folder)
+        written = storage.write(folder, step, {"step": step, "tensor": tensor}, {}, found=found)
+        retention.prune(written, found, 2)
 
 
 def test_a_disk_that_refuses_is_a_sentence(tmp_path: Path) -> None:

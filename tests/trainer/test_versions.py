@@ -361,10 +361,11 @@ def test_a_result_that_is_no_number_is_never_the_best(tmp_path: Path, checkpoint
         written(tmp_path, step, value)
     assert checkpoints(f"show {tmp_path} best:accuracy").startswith("name            step-000000004.1\n")
     assert checkpoints(f"show {tmp_path} best:accuracy:min").startswith("name            step-000000003.1\n")
-    best = retention.best(tmp_path, "accuracy", "min")
-    retention.prune(storage.Checkpoint(4, 1, tmp_path), 1, best)
+    found = storage.survey(tmp_path)
+    best = retention.best(found.whole, "accuracy", "min")
+    retention.prune(storage.Checkpoint(4, 1, tmp_path), found, 1, best)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-000000003.1", "step-000000004.1"]
-    assert retention.best(tmp_path, "loss", "min") is None and retention.best(tmp_path, None, "max") is None
+    assert retention.best(found.whole, "loss", "min") is None and retention.best(found.whole, None, "max") is None
 
 
 @pytest.mark.torch

@@ -74,6 +74,7 @@ class Checkpointer:
         if not os.access(path, os.W_OK | os.X_OK):
             raise ConfigError(f"checkpoint.path {path} can't be written to: name a directory where this user may write")
         self._pending: Callable[[], Checkpoint] | None = None
+        self._found = storage.Survey([], {})  # what was there when the pending save began
         self.writer = self._find_writer()
         if settings.format == "sharded" and any(world.gather(self.writer)):
             others = f"ranks don't see the same {path}: mount a shared (RWX) volume, or set it to full"
@@ -122,7 +123,8 @@ class Checkpointer:
         if self.is_writer:
             start = {"start_from": self.settings.start_from} if self.settings.start_from else {}
             about = {"parent": self.parent, **start, **about}
-            what = (self.path, step, state, about, partial, configuration, version)
+            self._found = storage.survey(self.path)
+            what = (self.path, step, state, about, partial, configuration, version, self._found)
             self._pending = self._thread.save(*what) if self._thread else functools.partial(storage.write, *what)
         return problems + (self.wait() if self.settings.mode == "sync" else [])
 
@@ -136,8 +138,11 @@ class Checkpointer:
         try:
             if pending:
                 written = pending()
-                best = retention.best(self.path, self.settings.best, self.settings.best_is)
-                retention.prune(written, self.settings.keep, best, self._damaged)
+                # Others may have been deleted meanwhile, by the command or to make room on a full disk.
+                there = [one for one in self._found.whole if one.path.is_dir()]
+                best = retention.best([written, *there], self.settings.best, self.settings.best_is)
+                found = self._found._replace(whole=there)
+                retention.prune(written, found, self.settings.keep, best, self._damaged)
         except (CheckpointError, OSError) as error:
             problem = str(error)
         outcomes = self.world.gather((written and written.name, problem))

@@ -30,8 +30,7 @@ def make(directory: Path, error: BaseException, needed: int, parent: object = No
     held = sum(file.stat().st_size for one in doomed for file in one.path.rglob("*") if file.is_file())
     if not storage.has_room(directory, needed - held):
         return False
-    for checkpoint in doomed:
-        storage.remove(checkpoint)
+    for checkpoint in filter(storage.remove, doomed):
         print(f"warning: the disk is full: {checkpoint.path} is deleted to make room", flush=True)
     return bool(doomed)
 

@@ -18,7 +18,7 @@ import shutil
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainloop.checkpoints.verification import CheckpointError, inspect, write_manifest
 
@@ -57,6 +57,15 @@ class Checkpoint:
         return {name: float(value) for name, value in found if isinstance(value, int | float)}
 
 
+class Survey(NamedTuple):
+    """What a directory has: its complete checkpoints, the one that was written last first, and what is wrong with every
+    other `step-…` directory, by its name; damage within a file isn't seen.
+    """
+
+    whole: list[Checkpoint]
+    broken: dict[str, str]
+
+
 def named(directory: Path, name: str) -> Checkpoint | None:
     """Returns the checkpoint that would have this name in `directory`, or None where it is no checkpoint's name."""
     form = _NAME.fullmatch(name)
@@ -64,10 +73,8 @@ def named(directory: Path, name: str) -> Checkpoint | None:
     return checkpoint if checkpoint and checkpoint.name == name else None
 
 
-def survey(directory: Path) -> tuple[list[Checkpoint], dict[str, str]]:
-    """Returns the complete checkpoints, the one that was written last first, and what is wrong with every other
-    `step-…` directory, by its name; damage within a file isn't seen.
-    """
+def survey(directory: Path) -> Survey:
+    """Returns what a directory has; reads every manifest."""
     whole, broken = list[Checkpoint](), dict[str, str]()
     for entry in sorted(directory.glob("step-*")):
         checkpoint = named(directory, entry.name)
@@ -79,12 +86,12 @@ def survey(directory: Path) -> tuple[list[Checkpoint], dict[str, str]]:
                 whole.append(replace(checkpoint, created=manifest["created"], about=manifest["about"]))
             except CheckpointError as error:
                 broken[entry.name] = str(error)
-    return sorted(whole, key=lambda one: (one.created, one), reverse=True), broken
+    return Survey(sorted(whole, key=lambda one: (one.created, one), reverse=True), broken)
 
 
 def complete(directory: Path) -> list[Checkpoint]:
     """Returns every complete checkpoint, the one that was written last first; partial ones are not among them."""
-    return survey(directory)[0]
+    return survey(directory).whole
 
 
 def next_version(directory: Path, step: int) -> int:
@@ -111,16 +118,19 @@ def write(
     partial: Path | None = None,
     configuration: str = "",
     version: int | None = None,
+    found: Survey | None = None,
 ) -> Checkpoint:
     """Write a checkpoint of `step` with `state`: nested dicts and lists of plain values and tensors.
 
     `about` goes into the manifest, `configuration` (YAML) beside it; files that are in `partial` already become part of
-    the checkpoint. Without a `version` it gets the next free one. Raises CheckpointError when the disk refuses.
+    the checkpoint. Without a `version` it gets the next free one; `found` is the directory's survey, where the caller
+    has made one. Raises CheckpointError when the disk refuses.
     """
     import torch  # where it is used: `trainloop checkpoints list` needn't wait for it
 
     checkpoint = Checkpoint(step, version or next_version(directory, step), directory)
     partial, needed = partial or partial_name(directory, step), size_of(state)
+    newest = (found or survey(directory)).whole[:1]
     for last in (False, True):
         try:
             partial.mkdir(parents=True, exist_ok=True)
@@ -131,7 +141,6 @@ def write(
                 torch.save(state, stream)
             if configuration:
                 (partial / CONFIGURATION).write_text(configuration)
-            newest = complete(directory)[:1]
             # Later than the newest one by its own clock too: another node's may be ahead.
             created = max([time.time(), *(one.created + 0.001 for one in newest)])
             write_manifest(partial, step, about, created)
@@ -201,11 +210,17 @@ def make_directory(directory: Path) -> None:
         sync(path.parent)
 
 
-def remove(checkpoint: Checkpoint) -> None:
-    """Delete a checkpoint; it is renamed first, so that half of one never looks complete."""
+def remove(checkpoint: Checkpoint) -> bool:
+    """Delete a checkpoint; it is renamed first, so that half of one never looks complete. Returns whether it was
+    there: another program may delete it too.
+    """
     doomed = checkpoint.path.with_name(f"{_PARTIAL}deleted-{checkpoint.path.name}-{time.monotonic_ns()}")
-    checkpoint.path.rename(doomed)
+    try:
+        checkpoint.path.rename(doomed)
+    except FileNotFoundError:
+        return False
     shutil.rmtree(doomed, ignore_errors=True)
+    return True
 
 
 def clean(directory: Path) -> None:

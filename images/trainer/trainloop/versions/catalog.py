@@ -277,7 +277,7 @@ def _best(directory: Path, found: Sequence[Version], measured: str) -> Version:
     order = order or (own_order if name == own_name else "max")
     if order not in ("max", "min"):
         raise CommandError(f"best:{measured} ends with neither :max nor :min")
-    best = retention.best(directory, name, order)  # as retention has it
+    best = retention.best(storage.complete(directory), name, order)  # as retention has it
     version = next((one for one in found if one.checkpoint == best), None)
     if version is None:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)

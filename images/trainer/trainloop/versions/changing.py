@@ -84,7 +84,7 @@ def prune(options: argparse.Namespace) -> int:
     measured = options.best or own_best(found)
     best = find(options.directory, f"best:{measured}", found) if measured else None
     written, kept = sound[0].checkpoint, best.checkpoint if best else None
-    doomed = retention.superseded(written, options.keep, kept, damaged)
+    doomed = retention.superseded(written, storage.survey(options.directory), options.keep, kept, damaged)
     outcome = []
     for version in found:
         tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now
@@ -112,13 +112,10 @@ def prune(options: argparse.Namespace) -> int:
 def _deleted(version: Version) -> bool:
     """Delete a checkpoint; returns whether this program did."""
     try:
-        storage.remove(version.checkpoint)
-    except FileNotFoundError:
-        return False
+        return storage.remove(version.checkpoint)
     except OSError as error:
         output.say(f"{version.path} isn't deleted: {error.strerror}")
         return False
-    return True
 
 
 def _sound(found: Sequence[Version], most: int) -> tuple[list[Version], list[str]]:
