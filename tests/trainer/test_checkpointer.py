@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import tempfile
 import time
@@ -245,6 +246,18 @@ def test_a_tag_that_is_not_there_is_a_sentence_with_those_that_are(tmp_path: Pat
         tagging.resolve(tmp_path, "bad")
     with pytest.raises(verification.CheckpointError, match="has no tag 'bad': it has good"):
         tagging.delete_tag(tmp_path, "bad")
+
+
+def test_a_tag_whose_checkpoint_is_gone_is_said_with_its_name_and_what_to_do(tmp_path: Path) -> None:
+    for step, tag in ((1, "good"), (2, "other")):
+        tagging.set_tag(written(tmp_path, step), tag)
+    shutil.rmtree(tmp_path / "step-000000001.1")
+    sentence = (
+        f"'good' is the tag of step-000000001.1, which was deleted from {tmp_path}: copy it back, or name another one "
+        "(tags are other, checkpoints step-000000002.1)"
+    )
+    with pytest.raises(verification.CheckpointError, match=re.escape(sentence)):
+        tagging.resolve(tmp_path, "good")
 
 
 @pytest.mark.parametrize("content", ["../../etc", "step-5", "step-0000000001.1", "step-000000001.01", "\udcff", ""])

@@ -36,11 +36,16 @@ def delete_tag(directory: Path, tag: str) -> None:
 
 def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
     """Returns the checkpoint of `directory` with this tag or name. Raises CheckpointError where there is none."""
-    found = named(directory, tags(directory).get(tag_or_name, tag_or_name))
-    if found is None or not found.path.is_dir():
-        names, known = [one.name for one in complete(directory)], sorted(tags(directory))
+    known = tags(directory)
+    found = named(directory, known.get(tag_or_name, tag_or_name))
+    if found is not None and found.path.is_dir():
+        return found
+    there = sorted(tag for tag, name in known.items() if (directory / name).is_dir())
+    names = [one.name for one in complete(directory)]
+    choice = f"tags are {listed(there) or 'none'}, checkpoints {listed(names) or 'none'}"
+    if tag_or_name in known:
         raise CheckpointError(
-            f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: tags are {listed(known) or 'none'}, "
-            f"checkpoints {listed(names) or 'none'}"
+            f"{tag_or_name!r} is the tag of {known[tag_or_name]}, which was deleted from {directory}: copy it back, or "
+            f"name another one ({choice})"
         )
-    return found
+    raise CheckpointError(f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: {choice}")
