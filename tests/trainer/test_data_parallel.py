@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import UNEVEN, config, largest_difference, train
+from tests.trainer.toy import UNEVEN, config, largest_difference, toy, train
 from trainloop.distributed.world import joined
 from trainloop.optimization.optimizer import clip_gradients
+from trainloop.parallel.sharded import local
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -79,3 +80,20 @@ def _one_clipped_step() -> tuple[float, float]:
         loss = trainer.task.loss(trainer.replica.model, trainer.task.collate([trainer.task.train[0]]))
         loss.backward()  # type: ignore[no-untyped-call]
         return float(update), float(clip_gradients(trainer.replica.model.parameters(), None))
+
+
+@pytest.mark.parametrize(("ranks", "strategy"), [(1, "ddp"), (2, "fsdp")])
+def test_without_a_max_norm_gradients_stay_as_they_are_however_large(ranks: int, strategy: str) -> None:
+    """The squares of 1e30 are too large for single precision, so the norm is infinite, and no number to divide by."""
+    assert run_ranks(ranks, _left_alone, strategy) == [(True, float("inf"))] * ranks
+
+
+def _left_alone(strategy: str) -> tuple[bool, float]:
+    settings = config(**toy(double=False), precision={"compute": "fp32"}, parallel={"strategy": strategy})
+    with joined(settings.distributed) as world:
+        parameters = list(Trainer(settings, world).replica.model.parameters())
+        given = [torch.full_like(parameter, 1e30) for parameter in parameters]
+        for parameter, gradient in zip(parameters, given, strict=True):
+            parameter.grad = gradient.clone()
+        norm = clip_gradients(parameters, None)
+        return all(torch.equal(local(p.grad), local(g)) for p, g in zip(parameters, given, strict=True)), float(norm)

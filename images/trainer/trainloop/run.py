@@ -13,12 +13,11 @@ from trainloop.trainer import Trainer
 
 def train(config: Config) -> bool:
     """Train; returns whether the run was stopped before its end."""
-    mine = config.fingerprint()
     if has_agent():
         from trainloop.distributed.diagnostics import dump_stacks_on_signal
 
         dump_stacks_on_signal(environment()[0])
-    with joined(config.distributed, partial(check, config.preflight, mine)) as world:
+    with joined(config.distributed, partial(check, config.preflight, config.fingerprint())) as world:
         trainer = Trainer(config, world)
         stopped = trainer.run()
         if world.is_main and not stopped:

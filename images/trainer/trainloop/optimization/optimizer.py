@@ -6,7 +6,7 @@ the step, as some recipes have it, does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import torch
@@ -48,8 +48,7 @@ def build_optimizer(task: Task, model: nn.Module, settings: OptimizerSettings) -
     """Returns the task's own optimizer, where it makes one (or several, in a list), else the one that `settings`
     choose.
     """
-    own: Callable[[nn.Module, OptimizerSettings], Any] = getattr(task, "optimizer", chosen)
-    optimizer = own(model, settings)
+    optimizer = getattr(task, "optimizer", chosen)(model, settings)
     if isinstance(optimizer, list):
         # Imported when used.
         from trainloop.optimization.several import Optimizers
@@ -128,10 +127,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
     Sharded gradients (FSDP2) give the norm over all ranks.
     """
     parameters = list(parameters)
-    if len({getattr(parameter, "device_mesh", None) for parameter in parameters}) > 1:
-        from trainloop.parallel.tensor import clip_together
+    # DTensors, known by their mesh: importing the class takes half a second, and only FSDP2 needs it.
+    if parameters and hasattr(parameters[0], "device_mesh"):
+        from trainloop.parallel.sharded import clip_sharded
 
-        return clip_together(parameters, max_norm)
-    norm = torch.nn.utils.clip_grad_norm_(parameters, float("inf") if max_norm is None else max_norm)
-    # A DTensor, known by its method: importing the class takes half a second, and only FSDP2 needs it.
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return clip_sharded(parameters, max_norm)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if max_norm is not None:
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainloop.distributed.world import World
 from trainloop.optimization.several import Optimizers
@@ -61,11 +62,11 @@ class Counted:
 
 
 class CountedAllGather(Counted, DefaultAllGather):
-    """Is FSDP2's own all-gather, counted."""
+    """This is FSDP2's own all-gather, counted."""
 
 
 class CountedReduceScatter(Counted, DefaultReduceScatter):
-    """Is FSDP2's own reduce-scatter, counted."""
+    """This is FSDP2's own reduce-scatter, counted."""
 
 
 class FullySharded(Replica):
@@ -100,7 +101,7 @@ class FullySharded(Replica):
             if isinstance(module, FSDPModule):
                 module.set_custom_all_gather(CountedAllGather(exchange))
                 module.set_custom_reduce_scatter(CountedReduceScatter(exchange))
-        self.model, self.world, self.wrapped = model, world, None
+        self.model, self.world, self.exchange, self.wrapped = model, world, exchange, None
         if values is not None:
             replace_tensors(model, lambda tensor: torch.empty_like(tensor, device=world.device))
             self._fill(values)
@@ -159,6 +160,26 @@ class FullySharded(Replica):
         for name, values in state.items():
             sharded[name] = {key: like(value, own[name]) for key, value in values.items()}
         super().load_optimizer(optimizer, sharded)
+
+
+def by_mesh(parameters: Iterable[Any]) -> list[list[nn.Parameter]]:
+    """Returns sharded parameters, those of each mesh together: torch's operations on several take those of one."""
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault(parameter.device_mesh, []).append(parameter)
+    return list(found.values())
+
+
+def clip_sharded(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
+    """Clip as `clip_gradients` does; returns the norm over all ranks, and over all meshes."""
+    meshes = by_mesh(parameter for parameter in parameters if parameter.grad is not None)
+    parts: list[Any] = [get_total_norm([p.grad for p in each if p.grad is not None]) for each in meshes]
+    norms = [part.full_tensor() for part in parts]
+    norm: torch.Tensor = norms[0] if len(norms) == 1 else get_total_norm(norms)
+    if max_norm is not None:
+        for each in meshes:
+            clip_grads_with_norm_(each, max_norm, norm)
+    return norm
 
 
 def units(model: nn.Module, find_unused: bool) -> list[nn.Module]:

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import parallelize_module
 
 from trainloop.errors import ConfigError, listed
+from trainloop.parallel.sharded import by_mesh
 
 
 def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, Any]] | None, mesh: DeviceMesh) -> None:
@@ -35,23 +36,6 @@ def share_layers(model: nn.Module, plan: Callable[[nn.Module, int], dict[str, An
 
 def split_groups(optimizer: torch.optim.Optimizer) -> None:
     """Split the optimizer's groups, so that each has parameters of one mesh: torch steps a group in one operation."""
-    groups: list[dict[str, Any]] = []
-    for group in optimizer.param_groups:
-        by_mesh: dict[Any, list[nn.Parameter]] = {}
-        for parameter in group["params"]:
-            by_mesh.setdefault(parameter.device_mesh, []).append(parameter)
-        groups += [{**group, "params": parameters} for parameters in by_mesh.values()]
-    optimizer.param_groups[:] = groups
-
-
-def clip_together(parameters: list[nn.Parameter], max_norm: float | None) -> torch.Tensor:
-    """Returns the norm of gradients on several meshes, and clips to it, as `clip_gradients` does for one."""
-    by_mesh: dict[Any, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        if parameter.grad is not None:
-            by_mesh.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
-    norms: list[Any] = [torch.nn.utils.get_total_norm([p.grad for p in each]) for each in by_mesh.values()]  # type: ignore[misc]
-    norm: torch.Tensor = torch.stack([each.full_tensor() for each in norms]).norm()
-    for each in by_mesh.values() if max_norm is not None else ():
-        torch.nn.utils.clip_grads_with_norm_(each, max_norm or 0.0, norm)
-    return norm
+    groups = optimizer.param_groups
+    split = [{**group, "params": parameters} for group in groups for parameters in by_mesh(group["params"])]
+    groups[:] = split
