@@ -128,3 +128,17 @@ class Shaped(Toy):
         if shape == "experts of the root":
             return nn.Sequential(nn.Linear(FEATURES, WIDTH), made, nn.Linear(WIDTH, CLASSES))
         return made
+
+
+class Planned(Toy):
+    """Has a plan of how ranks share its layers: its options `0`, `2` and `9`, each `columns` or `rows`."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+
+    def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
+        # Imported when used: it takes a second, in each rank.
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+        styles = {"columns": ColwiseParallel, "rows": RowwiseParallel}
+        return {name: styles[self.options[name]]() for name in ("0", "2", "9") if name in self.options}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
-from trainloop.distributed.world import World
 from trainloop.parallel.blocks import blocks
 
 
@@ -45,9 +43,3 @@ def test_a_container_in_a_list_gives_its_members() -> None:
     pairs = [(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)]
     model = nn.ModuleList(nn.ModuleList([*pair, nn.Tanh()]) for pair in pairs)
     assert blocks(model) == [*pairs[0], *pairs[1]]
-
-
-def test_ranks_that_share_each_layer_are_one_rank_of_the_data() -> None:
-    worlds = [World(rank, 6, 0, 1, torch.device("cpu"), "gloo", tensor=2) for rank in range(6)]
-    assert [world.data_rank for world in worlds] == [0, 0, 1, 1, 2, 2]
-    assert {world.data_size for world in worlds} == {3}

@@ -23,6 +23,9 @@ from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
+ODD = f"{__name__}:OddTask"
+#: Of `Planned`: one layer is cut along rows and one along columns.
+PLAN = {"0": "columns", "2": "rows"}
 #: Bytes of one of `Large`'s matrices, of which it has `MATRICES`.
 MATRIX, MATRICES = 4 << 20, 16
 
@@ -59,18 +62,6 @@ class OddTask(Toy):
         return Odd(not self.options.get("fsdp"))  # FSDP2 refuses matrices in columns
 
 
-class PlannedTask(Toy):
-    """Its layers are shared by tensor parallelism, one along rows and one along columns."""
-
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
-
-    def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
-
-        return {"0": ColwiseParallel(), "2": RowwiseParallel()}
-
-
 class Large(Toy):
     def model(self) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 1024), *(nn.Linear(1024, 1024) for _ in range(MATRICES)), nn.Linear(1024, 3))
@@ -87,11 +78,11 @@ def _run(settings: Config) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("ranks", "task", "parallel"),
     [
-        (1, "OddTask", {}),
-        (2, "OddTask", {}),
-        (2, "OddTask", {"strategy": "zero1"}),
-        (4, "OddTask", {"strategy": "fsdp"}),
-        (4, "PlannedTask", {"strategy": "fsdp", "tensor": 2}),
+        (1, ODD, {}),
+        (2, ODD, {}),
+        (2, ODD, {"strategy": "zero1"}),
+        (4, ODD, {"strategy": "fsdp"}),
+        (4, "tests.trainer.shapes:Planned", {"strategy": "fsdp", "tensor": 2}),
     ],
 )
 @pytest.mark.parametrize("compute", ["fp64", "bf16"])
@@ -100,7 +91,7 @@ def test_the_file_has_the_trained_weights_to_the_bit(
 ) -> None:
     settings = config(
         tmp_path,
-        task={"name": f"{__name__}:{task}", "options": {"double": compute == "fp64", "fsdp": "strategy" in parallel}},
+        task={"name": task, "options": {"double": compute == "fp64", "fsdp": "strategy" in parallel, **PLAN}},
         parallel=parallel,
         precision={"compute": compute},
         gradients={"ghosts": "off"},
@@ -165,7 +156,7 @@ def _peak() -> int:
 
 
 def test_a_disk_that_is_full_in_the_midst_of_it_leaves_no_rank_waiting_nor_half_a_file(tmp_path: Path) -> None:
-    task = {"name": f"{__name__}:OddTask", "options": {"fsdp": True}}
+    task = {"name": ODD, "options": {"fsdp": True}}
     settings = config(tmp_path, task=task, parallel={"strategy": "fsdp"}, gradients={"ghosts": "off"})
     warned = run_ranks(2, _on_a_full_disk, settings)
     directory = tmp_path / "checkpoints"

@@ -34,8 +34,7 @@ def judged_on_device(trainer: Trainer) -> None:
     trainer.on_device = True
 
 
-def told(folder: Path) -> list[str]:
-    """Returns the run's warnings."""
+def warnings_of(folder: Path) -> list[str]:
     lines = map(json.loads, (folder / "report" / "metrics.jsonl").read_text().splitlines())
     return [line["text"] for line in lines if line.get("event") == "warning"]
 
@@ -77,7 +76,7 @@ def test_a_run_that_the_device_judges_equals_one_that_the_host_judges_to_the_bit
         metrics = {**RARE, "path": str(folder / "report")}
         checkpoint = {"path": str(folder / "checkpoints"), "every_steps": 25}
         settings = {**SINGLE, **toy(**POISONED), "metrics": metrics, "checkpoint": checkpoint, **changes, **where}
-        runs.append((run_ranks(2, train, config(folder, **settings)), told(folder)))
+        runs.append((run_ranks(2, train, config(folder, **settings)), warnings_of(folder)))
     (host, warnings), (device, same_warnings) = runs
     for one, other in zip(host, device, strict=True):
         assert same_bits(one["weights"], other["weights"])

@@ -1,4 +1,4 @@
-"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`data`)."""
+"""A task may give its own batches, by a function of the epoch or as a torch BatchSampler (`own_batches`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch.nn import functional
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
 from tests.trainer.ranks import RankFailed, run_ranks
-from tests.trainer.toy import Toy, Words, config, largest_difference, train
+from tests.trainer.toy import Toy, Words, config, largest_difference, train, weights
+from trainloop.distributed.world import joined
+from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
@@ -36,9 +38,6 @@ BY_LENGTH: dict[str, Any] = {"task": {"name": f"{__name__}:ByLength"}, "batch": 
 
 def _steps(settings: Any) -> list[list[int]]:
     """Train in one rank; returns the samples of each step."""
-    from trainloop.distributed.world import joined
-    from trainloop.trainer import Trainer
-
     steps: list[list[int]] = []
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
@@ -85,10 +84,6 @@ def test_steps_on_batches_of_ones_own_are_those_of_plain_torch_and_of_any_number
 
 def _start(settings: Any) -> dict[str, torch.Tensor]:
     """Returns the weights before the first step."""
-    from tests.trainer.toy import weights
-    from trainloop.distributed.world import joined
-    from trainloop.trainer import Trainer
-
     with joined(settings.distributed) as world:
         return weights(Trainer(settings, world))
 

@@ -146,7 +146,8 @@ def test_each_rank_reports_its_own_samples_a_second_so_that_their_sum_is_the_job
 
 @pytest.mark.torch
 def test_what_ranks_that_share_layers_report_adds_up_too(tmp_path: Path) -> None:
-    task, parallel = {"name": "tests.trainer.test_export:PlannedTask"}, {"strategy": "fsdp", "tensor": 2}
+    task = {"name": "tests.trainer.shapes:Planned", "options": {"0": "columns", "2": "rows"}}
+    parallel = {"strategy": "fsdp", "tensor": 2}
     runs = run_ranks(4, _reported_and_logged, config(tmp_path, task=task, parallel=parallel), tmp_path)
     assert sum(reported / logged for reported, logged in runs) == pytest.approx(1)
 

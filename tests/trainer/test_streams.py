@@ -16,6 +16,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import EXACT, UNEVEN, Toy, config, largest_difference, same_bits, train
+from trainloop.distributed.world import joined
+from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
 
@@ -213,9 +215,6 @@ def test_a_state_of_its_own_spares_reading_again_what_is_done(tmp_path: Path) ->
 
 
 def _read(settings: Any) -> int:
-    from trainloop.distributed.world import joined
-    from trainloop.trainer import Trainer
-
     with joined(settings.distributed) as world:
         trainer = Trainer(settings, world)
         trainer.run()

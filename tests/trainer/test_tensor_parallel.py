@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from tests.trainer.ranks import RankFailed, run_ranks
-from tests.trainer.toy import Toy, config, largest_difference, same_bits, train, weights
+from tests.trainer.toy import config, largest_difference, same_bits, train, weights
 from trainloop.config import Config
-from trainloop.distributed.world import joined
+from trainloop.distributed.world import World, joined
 from trainloop.errors import ConfigError
 from trainloop.trainer import Trainer
 
@@ -32,11 +31,8 @@ def _run(settings: Config, steps: int | None = None) -> dict[str, Any]:
     with joined(settings.distributed) as world:
         trainer, lines = Trainer(settings, world), list[float]()
         trainer.after_step.append(lambda trainer: lines.append(trainer.optimizer.param_groups[0]["lr"]))
-        before = trainer.log.step
-        trainer.log.step = lambda step, total, line: (
-            lines.extend([line["loss"], line["gradNorm"]]),
-            before(step, total, line),
-        )  # type: ignore[func-returns-value,method-assign,assignment]
+        # Every rank makes the line, and rank 0 alone writes it.
+        trainer.log.step = lambda step, total, line: lines.extend([line["loss"], line["gradNorm"]])  # type: ignore[method-assign]
         trainer.prepare()
         start = weights(trainer)
         while trainer.state.step < (steps or trainer.state.total):
@@ -46,6 +42,12 @@ def _run(settings: Config, steps: int | None = None) -> dict[str, Any]:
         else:
             trainer.evaluate()
         return {"start": start, "weights": weights(trainer), "lines": lines, "results": trainer.state.results}
+
+
+def test_ranks_that_share_each_layer_are_one_rank_of_the_data() -> None:
+    worlds = [World(rank, 6, 0, 1, torch.device("cpu"), "gloo", tensor=2) for rank in range(6)]
+    assert [world.data_rank for world in worlds] == [0, 0, 1, 1, 2, 2]
+    assert {world.data_size for world in worlds} == {3}
 
 
 @pytest.mark.parametrize("ranks, tensor", [(2, 2), (4, 2), (4, 4)])
@@ -82,24 +84,8 @@ def test_dropout_is_the_same_where_activations_are(tmp_path: Path) -> None:
     assert all(same_bits(run["weights"], runs[0]["weights"]) for run in runs)
 
 
-class Planned(Toy):
-    """Has a plan: its option `plan`, by module's name."""
-
-    def model(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 3))
-
-    def parallel_plan(self, model: nn.Module, ranks: int) -> dict[str, Any]:
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
-
-        return {
-            name: {"columns": ColwiseParallel(), "rows": RowwiseParallel()}[self.options[name]]
-            for name in ("0", "2", "9")
-            if name in self.options
-        }
-
-
 def test_a_users_plan_is_followed() -> None:
-    task = {"name": "tests.trainer.test_tensor_parallel:Planned", "options": {"0": "columns", "2": "rows"}}
+    task = {"name": "tests.trainer.shapes:Planned", "options": {"0": "columns", "2": "rows"}}
     alone = run_ranks(1, train, config(task=task))[0]
     shared = run_ranks(4, train, config(task=task, parallel={"strategy": "fsdp", "data": 2, "tensor": 2}))
     assert largest_difference(shared[3]["weights"], alone["weights"]) < 1e-10
@@ -117,7 +103,7 @@ def test_a_users_plan_is_followed() -> None:
             r"parallel\.data is 2, but 2 rank\(s\) by parallel\.tensor 2 are 1: set it to that",
         ),
         (
-            {"name": "tests.trainer.test_tensor_parallel:Planned", "options": {"9": "rows"}},
+            {"name": "tests.trainer.shapes:Planned", "options": {"9": "rows"}},
             {"tensor": 2},
             "parallel_plan names 9",
         ),

@@ -183,13 +183,14 @@ def replace_tensors(model: nn.Module, new: Callable[[torch.Tensor], torch.Tensor
     """Replace each parameter and buffer by a `new` one; what is tied stays so, unlike in `to_empty`."""
     made: dict[torch.Tensor, torch.Tensor] = {}
     for module in model.modules():
-        for owned in (module._parameters, module._buffers):
+        tables: list[dict[str, Any]] = [module._parameters, module._buffers]
+        for owned in tables:
             for name, tensor in owned.items():
                 if tensor is not None and tensor not in made:
                     parameter = isinstance(tensor, nn.Parameter)
                     made[tensor] = nn.Parameter(new(tensor), tensor.requires_grad) if parameter else new(tensor)
                 if tensor is not None:
-                    owned[name] = made[tensor]  # type: ignore[assignment]
+                    owned[name] = made[tensor]
 
 
 def recorded(make: Callable[[], nn.Module]) -> tuple[nn.Module, Iterator[tuple[str, torch.Tensor]]]:
