@@ -94,6 +94,14 @@ def _stages() -> nn.Module:
     return Body(nn.ModuleList(stages), list(stages))
 
 
+def _experts_from_zero() -> nn.Module:
+    """Residual branches often begin at zero: what is below them then is reached, with gradients of zeros."""
+    layers = [Experts() for _ in range(2)]
+    for expert in (expert for layer in layers for expert in layer.experts):
+        nn.init.zeros_(expert.down.weight)  # type: ignore[union-attr, arg-type]
+    return Body(nn.ModuleList(layers), list(layers))
+
+
 def _one_layer_twice() -> nn.Module:
     layer = Feed()
     return Body(nn.ModuleList([layer, Feed(), layer]), [layer, layer])
@@ -112,6 +120,7 @@ SHAPES: dict[str, Callable[[], nn.Module]] = {
     "parts": lambda: _listed(lambda: Branches(pairs=False), 2),
     "pairs": lambda: _listed(lambda: Branches(pairs=True), 2),
     "experts": lambda: _listed(Experts, 2),
+    "experts from zero": _experts_from_zero,
     "experts of the root": Experts,
     "tied": lambda: _listed(Feed, tied=True),
     "one layer twice": _one_layer_twice,

@@ -40,7 +40,7 @@ def recording(model: nn.Module) -> Iterator[set[str]]:
     reached: set[str] = set()
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: reached.add(name))  # type: ignore[no-untyped-call]
-        for name, parameter in _accumulating(model)
+        for name, parameter in accumulating(model)
         if parameter.requires_grad
     ]
     try:
@@ -57,7 +57,7 @@ def _sharded(model: nn.Module) -> list[tuple[str, Any]]:
     return [(name, module) for name, module in model.named_modules() if hasattr(module, "unshard")]
 
 
-def _accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def accumulating(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yields the parameters, by name, that the backward pass adds gradients to: FSDP2's whole ones, not its shards."""
     units = _sharded(model)
     if not units:

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from trainloop.distributed.world import World
+from trainloop.optimization.gradients import accumulating
 from trainloop.optimization.several import Optimizers
 from trainloop.parallel.blocks import blocks
 from trainloop.parallel.communication import GradientExchange
@@ -106,7 +107,13 @@ class FullySharded(Replica):
             replace_tensors(model, lambda tensor: torch.empty_like(tensor, device=world.device))
             self._fill(values)
         named = model.named_parameters()
-        self._optional = [p for name, p in named if settings.find_unused_parameters or _is_expert(name)]
+        self._optional = {name: p for name, p in named if settings.find_unused_parameters or _is_expert(name)}
+        self._reached = set[str]()  # those of the optional that this rank's passes have got to in this step
+        # The whole parameters are the same objects in every pass. Their gradients alone don't show it: those of an
+        # expert that was reached may be zeros.
+        for name, parameter in accumulating(model) if self._optional else ():
+            if name in self._optional and parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._reached.add(name))  # type: ignore[no-untyped-call]
         if self._optional and hasattr(self._root, "set_reduce_scatter_unused_params"):  # from torch 2.12 on
             # Ranks whose batches reach other experts would else reduce other tensors.
             self._root.set_reduce_scatter_unused_params(True)
@@ -129,15 +136,15 @@ class FullySharded(Replica):
     def synchronising(self, last: bool) -> Iterator[None]:
         self._root.set_requires_gradient_sync(last)
         yield
-        if last and any(parameter.grad is not None for parameter in self._optional):
+        if last and self._optional:
             self._drop_unreached()
 
     def _drop_unreached(self) -> None:
         """Take away the gradients, zeros, of experts that no rank's batch reached: the optimizer passes over those."""
-        given = [parameter for parameter in self._optional if parameter.grad is not None]
-        counts = torch.stack([local(parameter.grad).count_nonzero() for parameter in given])
-        for parameter, nonzero in zip(given, self.world.sum(counts.tolist()), strict=True):
-            parameter.grad = parameter.grad if nonzero else None
+        counts = self.world.sum([float(name in self._reached) for name in self._optional])
+        self._reached.clear()
+        for parameter, ranks in zip(self._optional.values(), counts, strict=True):
+            parameter.grad = parameter.grad if ranks else None
 
     def model_state(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
         gathered = ((name, whole(tensor)) for name, tensor in self.model.state_dict().items())
