@@ -131,6 +131,7 @@ class FullySharded(Replica):
         own = tensors_of(self.model)
         for name, value in values:
             local(own[name]).copy_(local(like(value, own[name])))
+            del value  # before the next one is computed
 
     @contextmanager
     def synchronising(self, last: bool) -> Iterator[None]:
