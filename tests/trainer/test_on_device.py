@@ -1,6 +1,6 @@
 """The device can judge a step and leave it out; the host reads the verdict a step later, as if it had judged at once.
 
-Ranks on the CPU run the same lines as on an accelerator when `Trainer.on_device` is set, which the hook here does.
+Ranks on the CPU run the same lines as on an accelerator when `Judge.on_device` is set, which the hook here does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import EXACT, Toy, config, same_bits, toy, train
 from trainloop.data import Batch
 from trainloop.distributed.world import World, joined
-from trainloop.optimization.anomaly import Verdict
 from trainloop.optimization.optimizer import step_unless
+from trainloop.optimization.verdict import Verdict
 from trainloop.parallel.compression import Compressor
 from trainloop.trainer import Trainer
 
@@ -31,7 +31,7 @@ ON_DEVICE = {"hooks": ["tests.trainer.test_on_device:judged_on_device"]}
 
 
 def judged_on_device(trainer: Trainer) -> None:
-    trainer.on_device = True
+    trainer.judge.on_device = True
 
 
 def warnings_of(folder: Path) -> list[str]:

@@ -15,9 +15,10 @@ from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import config, toy, train
 from trainloop.distributed.world import joined
 from trainloop.metrics import read_metrics
-from trainloop.optimization.anomaly import Limits, Verdict
+from trainloop.optimization.anomaly import Limits
 from trainloop.optimization.optimizer import clip_gradients
 from trainloop.optimization.precision import Precision, PrecisionSettings
+from trainloop.optimization.verdict import Verdict
 from trainloop.report import facts
 from trainloop.trainer import Trainer
 
@@ -53,7 +54,7 @@ def test_an_overflow_skips_the_step_and_lowers_the_scale(on_device: bool) -> Non
     numbers.backward(loss)
     numbers.unscale(optimizer)
     norm = clip_gradients(model.parameters(), 1.0)
-    assert numbers.overflowed(loss.item(), norm.item(), judged=True)
+    assert numbers.overflowed(loss.item(), norm.item(), judged=True, warn=pytest.fail)
     if on_device:
         numbers.step(optimizer, Verdict(loss.detach(), norm, Limits()).left_out)
     else:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import platform
 import signal
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -21,15 +20,16 @@ from trainloop.config import Config
 from trainloop.data import Fetched, Loader, length_of, on_device, sampler_of
 from trainloop.distributed.watchdog import Watchdog
 from trainloop.distributed.world import World
-from trainloop.errors import Diverged, TrainingError
+from trainloop.errors import TrainingError
 from trainloop.evaluation import Evaluator
 from trainloop.hooks import Hook, Stateful
 from trainloop.metrics import MetricsLog, StepNumbers, Window, report_path
-from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits, Verdict
+from trainloop.optimization.anomaly import AnomalyDetector, Decision
 from trainloop.optimization.gradients import compare_parameters, ghosts, recording
-from trainloop.optimization.optimizer import build_optimizer, can_leave_out, clip_gradients, set_rates
+from trainloop.optimization.optimizer import UpdateRule, build_optimizer, clip_gradients, set_rates
 from trainloop.optimization.precision import Precision
 from trainloop.optimization.schedule import Schedule
+from trainloop.optimization.verdict import Judge
 from trainloop.parallel.balance import build_balancer
 from trainloop.parallel.blocks import prepared
 from trainloop.parallel.communication import GradientExchange
@@ -80,16 +80,7 @@ class Trainer:
         self.evaluator = Evaluator(config.evaluation, self.task, self.replica.model, self.precision, world)
         self.state = TrainState()
         self.detector = AnomalyDetector(config.anomaly)
-        self._judges = config.anomaly.enabled or self.precision.scaler.is_enabled()
-        self._global_loss: Callable[[], torch.Tensor] | None = None  # of the step that is being made
-        self._verdict: Verdict | None = None  # of the last step, where the host hasn't read it yet
-        # What one step has left out, the next one's gradients would begin with before its verdict is read.
-        carries = bool(self.delayed.named) or self.exchange.settings.compression in ("onebit", "powersgd")
-        #: Whether the device leaves odd steps out, if the optimizer can, and the host reads its verdict a step later.
-        self.on_device = world.device.type != "cpu" and not carries
-        # What an update is made with; several objectives change it by turns.
-        self.loss, self.max_norm = self.task.loss, config.optimizer.max_norm
-        self.trained, self.elsewhere = self.delayed.immediate(self.replica.model), set[str]()
+        self.judge = Judge(config, self.precision, self.replica, self.warn)
         self.objectives = None
         if by_turns:
             # Imported when used.
@@ -106,7 +97,6 @@ class Trainer:
         self.stateful: dict[str, Stateful] = {}
         for name in config.hooks:
             imported("hooks", name)(self)
-        self._saved = False  # whether there is a checkpoint to go back to
         self._stop_requested = False
 
     def run(self) -> bool:
@@ -127,17 +117,19 @@ class Trainer:
     @explaining_out_of_memory("going on from a checkpoint")
     def prepare(self) -> None:
         """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
-        self._saved = snapshots.resume(self)
-        if not self._saved:
+        self.judge.can_return = snapshots.resume(self)
+        if not self.judge.can_return:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
         batch, seed = self.config.batch, self.config.seed.value
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
-        micro_size = batch.micro_size(self.world.data_size)
         equal, device = self.replica.equal_passes, self.world.device
-        sampler = sampler_of(self.task, self.state.batch, micro_size, seed, equal, device)
+        sampler = sampler_of(self.task, self.state.batch, batch.micro_size(self.world.data_size), seed, equal, device)
         self.loader = Loader(self.config.data, self.task, sampler, self.world)
         self.state.total = self.config.steps or sampler.steps_in(self.config.epochs or 0)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
+        trained, max_norm = self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm
+        rule = UpdateRule(self.task.loss, self.optimizer, self.detector, trained, max_norm, self.schedule.factor)
+        self._update = self.objectives.update if self.objectives else partial(self.update, rule)
         if self.schedule.warmup > self.state.total:
             self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
         for text in self.loader.start(self.state.position, self.state.place):
@@ -150,7 +142,7 @@ class Trainer:
         about |= {"parameters": self._parameters, "maxNorm": self.config.optimizer.max_norm}
         self.log.started(self.state.step, self.state.total, about)
         self.progress.begin(self.state.step)
-        if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.loss])):
+        if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.task.loss])):
             self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
 
     def _train(self) -> bool:
@@ -169,27 +161,26 @@ class Trainer:
         began = time.perf_counter()
         fetched = self._fetch()
         count, stop = self._agree(fetched)
-        update = self.objectives.update if self.objectives else self.update
-        loss, norm, rate, decision = update(fetched, count, at_once=stop or self._reads())
+        loss, norm, rate, decision = self._update(fetched, count, at_once=stop or self._reads())
         self._advance(fetched, decision)
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
         self._check_ranks(fetched)
-        if decision == "rollback":
-            self._roll_back()
+        self._goes_back(decision)
         self._call(self.after_step)
         return stop
 
-    def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
-        """Make an update of the weights, unless the verdict leaves it out, which is read `at_once` or a step later."""
-        loss = self._forward_backward(fetched, count)
+    def update(self, rule: UpdateRule, fetched: Fetched, count: float, at_once: bool) -> Update:
+        """Make an update by `rule`, unless the verdict leaves it out, which is read `at_once` or a step later."""
+        loss = self._forward_backward(rule, fetched, count)
         if self._settle():  # The step before has led back to a checkpoint, from which this one is made.
-            loss = self._forward_backward(fetched, count)
-        self.precision.unscale(self.optimizer)
-        norm = clip_gradients(self.trained, self.max_norm)
-        decision = self._judge(norm, at_once)
-        rate = set_rates(self.optimizer, self.schedule.factor(self.state.updates))
-        self._skip() if decision in ("skip", "rollback") else self._step()
+            loss = self._forward_backward(rule, fetched, count)
+        self.precision.unscale(rule.optimizer)
+        norm = clip_gradients(rule.parameters, rule.max_norm)
+        decision = self.judge.decide(rule, self.state.step + 1, norm, at_once)
+        rate = set_rates(rule.optimizer, rule.factor(self.state.updates))
+        self._skip() if decision in ("skip", "rollback") else self._step(rule.optimizer)
+        rule.optimizer.zero_grad(set_to_none=True)
         return loss, norm, rate, decision
 
     @explaining_out_of_memory("evaluating")
@@ -222,7 +213,7 @@ class Trainer:
         began = time.perf_counter()
         self._call(self.before_save)
         problems = snapshots.save(self)
-        self._saved = self._saved or not problems
+        self.judge.can_return |= not problems
         stall = time.perf_counter() - began
         self._window.stalled += stall
         self.log.write("checkpoint", {"step": self.state.step, "stallSeconds": stall, "problems": problems})
@@ -262,90 +253,61 @@ class Trainer:
         self.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     @explaining_out_of_memory("in the forward and backward pass")
-    def _forward_backward(self, fetched: Fetched, count: float) -> torch.Tensor:
+    def _forward_backward(self, rule: UpdateRule, fetched: Fetched, count: float) -> torch.Tensor:
         """Accumulate the gradient of the mean loss over the global batch; returns this rank's part of that mean."""
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         self.exchange.begin(self.state.step)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
         with recorder as reached:
-            loss = self._passes(fetched, count)
+            loss = self._passes(rule, fetched, count)
         self.exchange.end()
         if first:
-            self._check_for_ghosts(reached)
+            self._check_for_ghosts(reached | rule.elsewhere)
         return loss
 
-    def _passes(self, fetched: Fetched, count: float) -> torch.Tensor:
+    def _passes(self, rule: UpdateRule, fetched: Fetched, count: float) -> torch.Tensor:
         total: torch.Tensor | None = None
         for index, batch in enumerate(fetched.batches):
             last = index == len(fetched.batches) - 1
             with self.replica.synchronising(last):
                 with self.precision.autocast():
-                    loss = self.loss(self.replica.forward, on_device(batch, self.world.device))
+                    loss = rule.loss(self.replica.forward, on_device(batch, self.world.device))
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
                 part = loss.detach() / count
                 total = part if total is None else total + part
-                if last and self._judges:
-                    self._global_loss = self.world.summing(total)  # while the backward goes on
+                if last and self.judge.active:
+                    self.judge.loss = self.world.summing(total)  # while the backward goes on
                 self.precision.backward(loss * (self.world.data_size / count))
         assert total is not None
         return total
 
-    def _judge(self, norm: torch.Tensor, at_once: bool) -> Decision | None:
-        """Returns the decision on this step, the same on every rank; None where the device decides (see `_settle`)."""
-        if self._global_loss is None:
-            return "step"
-        loss = self._global_loss()
-        if not self.replica.reduced:
-            norm = self.world.summing(norm / self.world.data_size)()
-        if self.on_device and not at_once and can_leave_out(self.optimizer):
-            self._verdict = Verdict(loss, norm, self.detector.limits(self._saved))
-            return None
-        numbers = (float(loss), float(norm))
-        return self._decide(self.state.step + 1, *numbers, self.detector.limits(self._saved, *numbers))
-
     def _settle(self) -> bool:
         """Follow the device's verdict on the last step, where it hasn't been read; returns whether the run went back.
 
-        This is after the next forward and backward are on their way to the device, which so has work meanwhile, and
-        before any number of the run is used: all is as if the host had decided at once.
+        This is after the next forward and backward are on their way to the device, which so has work meanwhile.
         """
-        if self._verdict is None:
-            return False
-        verdict, self._verdict = self._verdict, None
-        decision = self._decide(self.state.step, *verdict.read(), verdict.limits)
+        decision = self.judge.settle(self.detector, self.state.step)
         self.state.updates += decision in MADE
+        return self._goes_back(decision)
+
+    def _goes_back(self, decision: Decision | None) -> bool:
+        """Go back to a checkpoint where that is the decision; returns whether it is."""
         if decision == "rollback":
-            self.optimizer.zero_grad(set_to_none=True)
-            self._roll_back()
+            from trainloop.checkpoints.rollback import roll_back  # imported by the runs that go back
+
+            roll_back(self)
         return decision == "rollback"
 
-    def _decide(self, step: int, loss: float, norm: float, limits: Limits) -> Decision:
-        """Returns the decision on a step by its numbers."""
-        overflowed = self.precision.overflowed(loss, norm, self.config.anomaly.enabled)
-        if (warning := self.precision.count_overflow(overflowed)) is not None:
-            self.warn(warning)
-        if overflowed:
-            return "skip"
-        decision = self.detector.judge(loss, norm, limits)
-        if decision == "forced":
-            self.warn(f"step {step} stands out like those before; without a checkpoint it is made")
-        elif decision != "step":
-            self.warn(f"step {step} left out: loss {loss:.4g}, gradient norm {norm:.4g} stand out")
-        return decision
-
-    def _step(self) -> None:
-        left_out = None if self._verdict is None else self._verdict.left_out
+    def _step(self, optimizer: torch.optim.Optimizer) -> None:
         with self.delayed.stepping(self.state.step + 1, self.config.optimizer.max_norm) as sent:
-            self.precision.step(self.optimizer, left_out)
-            self.optimizer.zero_grad(set_to_none=True)
+            self.precision.step(optimizer, self.judge.verdict.left_out if self.judge.verdict else None)
         self.exchange.times.sent += sent
 
     def _skip(self) -> None:
         """Drop all that an odd step's gradients have got into."""
         self.precision.skip()
-        self.optimizer.zero_grad(set_to_none=True)
         self.exchange.skip()
 
     def _advance(self, fetched: Fetched, decision: Decision | None) -> None:
@@ -360,28 +322,8 @@ class Trainer:
         every = (config.metrics.every_steps, config.evaluation.every_steps, config.checkpoint.every_steps)
         return step in (self._started_at + 1, self.state.total) or any(each and step % each == 0 for each in every)
 
-    def _roll_back(self) -> None:
-        """Restore the newest checkpoint and go on with the data after this step; what lies between is passed over."""
-        odd = f"{self.detector.odd_in_a_row} steps in a row stand out at step {self.state.step}"
-        advice = "look at the data and at optimizer.lr"
-        if self.checkpoints is None or not self._saved:
-            raise Diverged(f"{odd} and there is no checkpoint to go back to: {advice}")
-        if self.detector.rollbacks >= self.config.anomaly.rollbacks:
-            raise Diverged(f"{odd}, after {self.detector.rollbacks} returns to a checkpoint: {advice}")
-        before, rollbacks = self.state, self.detector.rollbacks + 1
-        for checkpoint, _ in snapshots.restored(self, self.checkpoints.ancestors()):
-            # The checkpoint may be of an attempt with another length or batch.
-            self.state = replace(self.state, position=before.position, place=before.place)
-            self.state = replace(self.state, total=before.total, batch=before.batch)
-            self.detector.rollbacks = rollbacks
-            back = {"step": before.step, "to": self.state.step, "checkpoint": checkpoint.name}
-            self.log.write("event", {"event": "rolledBack", **back})
-            self.warn(f"went back to step {self.state.step}, going on with the data after what stood out")
-            return
-        raise Diverged(f"{odd} and no checkpoint can be read any more")
-
     def _check_for_ghosts(self, reached: set[str]) -> None:
-        problem = ghosts(self.replica.model, reached | self.elsewhere, self.world)
+        problem = ghosts(self.replica.model, reached, self.world)
         if problem and self.config.gradients.ghosts == "fail" and not self.config.parallel.find_unused_parameters:
             raise TrainingError(problem)
         if problem:

@@ -56,7 +56,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
         "train": asdict(trainer.state),
         "delayed": trainer.delayed.state(),
         "scaler": trainer.precision.scaler.state_dict(),
-        "anomaly": trainer.detector.state(),
+        "anomaly": (trainer.objectives or trainer.detector).state(),
         "stateful": stateful.capture(trainer) if trainer.stateful else {},
         "ranks": trainer.world.gather(own)[:: trainer.world.tensor],
         "sampleLoss": trainer.evaluator.sample_loss() if trainer.config.checkpoint.verify_loss else None,
@@ -130,7 +130,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
     trainer.delayed.load(saved["delayed"], trainer.state.step)
     if saved["scaler"]:  # else it was saved in another precision
         trainer.precision.scaler.load_state_dict(saved["scaler"])
-    trainer.detector.load(saved["anomaly"])
+    (trainer.objectives or trainer.detector).load(saved["anomaly"])
     ranks, world = saved["ranks"], trainer.world
     if trainer.exchange.load([rank["compression"] for rank in ranks], world.rank):
         trainer.log.info(f"{checkpoint.path} has remainders of compression that fit no parameter: they are dropped")

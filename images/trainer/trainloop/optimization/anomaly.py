@@ -6,8 +6,7 @@ that falls is no anomaly. First an odd step is skipped; after several in a row t
 passes over the data since (Chowdhery et al. 2022, section 5.1, found that the same data from another state doesn't
 spike).
 
-The host turns the accepted steps into `Limits`, two numbers. On an accelerator it is the device that compares a step
-with them and leaves it out, and the host reads that `Verdict` one step later, so that neither waits for the other.
+The host turns the accepted steps into `Limits`, two numbers that a step is compared with (`verdict`).
 """
 
 from __future__ import annotations
@@ -63,26 +62,6 @@ class Limits:
         return (loss >= -LARGEST) & (loss <= self.loss) & (norm <= self.norm)
 
 
-class Verdict:
-    """Holds a step's verdict, which the device makes: `left_out` is 1 where the optimizer is to leave the step out."""
-
-    def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
-        self.limits = limits
-        self.left_out = (~limits.keep(loss, norm)).float()
-        # On its way to the host, in memory that torch pins for it.
-        self._numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
-        self._arrived = torch.Event(loss.device) if loss.device.type != "cpu" else None
-        if self._arrived is not None:
-            self._arrived.record()
-
-    def read(self) -> tuple[float, float]:
-        """Returns loss and gradient norm; waits until the device has got to them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        loss, norm = self._numbers.tolist()
-        return loss, norm
-
-
 class History:
     """Holds the numbers of the newest accepted steps, in the order of time and in that of size."""
 
@@ -129,8 +108,7 @@ class AnomalyDetector:
     """Judges one step after another. Given the same numbers, every rank comes to the same decision."""
 
     def __init__(self, settings: AnomalySettings) -> None:
-        self.settings = settings
-        self.odd_in_a_row = self.rollbacks = 0
+        self.settings, self.odd_in_a_row = settings, 0
         self.reset()
 
     def limits(self, can_return: bool = True, loss: float = LARGEST, norm: float = LARGEST) -> Limits:
@@ -175,7 +153,7 @@ class AnomalyDetector:
         return {"losses": list(self._losses.values), "norms": list(self._norms.values)}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the history of a checkpoint; how often the run went back is this process's own."""
+        """Restore the history of a checkpoint."""
         self._losses = History(self.settings.window, state["losses"])
         self._norms = History(self.settings.window, state["norms"])
         self.odd_in_a_row = 0

@@ -6,7 +6,8 @@ the step, as some recipes have it, does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from pydantic import Field
 from torch import nn
 
 from trainloop.errors import ConfigError, listed
+from trainloop.optimization.anomaly import AnomalyDetector
 from trainloop.settings import Settings
 from trainloop.tasks import Task
 
@@ -31,6 +33,23 @@ class OptimizerSettings(Settings):
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD's momentum.")
     nesterov: bool = Field(False, description="SGD's Nesterov momentum.")
     max_norm: float | None = Field(1.0, gt=0, description="Clip the gradient to this global L2 norm; null never.")
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """Says how an update of the weights is made: what is minimised, by which optimizer, and what bounds it."""
+
+    loss: Callable[[Callable[..., Any], Any], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    #: Judges an update by those that were made before by this rule.
+    detector: AnomalyDetector
+    #: The gradient of these is clipped to `max_norm`.
+    parameters: list[nn.Parameter]
+    max_norm: float | None
+    #: Multiplies each group's rate, by the number of the update from 0.
+    factor: Callable[[int], float]
+    #: Names of the parameters that needn't get a gradient: another rule's.
+    elsewhere: frozenset[str] = frozenset()
 
 
 #: Kinds of devices that torch has fused optimizers for.

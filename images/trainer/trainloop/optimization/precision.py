@@ -8,6 +8,7 @@ at any scale would cost all of them, so overflows in a row are counted and end t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -75,26 +76,20 @@ class Precision:
         step_unless(optimizer, left_out)
         self.skip()
 
-    def overflowed(self, loss: float, norm: float, judged: bool) -> bool:
+    def overflowed(self, loss: float, norm: float, judged: bool, warn: Callable[[str], None]) -> bool:
         """Returns whether it is the scaler that leaves a step out: fp16's gradients aren't finite, and the loss is.
 
-        Where steps aren't `judged` by their loss, it is the scaler in any case.
+        Where steps aren't `judged` by their loss, it is the scaler in any case. Of such steps in a row the fourth is
+        warned of, and whenever they have doubled since. Raises Diverged after too many of them.
         """
-        return self.scaler.is_enabled() and not math.isfinite(norm) and (math.isfinite(loss) or not judged)
-
-    def count_overflow(self, overflowed: bool) -> str | None:
-        """Count the steps in a row that overflowed; returns a warning when it is time for one: at the fourth, and
-        whenever they have doubled since.
-
-        Raises Diverged after too many of them.
-        """
-        self.overflows_in_a_row = number = self.overflows_in_a_row + 1 if overflowed else 0
-        if number >= self._most_overflows:
+        overflowed = self.scaler.is_enabled() and not math.isfinite(norm) and (math.isfinite(loss) or not judged)
+        self.overflows_in_a_row = row = self.overflows_in_a_row + 1 if overflowed else 0
+        if row >= self._most_overflows:
             raise Diverged(
-                f"fp16's gradients overflowed in {number} steps in a row, the loss scale is down to "
+                f"fp16's gradients overflowed in {row} steps in a row, the loss scale is down to "
                 f"{self.scaler.get_scale():g}: look for numbers that aren't finite in the backward pass, or set "
                 "precision.compute to bf16"
             )
-        if number < 4 or number.bit_count() > 1:
-            return None
-        return f"fp16's gradients overflowed in {number} steps in a row; the loss scale is {self.scaler.get_scale():g}"
+        if row >= 4 and row.bit_count() == 1:
+            warn(f"fp16's gradients overflowed in {row} steps in a row; the loss scale is {self.scaler.get_scale():g}")
+        return overflowed

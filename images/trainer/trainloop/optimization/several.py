@@ -20,7 +20,7 @@ from torch import nn
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
 from trainloop.optimization.anomaly import AnomalyDetector, Decision
-from trainloop.optimization.optimizer import check_complete
+from trainloop.optimization.optimizer import UpdateRule, check_complete
 from trainloop.parallel.averaging import average
 from trainloop.parallel.communication import CommunicationSettings, GradientExchange
 from trainloop.parallel.strategies import Replica
@@ -77,11 +77,6 @@ class Objective:
     #: Multiplies each group's rate, by the number of the update from 0; None is the run's schedule.
     factor: Callable[[int], float] | None = None
 
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        every = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        return [parameter for parameter in every if parameter.requires_grad]
-
 
 class ByTurns(Replica):
     """Every rank has everything, and gradients are averaged after an objective's last backward: DDP would wait for
@@ -97,32 +92,15 @@ class ByTurns(Replica):
     def synchronising(self, last: bool) -> Iterator[None]:
         yield
         if last and self.world.size > 1:
-            for parameter in self.turn:
+            trained = [parameter for parameter in self.turn if parameter.requires_grad]
+            for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             self.exchange.times.ready = self.exchange.clock.now()
-            self.exchange.sent += average(parameter.grad for parameter in self.turn if parameter.grad is not None)
-
-
-class Histories:
-    """Holds all objectives' detectors for what concerns the whole run."""
-
-    def __init__(self, detectors: dict[str, AnomalyDetector]) -> None:
-        self.detectors, self.rollbacks = detectors, 0
-
-    @property
-    def odd_in_a_row(self) -> int:
-        return max(detector.odd_in_a_row for detector in self.detectors.values())
-
-    def state(self) -> dict[str, Any]:
-        return {name: detector.state() for name, detector in self.detectors.items()}
-
-    def load(self, state: dict[str, Any]) -> None:
-        for name in self.detectors.keys() & state.keys():
-            self.detectors[name].load(state[name])
+            self.exchange.sent += average(parameter.grad for parameter in trained if parameter.grad is not None)
 
 
 class Objectives:
-    """Minimises a task's objectives by turns; in each the trainer has that objective's loss, optimizer and history."""
+    """Minimises a task's objectives by turns, each by a rule of its own."""
 
     def __init__(self, trainer: Trainer) -> None:
         config, model = trainer.config, trainer.replica.model
@@ -131,35 +109,56 @@ class Objectives:
                 "the task has several objectives: delayed, communication and parallel.tensor must be left as they are"
             )
         self.trainer = trainer
-        self.members: list[Objective] = trainer.task.objectives(model, config.optimizer)  # type: ignore[attr-defined]
-        check_complete(model, Optimizers([member.optimizer for member in self.members]))
-        for member in self.members:
-            member.optimizer = trainer.replica.spread(member.optimizer)
-        trainer.optimizer = Optimizers([member.optimizer for member in self.members])
-        self._histories = {member.name: AnomalyDetector(config.anomaly) for member in self.members}
-        trainer.detector = Histories(self._histories)  # type: ignore[assignment]
-        self.losses = [member.loss for member in self.members]
-        #: By objective: the names of the parameters that others have.
-        self._elsewhere = {
-            member.name: {name for name, parameter in model.named_parameters() if parameter not in own}
-            for member in self.members
-            for own in [set(member.parameters)]
-        }
+        members: list[Objective] = trainer.task.objectives(model, config.optimizer)  # type: ignore[attr-defined]
+        check_complete(model, Optimizers([member.optimizer for member in members]))
+        self.rules = {member.name: self._rule(member) for member in members}
+        trainer.optimizer = Optimizers([rule.optimizer for rule in self.rules.values()])
+        self.losses = [member.loss for member in members]
         self._newest: dict[str, torch.Tensor] = {}
+
+    def _rule(self, member: Objective) -> UpdateRule:
+        trainer = self.trainer
+        optimizer = trainer.replica.spread(member.optimizer)
+        own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        names = {parameter: name for name, parameter in trainer.replica.model.named_parameters()}
+        return UpdateRule(
+            member.loss,
+            optimizer,
+            AnomalyDetector(trainer.config.anomaly),
+            own,
+            member.max_norm,
+            member.factor or (lambda update: trainer.schedule.factor(update)),  # which comes with the data
+            elsewhere=frozenset(names[parameter] for parameter in names.keys() - set(own)),
+        )
+
+    @property
+    def odd_in_a_row(self) -> int:
+        return max(rule.detector.odd_in_a_row for rule in self.rules.values())
+
+    def state(self) -> dict[str, Any]:
+        """Returns each objective's history, by name."""
+        return {name: rule.detector.state() for name, rule in self.rules.items()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for name in self.rules.keys() & state.keys():
+            self.rules[name].detector.load(state[name])
 
     def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
         """Make all objectives' updates; returns the sum of the losses, the norm of all gradients, the first one's rate
         and the decision on the step.
         """
-        self._newest, norms, rates, sent = {}, [], [], 0
+        trainer, sent = self.trainer, 0
+        self._newest, norms, rates = {}, [], []
         decision: Decision | None = None
-        for member in self.members:
-            with self._turn(member):
-                self._newest[member.name], norm, rate, decision = self.trainer.update(fetched, count, at_once=True)
+        for name, rule in self.rules.items():
+            if isinstance(trainer.replica, ByTurns):
+                trainer.replica.turn = rule.parameters
+            self._newest[name], norm, rate, decision = trainer.update(rule, fetched, count, at_once=True)
+            trainer.optimizer.zero_grad(set_to_none=True)  # what the backward has left in others' parameters
             norms.append(norm)
             rates.append(rate)
-            sent += self.trainer.exchange.times.sent
-            self.trainer.exchange.times.sent = sent
+            sent += trainer.exchange.times.sent
+            trainer.exchange.times.sent = sent
             if decision in ("skip", "rollback"):
                 break
         return torch.stack([*self._newest.values()]).sum(), torch.stack(norms).norm(), rates[0], decision
@@ -168,30 +167,6 @@ class Objectives:
         """Returns each objective's loss in the newest step, over all ranks; collective."""
         sums = self.trainer.world.sum([float(loss) / self.trainer.world.tensor for loss in self._newest.values()])
         return {f"{name}Loss": loss for name, loss in zip(self._newest, sums, strict=True)}
-
-    @contextmanager
-    def _turn(self, member: Objective) -> Iterator[None]:
-        """Gives the trainer what is this objective's, and afterwards drops the gradients that are left."""
-        trainer, parameters = self.trainer, member.parameters
-        own = {"loss": member.loss, "optimizer": member.optimizer, "detector": self._histories[member.name]}
-        own |= {"trained": parameters, "max_norm": member.max_norm, "elsewhere": self._elsewhere[member.name]}
-        own |= {"schedule": _Factor(member.factor)} if member.factor else {}
-        before = {name: getattr(trainer, name) for name in own}
-        if isinstance(trainer.replica, ByTurns):
-            trainer.replica.turn = parameters
-        vars(trainer).update(own)
-        try:
-            yield
-        finally:
-            vars(trainer).update(before)
-            trainer.optimizer.zero_grad(set_to_none=True)
-
-
-@dataclass(frozen=True)
-class _Factor:
-    """An objective's own schedule."""
-
-    factor: Callable[[int], float]
 
 
 def build_by_turns(strategy: str, model: nn.Module, world: World, exchange: GradientExchange) -> Replica:

@@ -1,0 +1,38 @@
+"""A run whose steps stand out goes back to a checkpoint; imported when that happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainloop.checkpoints.snapshots import restored
+from trainloop.errors import Diverged
+
+if TYPE_CHECKING:
+    from trainloop.trainer import Trainer
+
+
+def roll_back(trainer: Trainer) -> None:
+    """Restore the newest checkpoint and go on with the data after this step; what lies between is passed over.
+
+    Raises Diverged where there is nothing to go back to, or the run went back often enough.
+    """
+    before, judge = trainer.state, trainer.judge
+    in_a_row = (trainer.objectives or trainer.detector).odd_in_a_row
+    odd = f"{in_a_row} steps in a row stand out at step {before.step}"
+    advice = "look at the data and at optimizer.lr"
+    if trainer.checkpoints is None or not judge.can_return:
+        raise Diverged(f"{odd} and there is no checkpoint to go back to: {advice}")
+    if judge.rollbacks >= trainer.config.anomaly.rollbacks:
+        raise Diverged(f"{odd}, after {judge.rollbacks} returns to a checkpoint: {advice}")
+    trainer.optimizer.zero_grad(set_to_none=True)
+    for checkpoint, _ in restored(trainer, trainer.checkpoints.ancestors()):
+        # The checkpoint may be of an attempt with another length or batch.
+        trainer.state = replace(trainer.state, position=before.position, place=before.place)
+        trainer.state = replace(trainer.state, total=before.total, batch=before.batch)
+        judge.rollbacks += 1
+        back = {"step": before.step, "to": trainer.state.step, "checkpoint": checkpoint.name}
+        trainer.log.write("event", {"event": "rolledBack", **back})
+        trainer.warn(f"went back to step {trainer.state.step}, going on with the data after what stood out")
+        return
+    raise Diverged(f"{odd} and no checkpoint can be read any more")

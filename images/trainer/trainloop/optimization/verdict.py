@@ -1,0 +1,85 @@
+"""There is a verdict on each step, the same on every rank, by its loss over all ranks and its gradient's norm.
+
+The host judges by these numbers before the step. On an accelerator it would have to wait for them, so there it is the
+device that compares them with the limits and leaves the step out. The host reads its `Verdict` after the next forward
+and backward are on their way, so that neither waits for the other, and before any number of the run is used: all is as
+if the host had decided at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from trainloop.config import Config
+from trainloop.optimization.anomaly import AnomalyDetector, Decision, Limits
+from trainloop.optimization.optimizer import UpdateRule, can_leave_out
+from trainloop.optimization.precision import Precision
+from trainloop.parallel.strategies import Replica
+
+
+class Verdict:
+    """Holds a step's verdict, which the device makes: `left_out` is 1 where the optimizer is to leave the step out."""
+
+    def __init__(self, loss: torch.Tensor, norm: torch.Tensor, limits: Limits) -> None:
+        self.limits = limits
+        self.left_out = (~limits.keep(loss, norm)).float()
+        # On its way to the host, in memory that torch pins for it.
+        self._numbers = torch.stack([loss, norm]).to("cpu", non_blocking=True)
+        self._arrived = torch.Event(loss.device) if loss.device.type != "cpu" else None
+        if self._arrived is not None:
+            self._arrived.record()
+
+    def read(self) -> tuple[float, float]:
+        """Returns loss and gradient norm; waits until the device has got to them."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        loss, norm = self._numbers.tolist()
+        return loss, norm
+
+
+class Judge:
+    """Decides on one step after another, and warns of those that are left out."""
+
+    def __init__(self, config: Config, precision: Precision, replica: Replica, warn: Callable[[str], None]) -> None:
+        self._judges, self._precision, self._replica, self._warn = config.anomaly.enabled, precision, replica, warn
+        #: Whether a step's loss is summed over all ranks and decided on: fp16's overflows are in any case.
+        self.active = self._judges or precision.scaler.is_enabled()
+        # What one step has left out, the next one's gradients would begin with before its verdict is read.
+        carries = config.delayed.pattern or config.communication.compression in ("onebit", "powersgd")
+        #: Whether the device leaves odd steps out, if the optimizer can, and the host reads its verdict a step later.
+        self.on_device = replica.world.device.type != "cpu" and not carries
+        #: Whether there is a checkpoint to go back to, and how often this process did.
+        self.can_return, self.rollbacks = False, 0
+        #: Waits for the loss over all ranks of the step that is being made.
+        self.loss: Callable[[], torch.Tensor] | None = None
+        self.verdict: Verdict | None = None  # of the newest step, where the host hasn't read it yet
+
+    def decide(self, rule: UpdateRule, step: int, norm: torch.Tensor, at_once: bool) -> Decision | None:
+        """Returns the decision on a step; None where the device decides, and `settle` returns it later."""
+        if self.loss is None:
+            return "step"
+        loss, world, detector = self.loss(), self._replica.world, rule.detector
+        if not self._replica.reduced:
+            norm = world.summing(norm / world.data_size)()
+        if self.on_device and not at_once and can_leave_out(rule.optimizer):
+            self.verdict = Verdict(loss, norm, detector.limits(self.can_return))
+            return None
+        numbers = (float(loss), float(norm))
+        return self._decide(detector, step, *numbers, detector.limits(self.can_return, *numbers))
+
+    def settle(self, detector: AnomalyDetector, step: int) -> Decision | None:
+        """Returns the decision on the last step, where it was the device's and hasn't been read."""
+        verdict, self.verdict = self.verdict, None
+        return None if verdict is None else self._decide(detector, step, *verdict.read(), verdict.limits)
+
+    def _decide(self, detector: AnomalyDetector, step: int, loss: float, norm: float, limits: Limits) -> Decision:
+        if self._precision.overflowed(loss, norm, self._judges, self._warn):
+            return "skip"
+        decision = detector.judge(loss, norm, limits)
+        if decision == "forced":
+            self._warn(f"step {step} stands out like those before; without a checkpoint it is made")
+        elif decision != "step":
+            self._warn(f"step {step} left out: loss {loss:.4g}, gradient norm {norm:.4g} stand out")
+        return decision
