@@ -190,6 +190,39 @@ def test_a_disk_that_others_fill_in_the_midst_of_a_save_counts_what_the_save_had
     assert {path.name for path in (tmp_path / "saved").glob("step-*")} == {"step-000000002.1", "step-000000003.1"}
 
 
+@pytest.mark.parametrize("name", [storage.STATE, storage.CONFIGURATION, verification.MANIFEST])
+def test_a_file_that_a_full_disk_cut_off_is_no_part_of_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whichever file of a checkpoint it is. The manifest, cut off, named itself among the files of the next one."""
+    for step in (1, 2, 3):
+        written(tmp_path, step)
+    opened, refused = Path.open, list[str]()
+
+    def cut_off(file: Path, mode: str = "r", *how: Any, **more: Any) -> Any:
+        stream = opened(file, mode, *how, **more)
+        if file.name == name and "w" in mode and not refused:
+            refused.append(name)
+            stream.write(b"{" if "b" in mode else "{")
+            stream.close()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return stream
+
+    monkeypatch.setattr(Path, "open", cut_off)
+    saved = storage.write(tmp_path, 4, _state(4), {}, None, "steps: 4")
+    assert refused == [name] and verification.verify(saved.path) is None
+    assert storage.load(saved)["step"] == 4
+    assert {path.name for path in tmp_path.glob("step-*")} == {"step-000000003.1", "step-000000004.1"}
+
+
+def test_what_a_checkpoint_needs_is_said_to_be_at_least_what_was_written_of_it(tmp_path: Path) -> None:
+    """Of a small model, with 4,000 bytes in a thousand tensors here, the file's own structure is the larger part."""
+    state = {str(number): torch.zeros(1) for number in range(1_000)}
+    sentence = "; 150,000 bytes are free, 1[0-9]{2},[0-9]{3} and a little more are needed"
+    with SmallDisk(tmp_path, 150_000).mounted(), pytest.raises(CheckpointError, match=sentence):
+        storage.write(tmp_path, 1, state, {})
+
+
 def test_where_none_can_be_read_a_full_disk_deletes_nothing(tmp_path: Path) -> None:
     for step in (1, 2):
         flip_a_byte(storage.write(tmp_path, step, _state(step), {}).path / storage.STATE)

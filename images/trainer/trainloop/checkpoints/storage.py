@@ -148,8 +148,9 @@ def write(
         except (OSError, RuntimeError) as error:
             from trainloop.checkpoints import room  # which few runs need
 
-            if partial.is_dir():
-                (partial / STATE).unlink(missing_ok=True)  # its bytes are free for the next try
+            if (partial / STATE).is_file():
+                needed = max(needed, (partial / STATE).stat().st_size)
+                (partial / STATE).unlink()  # its bytes are free for the next try
             if last or not room.make(directory, error, needed, about.get("parent")):
                 # While what ranks have written before lies there: that is free afterwards, and was needed too.
                 sentence = room.refusal(directory, step, error, needed)

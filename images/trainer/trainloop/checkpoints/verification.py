@@ -29,6 +29,7 @@ class CheckpointError(RuntimeError):
 def write_manifest(folder: Path, step: int, about: dict[str, Any], created: float | None = None) -> None:
     """Write the manifest of all files that are in `folder`; `about` is part of it."""
     files = {}
+    (folder / MANIFEST).unlink(missing_ok=True)  # of a try that a full disk cut off
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         files[str(file.relative_to(folder))] = {"sha256": _digest(file), "bytes": file.stat().st_size}
     body = {"format": FORMAT, "step": step, "created": created or time.time(), "about": about, "files": files}
