@@ -401,11 +401,32 @@ def test_what_is_asked_wrongly_has_code_2_and_the_usage(
     assert printed.code == 2 and printed.errors
 
 
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("list x more", "trainloop checkpoints list: error: unrecognized arguments: more"),
+        ("show x 1 --outptu json", "trainloop checkpoints show: error: unrecognized arguments: --outptu json"),
+        ("prune x --keep many", "argument --keep: 'many' is no whole number of at least 1"),
+        ("diff x 1 2 --top 0", "argument --top: '0' is no whole number of at least 1"),
+    ],
+)
+def test_what_is_asked_wrongly_is_answered_by_the_command_that_was_asked(
+    line: str, error: str, checkpoints: Any
+) -> None:
+    printed = checkpoints(line)
+    assert printed.code == 2 and error in printed.errors
+    assert printed.errors.startswith(f"usage: trainloop checkpoints {line.split()[0]} ")
+
+
 @pytest.mark.parametrize("command", ["list", "show", "diff", "tag", "verify", "export", "prune"])
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_every_command_has_help_with_an_example(command: str, option: str, checkpoints: Any) -> None:
+def test_every_command_has_help_with_an_example_that_fits_a_terminal(
+    command: str, option: str, checkpoints: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     printed = checkpoints(f"{command} {option}")
     assert printed.code == 0 and f"$ trainloop checkpoints {command} " in printed
+    assert [line for line in printed.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.torch

@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,11 @@ from trainloop.versions import completion, output
 
 NAMES = """\
 a checkpoint is named by
-  step-000001300.1       its name, or the beginning of one
-  1300, 1300.2           its step (the newest version of it), or step and version
-  good                   a tag
-  latest                 the newest one that is complete
-  best, best:accuracy    the one with the best result; best:loss:min where less is better"""
+  step-000001300.1      its name, or the beginning of one
+  1300, 1300.2          its step (the newest version), or step and version
+  good                  a tag
+  latest                the newest one that is complete
+  best, best:accuracy   the one with the best result (best:loss:min: the least)"""
 #: Interrupted by Ctrl-C, and by a reader that has gone (`| head`): what a shell has for programs that a signal ended.
 EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
 
@@ -34,7 +35,9 @@ def main(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     _add_commands(parser)
     if "_ARGCOMPLETE" in os.environ:
         return completion.complete(parser)
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:  # argparse would answer with the usage of the whole program
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -83,7 +86,8 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
         "DIR 1200 latest",
         names=True,
     )
-    one.usage = "trainloop checkpoints diff [OPTION ...] DIR BEFORE AFTER | DIR/BEFORE DIR/AFTER"
+    begin = "trainloop checkpoints diff [OPTION ...]"
+    one.usage = f"{begin} DIR BEFORE AFTER\n       {begin} DIR/BEFORE DIR/AFTER"
     _checkpoint(one, "before", "BEFORE")
     _checkpoint(one, "after", "AFTER", nargs="?")
     one.add_argument("--top", type=_positive, default=20, metavar="N", help="rows about weights (default: 20)")
@@ -158,7 +162,7 @@ def _command(
     parser: argparse.ArgumentParser = add.add_parser(
         name,
         help=text[0].lower() + text[1:].rstrip("."),
-        description=text,
+        description=textwrap.fill(text, 80),
         epilog=epilog,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -167,7 +171,7 @@ def _command(
         code: int = getattr(importlib.import_module(f"trainloop.versions.{module}"), function)(options)
         return code
 
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     parser.add_argument("directory", type=Path, metavar="DIR", help="directory of checkpoints (checkpoint.path)")
     return parser
 
@@ -190,7 +194,6 @@ def _output(parser: argparse.ArgumentParser) -> None:
 
 def _positive(text: str) -> int:
     """Returns a number of things, of which there is at least one."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
