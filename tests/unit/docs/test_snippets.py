@@ -9,7 +9,7 @@ from trainmaster.api.parsing import parse_job
 from trainmaster.cli.other_kinds import OTHER_JOBS
 from trainmaster.rendering import JobIdentity, Settings, first_assignment, render
 
-SNIPPETS = [block for page in ("pods.md", "migrating.md") for block in blocks(page, "yaml")]
+SNIPPETS = [block for page in ("pods.md", "migrating.md", "training.md") for block in blocks(page, "yaml")]
 PARTS = [block for block in SNIPPETS if not block.text.startswith("apiVersion:")]
 
 
