@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.trainer.local_models import DEEPSEEK
 from tests.trainer.ranks import run_ranks
 from tests.trainer.shapes import SHAPES
-from tests.trainer.toy import UNEVEN, config, largest_difference, train, weights
+from tests.trainer.toy import UNEVEN, Toy, config, largest_difference, train, weights
 from trainloop.checkpoints import snapshots, storage
 from trainloop.config import Config
 from trainloop.distributed.world import joined
@@ -41,6 +42,38 @@ def test_the_statistics_of_batch_norm_are_the_same_on_all_ranks_when_the_model_i
     norm = {"name": "tests.trainer.toy:Toy", "options": {"norm": True}}
     first, second = run_ranks(2, train, config(task=norm, parallel={"strategy": strategy}))
     assert largest_difference(first["weights"], second["weights"]) == 0
+
+
+class Turns(nn.Module):
+    """Turns pairs of numbers by complex ones, as rotary positions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("by", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(x.view(-1, 4, 2)) * self.get_buffer("by")
+        return torch.view_as_real(pairs).flatten(1)
+
+
+class Frozen(Toy):
+    """Has a BatchNorm that is left in evaluation mode, and complex numbers."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8).eval(), Turns(), nn.Dropout(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
+def test_a_frozen_layer_stays_in_evaluation_mode_and_complex_numbers_stay_complex(
+    tmp_path: Path, strategy: str
+) -> None:
+    task = {"name": "tests.trainer.test_strategies:Frozen"}
+    changes = {"task": task, "parallel": {"strategy": strategy}, "evaluation": {"every_steps": 2}}
+    run_ranks(2, train, config(tmp_path, **changes), 3)
+    for rank in run_ranks(2, train, config(tmp_path, **changes)):
+        assert rank["state"].step == 6
+        assert rank["weights"]["1.num_batches_tracked"] == 0
+        assert torch.equal(rank["weights"]["2.by"], Turns().get_buffer("by"))
 
 
 def test_sharded_checkpoints_are_written_by_all_ranks_and_loaded_by_more(tmp_path: Path) -> None:

@@ -113,11 +113,13 @@ class Evaluator:
         return {name: torch.as_tensor(value) for name, value in found.items()}
 
     def _evaluating(self, call: Callable[[], T]) -> T:
-        """Returns what `call` returns with the model in evaluation mode."""
+        """Returns what `call` returns with the model in evaluation mode; afterwards each layer has its own again."""
+        trained = [module for module in self.model.modules() if module.training]
         self.model.eval()
         with torch.no_grad(), self.precision.autocast():
             found = call()
-        self.model.train()
+        for module in trained:
+            module.training = True
         return found
 
 

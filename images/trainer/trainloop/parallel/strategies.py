@@ -161,7 +161,7 @@ def build_model(
     is said, the model is whole on the host.
     """
     if world.size == 1 or settings.strategy != "fsdp":
-        return make().to(world.device, dtype), None
+        return _to_be_trained(make(), dtype).to(world.device), None
     from trainloop.parallel.deferred import recorded
 
     random = seeding.capture(world.device)
@@ -170,8 +170,18 @@ def build_model(
     except (RuntimeError, TypeError, ValueError) as error:
         say(f"every rank makes the whole model on its host, because it can't be made on the meta device: {error}")
         seeding.restore(random, world.device)
-        return make().to(dtype), None
-    return model.to(dtype), values
+        return _to_be_trained(make(), dtype), None
+    return _to_be_trained(model, dtype), values
+
+
+def _to_be_trained(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Returns the model with its floating-point tensors as `dtype`; complex ones (rotary positions) keep their own.
+
+    A model that is in evaluation mode, as transformers loads them, is put in training mode; layers in evaluation mode
+    within a model in training mode (a frozen BatchNorm) stay so.
+    """
+    model = model if model.training else model.train()
+    return model.double() if dtype == torch.float64 else model.float()
 
 
 def build_replica(
