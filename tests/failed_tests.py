@@ -1,4 +1,4 @@
-"""A plug-in of pytest writes the ids of tests that failed to the file that tests/run.sh names, to run them again."""
+"""A plug-in of pytest appends the ids of tests that failed to the file that tests/run.sh names, to run them again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes nothing where no file is named."""
+    """Writes nothing where no file is named, nor in a process of xdist's, whose tests its parent reports too."""
     path = os.environ.get("TRAINMASTER_TEST_FAILURES")
-    if path:
+    if path and not hasattr(terminalreporter.config, "workerinput"):
         reports = [*terminalreporter.getreports("failed"), *terminalreporter.getreports("error")]
-        Path(path).write_text("".join(f"{name}\n" for name in dict.fromkeys(report.nodeid for report in reports)))
+        with Path(path).open("a") as file:
+            file.writelines(f"{name}\n" for name in dict.fromkeys(report.nodeid for report in reports))

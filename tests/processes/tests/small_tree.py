@@ -1,4 +1,4 @@
-"""A small tree of tests, whose cluster tests fail as often as a case says, for the programs that run tests."""
+"""A small tree of tests, which fail as often as a case says, for the programs that run tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
+#: By the folder of tests, each test's name and how often it fails.
+Cases = dict[str, list[tuple[str, int]]]
 # Fails as often as its parameter says, and counts in a file because each try is a process of its own.
 FAILS = """
 import pathlib
@@ -23,24 +25,25 @@ def test_fails(name, failures):
 """
 
 
-def run(folder: Path, cases: list[tuple[str, int]], script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs one of the programs in tests/ on a tree with cluster tests for the cases; other tests run nothing."""
+def run(folder: Path, cases: Cases, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs one of the programs in tests/ on a tree with tests for the cases; other folders of tests run nothing."""
     (folder / "pyproject.toml").write_text(
         "[tool.pytest.ini_options]\nmarkers = ['slow: a soak']\npythonpath = ['.']\n"
     )
     (folder / "Makefile").write_text("lint types generated:\n\t@true\n")
     python = folder / "bin" / "python"
     python.parent.mkdir()
-    python.write_text(
-        f'#!/bin/sh\ncase "$*" in *tests/cluster/test_*|*/tests/cluster) exec {sys.executable} "$@"; esac\n'
-    )
+    patterns = "|".join(f"*' {place}/test_'*|*' {place}'|*' {place} local/{place}'" for place in cases)
+    python.write_text(f'#!/bin/sh\ncase "$*" in {patterns}) exec {sys.executable} "$@"; esac\n')
     python.chmod(0o755)
-    (folder / "tests" / "cluster").mkdir(parents=True, exist_ok=True)
-    (folder / "local" / "tests" / "cluster").mkdir(parents=True)
     (folder / "conftest.py").write_text("pytest_plugins = ['tests.failed_tests']\n")
+    (folder / "tests").mkdir(exist_ok=True)
     for name in ("tests/__init__.py", "tests/failed_tests.py", f"tests/{script}"):
         shutil.copy(ROOT / name, folder / name)
-    (folder / "tests" / "cluster" / "test_flaky.py").write_text(FAILS.format(cases=cases))
+    for place, names in cases.items():
+        (folder / place).mkdir(parents=True, exist_ok=True)
+        (folder / "local" / place).mkdir(parents=True)
+        (folder / place / "test_flaky.py").write_text(FAILS.format(cases=names))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "TRAINMASTER"))}
     # Many processes are started, and each would import all the plug-ins that are installed.
     plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}

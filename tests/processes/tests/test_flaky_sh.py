@@ -19,7 +19,7 @@ from tests.processes.tests.small_tree import run
     ],
 )
 def test_failures_are_named_with_their_rounds(tmp_path: Path, cases: list[tuple[str, int]], failed: list[str]) -> None:
-    done = run(tmp_path, cases, "flaky.sh", "2")
+    done = run(tmp_path, {"tests/cluster": cases}, "flaky.sh", "2")
     assert done.returncode == (1 if failed else 0), done.stdout + done.stderr
     _, _, summary = done.stdout.partition("== failed in 2 rounds: ")
     count, *lines = summary.splitlines()
