@@ -78,6 +78,22 @@ def test_a_run_starts_from_another_directorys_checkpoint_and_then_needs_it_no_mo
 
 
 @pytest.mark.torch
+def test_attempts_are_counted_along_the_line_where_no_agent_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "saved"
+    for steps in (2, 4, 6):
+        run_ranks(2, train, config(tmp_path, **_saved(here), steps=steps))
+    assert [one.about["attempt"] for one in storage.complete(here)] == [3, 2, 1]
+    assert dict(facts(read_metrics(tmp_path / "report" / "metrics.jsonl")))["attempts"] == (
+        "3, 2 resumed from a checkpoint (step 2, 4)"
+    )
+    monkeypatch.setenv("TRAINMASTER_ATTEMPT", "2")
+    run_ranks(1, train, config(tmp_path, **_saved(here, start_from="step-000000002.1"), steps=4))
+    assert storage.complete(here)[0].about["attempt"] == 2
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     ("start", "sentence"),
     [

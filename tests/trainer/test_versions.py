@@ -164,7 +164,10 @@ def test_show_has_everything_of_either_format(saved: Path, checkpoints: Any) -> 
     shown = {line.split("  ")[0]: line.split("  ", 1)[1].strip() for line in lines if "  " in line}
     about = verification.read_manifest(saved / "checkpoints" / NEWEST)["about"]
     assert shown["parent"] == "step-000000008.1" and shown["ranks"] == "2"
-    assert shown["lineage"] == " <- ".join(f"step-{step:09d}.1" for step in (10, 8, 6, 4, 2))
+    assert shown["lineage"] == (
+        "step-000000010.1 <- step-000000008.1 <- step-000000006.1 (attempt 1) <- step-000000004.1 (attempt 1) <- "
+        "step-000000002.1 (attempt 1)"
+    )
     assert (shown["code"], shown["configuration"]) == (about["code"], about["configuration"])
     assert shown["format"] == "full" and shown["weights"] == "4 tensors: 83 float64"
     assert shown["position"] == "step 10 of 10, 10 updates, 80 samples"

@@ -15,6 +15,7 @@ from trainloop import seeding
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, computes_the_same
 from trainloop.data import on_device
+from trainloop.distributed.world import has_agent
 from trainloop.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def capture(trainer: Trainer) -> dict[str, Any]:
     return {
         **whole,
         "train": asdict(trainer.state),
+        "attempt": trainer.log.attempt,
         "delayed": trainer.delayed.state(),
         "scaler": trainer.precision.scaler.state_dict(),
         "anomaly": (trainer.objectives or trainer.detector).state(),
@@ -153,6 +155,8 @@ def resume(trainer: Trainer) -> bool:
     for checkpoint, saved in restored(trainer, checkpoints.to_go_on_from(), warm_up=True):
         if computes_the_same(trainer, saved["sampleLoss"]):
             trainer.log.info(f"resumed from {checkpoint.path}")
+            if not has_agent():  # which counts attempts
+                trainer.log.attempt = saved.get("attempt", 0) + 1
             about = {"world": trainer.world.size, "checkpoint": checkpoints.parent}
             trainer.log.write("event", {"event": "resumed", "step": trainer.state.step, **about})
             return True
