@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,8 +17,9 @@ from torch import nn
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, config, toy, train
 from trainloop import resources
+from trainloop.advice import Doing, remedies
 from trainloop.data import Batch
-from trainloop.distributed.world import joined
+from trainloop.distributed.world import World, joined
 from trainloop.errors import OutOfMemory
 from trainloop.optimization.optimizer import OptimizerSettings, chosen
 from trainloop.trainer import Trainer
@@ -140,16 +142,16 @@ BATCH = "batch.per_rank below 8 with batch.size as it is (more passes, the same 
 @pytest.mark.parametrize(
     ("where", "doing", "advice"),
     [
-        ("model", "building the model", "parallel.strategy: fsdp; parallel.strategy: zero1"),
-        ("resume", "going on from a checkpoint", "parallel.strategy: fsdp; parallel.strategy: zero1"),
+        ("model", "building the model", "a smaller model; more ranks with parallel.strategy: fsdp"),
+        ("resume", "going on from a checkpoint", "a smaller model; more ranks with parallel.strategy: fsdp"),
         (
             "loss",
             "in the forward and backward pass",
             f"{BATCH}; precision.compute: bf16; ",
         ),
-        ("step", "making the optimizer's step", "parallel.strategy: zero1"),
+        ("step", "making the optimizer's step", f"{BATCH}; blocks.activation_checkpointing: full; more ranks"),
         ("evaluation", "evaluating", "evaluation.batch below 100; precision.compute: bf16"),
-        ("save", "saving a checkpoint", "parallel.strategy: fsdp"),
+        ("save", "saving a checkpoint", "more ranks with parallel.strategy: fsdp"),
     ],
 )
 def test_out_of_memory_anywhere_ends_with_advice_that_fits_the_place(
@@ -166,6 +168,42 @@ def test_out_of_memory_anywhere_ends_with_advice_that_fits_the_place(
         run_ranks(1, train, config(tmp_path, **options, hooks=hooks, evaluation={"batch": 100}))
     assert "Tried to allocate 2.00 GiB" in str(failed.value)
     assert OutOfMemory.exit_code == 71
+
+
+MORE_RANKS = "more ranks with parallel.strategy: fsdp, each of which has a part of the model"
+SMALLER_PARTS = "more ranks, each of which has a smaller part"
+ZERO1 = "parallel.strategy: zero1 (each rank keeps a part of the optimizer's state)"
+FSDP, SHARDED = "parallel.strategy: fsdp", "checkpoint.format: sharded"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "strategy", "form", "advice"),
+    [
+        (1, "ddp", "full", [MORE_RANKS]),
+        (1, "zero1", "full", [MORE_RANKS]),
+        (1, "fsdp", "full", [MORE_RANKS]),
+        (2, "ddp", "full", [FSDP, ZERO1]),
+        (2, "zero1", "full", [FSDP]),
+        (2, "fsdp", "full", [SHARDED, SMALLER_PARTS]),
+        (2, "fsdp", "sharded", [SMALLER_PARTS]),
+    ],
+)
+def test_advice_has_neither_what_one_rank_cannot_do_nor_what_the_configuration_has(
+    ranks: int, strategy: str, form: str, advice: list[str]
+) -> None:
+    settings = config(parallel={"strategy": strategy}, checkpoint={"format": form})
+    world = World(0, ranks, 0, ranks, torch.device("cpu"), "gloo")
+    trainer = cast("Trainer", SimpleNamespace(config=settings, world=world))
+    assert remedies(trainer, "saving a checkpoint") == advice
+    doings: tuple[Doing, ...] = ("building the model", "making the optimizer's step", "evaluating")
+    for doing in doings:
+        found = remedies(trainer, doing)
+        if ranks == 1:
+            assert found[-1] == MORE_RANKS, "the last resort"
+            assert {FSDP, ZERO1, SMALLER_PARTS}.isdisjoint(found)
+        else:
+            assert MORE_RANKS not in found
+            assert (FSDP in found, SMALLER_PARTS in found) == (strategy != "fsdp", strategy == "fsdp")
 
 
 def test_ranks_that_share_a_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:

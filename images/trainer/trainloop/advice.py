@@ -36,23 +36,31 @@ def out_of_memory(trainer: Trainer, doing: Doing, error: BaseException) -> OutOf
 
 
 def remedies(trainer: Trainer, doing: Doing) -> list[str]:
-    """Returns what makes `doing` need less memory, the cheapest first, without what the configuration has already."""
-    config = trainer.config
+    """Returns what makes `doing` need less memory, the cheapest first, without what the configuration has already.
+
+    Where there is one rank, a strategy that spreads something over ranks comes last: it needs more of them.
+    """
+    config, alone = trainer.config, trainer.world.size == 1
     samples, strategy = config.batch.micro_size(trainer.world.data_size), config.parallel.strategy
     batch = [f"batch.per_rank below {samples} with batch.size as it is (more passes, the same step)"]
     half = ["precision.compute: bf16"] if config.precision.compute in ("fp32", "fp64") else []
     recompute = ["blocks.activation_checkpointing: full"] if config.blocks.activation_checkpointing == "none" else []
-    state = ["parallel.strategy: zero1 (each rank keeps a part of the optimizer's state)"] if strategy == "ddp" else []
-    spread = ["parallel.strategy: fsdp"] if strategy != "fsdp" else ["more ranks, each of which has a smaller part"]
+    zero1 = "parallel.strategy: zero1 (each rank keeps a part of the optimizer's state)"
+    state = [zero1] if strategy == "ddp" and not alone else []
+    spread = ["more ranks, each of which has a smaller part" if strategy == "fsdp" else "parallel.strategy: fsdp"]
+    last = list[str]()
+    if alone:
+        spread, last = [], ["more ranks with parallel.strategy: fsdp, each of which has a part of the model"]
     match doing:
         case "in the forward and backward pass":
-            return [*(batch if samples > 1 else []), *half, *recompute, *spread]
+            return [*(batch if samples > 1 else []), *half, *recompute, *spread, *last]
         case "making the optimizer's step":
-            return [*state, *spread, *(batch if samples > 1 else []), *recompute]
+            return [*state, *spread, *(batch if samples > 1 else []), *recompute, *last]
         case "evaluating":
             smaller = [f"evaluation.batch below {config.evaluation.batch}"] if config.evaluation.batch > 1 else []
-            return [*smaller, *half, *spread]
+            return [*smaller, *half, *spread, *last]
         case "saving a checkpoint":
-            return [*(["checkpoint.format: sharded"] if strategy == "fsdp" else []), *spread, *state]
+            whole = strategy == "fsdp" and config.checkpoint.format == "full" and not alone
+            return [*(["checkpoint.format: sharded"] if whole else []), *spread, *state, *last]
         case "building the model" | "going on from a checkpoint":
-            return [*spread, *state, "a smaller model"]
+            return [*spread, *state, "a smaller model", *last]
