@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from tests.trainer.ranks import RankFailed, run_ranks
 from tests.trainer.toy import Toy, Words, config, largest_difference, train, weights
 from trainloop.distributed.world import joined
+from trainloop.own_batches import OwnBatches
 from trainloop.trainer import Trainer
 
 pytestmark = pytest.mark.torch
@@ -119,6 +129,89 @@ def test_a_batch_sampler_is_the_same_on_all_ranks_and_resumed_with_others_in_mid
     seen = [sample for rank in [*before, *after] for sample in rank["seen"]]
     assert sorted(seen) == sorted([*range(24), *range(24), *[0] * 4 * 2 * 2])
     assert through["seen"][:24] != through["seen"][24:], "each epoch has an order of its own"
+
+
+def own_batches(task: Any) -> OwnBatches:
+    return OwnBatches(len(task.train), 12, 3, SEED, False, task, torch.device("cpu"))
+
+
+SEED = 5
+
+
+class Weighted(Toy):
+    """Draws its samples by weight, with torch's own samplers, or with `kind` others."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__({"samples": 23})
+        kinds: dict[str, Any] = {
+            "weighted": WeightedRandomSampler(range(1, 24), 23),
+            "random": RandomSampler(self.train, num_samples=50, replacement=True),
+            "some": SubsetRandomSampler(range(3, 20)),
+            "in order": SequentialSampler(self.train),
+            "changing": Changing(self.train),
+        }
+        self.batch_sampler: Any = BatchSampler(kinds[options["kind"]], 4, drop_last=options.get("drop_last", False))
+
+
+class Changing(RandomSampler):
+    """Has fewer samples in each epoch, and says a length that was true once."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(list(super().__iter__())[8 * self.epoch :])
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("kind", ["weighted", "random", "some", "in order", "changing"])
+def test_a_runs_length_is_that_of_the_batches_which_it_is_given(kind: str, drop_last: bool) -> None:
+    given = own_batches(Weighted({"kind": kind, "drop_last": drop_last}))
+    drawn = [len([*given.batches(epoch, 0)]) for epoch in range(2)]
+    assert given.steps_in(1) == drawn[0]
+    assert given.steps_in(1.5) == drawn[0] + math.ceil(drawn[1] / 2)
+    assert given.steps_in(2) == sum(drawn)
+
+
+def test_torchs_own_samplers_are_not_drawn_from_for_a_runs_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = own_batches(Weighted({"kind": "weighted"}))
+    monkeypatch.setattr(WeightedRandomSampler, "__iter__", lambda _: pytest.fail("it is drawn from"))
+    assert given.steps_in(10_000) == 6 * 10_000
+
+
+class Counted(ByLength):
+    """Says which epochs it was asked for."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__(options)
+        self.asked: list[int] = []
+
+    def batches(self, epoch: int) -> list[list[int]]:
+        self.asked.append(epoch)
+        return super().batches(epoch)
+
+
+def test_the_first_epochs_batches_are_those_that_were_counted_and_are_then_let_go() -> None:
+    task = Counted({})
+    given, again = own_batches(task), own_batches(ByLength({}))
+    steps = given.steps_in(2)
+    assert task.asked == [0, 1]
+    first, second = [*given.batches(0, 0)], [*given.batches(1, 0)]
+    assert task.asked == [0, 1, 1]
+    assert len(first) + len(second) == steps
+    assert (first, second) == ([*again.batches(0, 0)], [*again.batches(1, 0)]), "as drawn without a count"
+    assert [*given.batches(0, 0)] == first and task.asked[-1] == 0, "drawn anew, not kept for the whole run"
+
+
+def test_a_run_that_goes_on_in_a_later_epoch_keeps_no_batches_of_the_first() -> None:
+    task = Counted({})
+    given, again = own_batches(task), own_batches(ByLength({}))
+    given.steps_in(2)
+    assert [*given.batches(1, 0)] == [*again.batches(1, 0)]
+    assert [*given.batches(0, 0)] == [*again.batches(0, 0)]
+    assert task.asked == [0, 1, 1, 0]
 
 
 def test_batches_that_cannot_be_used_are_sentences() -> None:

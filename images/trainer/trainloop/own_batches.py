@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import BatchSampler, DistributedSampler
 
 from trainloop import seeding
 from trainloop.data import Sampler, is_stream
@@ -27,6 +27,8 @@ class OwnBatches(Sampler):
 
     task: Any
     device: torch.device  # whose generators are left as they are
+    #: The first epoch's batches, from when they are counted until they are trained on.
+    first: list[list[list[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if is_stream(self.task.train):
@@ -41,13 +43,27 @@ class OwnBatches(Sampler):
     def steps_in(self, epochs: float) -> int:
         """Returns the steps of so many epochs."""
         last = round(epochs - math.ceil(epochs) + 1, 9)  # the part of the last epoch
-        counts = [len(self._given(epoch)) for epoch in range(math.ceil(epochs))]
+        counts = [self._count(epoch) for epoch in range(math.ceil(epochs))]
         return sum(counts[:-1]) + math.ceil(last * counts[-1])
+
+    def _count(self, epoch: int) -> int:
+        """Returns how many batches the epoch has. Only torch's own samplers need no draw: another's `len()` may be an
+        estimate.
+        """
+        sampler: Any = getattr(self.task, "batch_sampler", None)
+        torchs = type(sampler) is BatchSampler and type(sampler.sampler).__module__ == BatchSampler.__module__
+        if torchs and not hasattr(self.task, "batches"):
+            return len(sampler)
+        batches = self._given(epoch)
+        if not epoch:
+            self.first.append(batches)
+        return len(batches)
 
     def batches(self, epoch: int, done: int) -> Iterator[list[int]]:
         """Yields the epoch's batches after its first `done` samples."""
+        kept = self.first.pop() if self.first else None
         passed = 0
-        for indices in self._given(epoch):
+        for indices in self._given(epoch) if epoch or kept is None else kept:
             if not 0 < len(indices) <= self.batch:
                 raise ConfigError(
                     f"the task gives a batch of {len(indices)} samples in epoch {epoch}: it must have 1 to "
