@@ -6,15 +6,13 @@ Used where a test kills an operator at each of its writes; `operator_under_test`
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from tests.cluster.forkserver import context, log_to
 from trainmaster.controller import wiring
 from trainmaster.controller.app import Operator
 from trainmaster.controller.observability.log_formats import set_up
@@ -23,15 +21,9 @@ from trainmaster.controller.watching.kopf_thread import WatchEvent
 from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.reconciling import decide
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
 
-
-def _main(settings: OperatorSettings, log: str, disorder: int | None) -> None:
-    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.dup2(file, 1)
-    os.dup2(file, 2)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+def _main(settings: OperatorSettings, log: Path, disorder: int | None) -> None:
+    log_to(log)
     set_up(settings.log_format, settings.log_level)
     if disorder is not None:
         disorderly = random.Random(disorder)
@@ -71,8 +63,8 @@ class ForkedOperator:
 
     def __init__(self, settings: OperatorSettings, log: Path, disorder: int | None = None) -> None:
         """`disorder`: a seed; events then come twice, late, in another order, or never."""
-        arguments = (settings, str(log), disorder)
-        self.process: BaseProcess = _context.Process(target=_main, args=arguments, daemon=True)
+        arguments = (settings, log, disorder)
+        self.process: BaseProcess = context.Process(target=_main, args=arguments, daemon=True)
         self.process.start()
 
     @property

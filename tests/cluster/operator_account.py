@@ -34,7 +34,16 @@ VALUES: dict[str, Any] = {
 # The chart's name ends the account's, however a release is called.
 _ACCOUNT = "trainmaster"
 
-_made: dict[Path, list[dict[str, Any]]] = {}
+
+@dataclass(frozen=True)
+class _Account:
+    """What was made in a cluster, and a token of the account."""
+
+    objects: list[dict[str, Any]]
+    token: str
+
+
+_made: dict[Path, _Account] = {}
 
 
 def rendered(values: dict[str, Any], *templates: str) -> list[dict[str, Any]]:
@@ -51,12 +60,12 @@ def operator_kubeconfig(admin: Path, folder: Path) -> Path:
         home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}}
         objects = [home, *rendered(VALUES, "rbac.yaml", "admission-policy.yaml")]
         _kubectl(admin, "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
-        _made[admin] = objects
-    account = next(one["metadata"]["name"] for one in _made[admin] if one["kind"] == "ServiceAccount")
-    token = _kubectl(admin, "-n", HOME, "create", "token", account, "--duration=24h").strip()
+        account = next(one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount")
+        token = _kubectl(admin, "-n", HOME, "create", "token", account, "--duration=24h").strip()
+        _made[admin] = _Account(objects, token)
     config = yaml.safe_load(admin.read_text())
     context = next(one["context"] for one in config["contexts"] if one["name"] == config["current-context"])
-    config["users"] = [{"name": context["user"], "user": {"token": token}}]
+    config["users"] = [{"name": context["user"], "user": {"token": _made[admin].token}}]
     made = folder / "operator-kubeconfig"
     made.touch(mode=0o600)
     made.write_text(yaml.safe_dump(config))
@@ -65,9 +74,9 @@ def operator_kubeconfig(admin: Path, folder: Path) -> Path:
 
 def remove_account(admin: Path) -> None:
     """Takes the account and its rights out of the cluster again, where they were made."""
-    objects = _made.pop(admin, [])
-    if objects:
-        _kubectl(admin, "delete", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(reversed(objects)))
+    made = _made.pop(admin, None)
+    if made is not None:
+        _kubectl(admin, "delete", "--wait=false", "-f", "-", stdin=yaml.safe_dump_all(reversed(made.objects)))
 
 
 def _kubectl(kubeconfig: Path, *arguments: str, stdin: str | None = None) -> str:

@@ -1,19 +1,17 @@
-"""The operator as a user starts it: a process of its own, for one namespace of the test cluster, with the chart's
-rights."""
+"""The operator as a user starts it, by its command's arguments: a process of its own, for one namespace of the test
+cluster, with the chart's rights."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.cluster.forkserver import context, trainmaster
 from tests.cluster.operator_account import HOME, operator_kubeconfig
 from trainmaster_local.testing.clusters import Cluster
 
@@ -30,21 +28,18 @@ class OperatorProcess:
     cluster: Cluster
     log: Path
     arguments: Sequence[str] = ()
-    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    process: BaseProcess | None = field(default=None, init=False)
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
         kubeconfig = operator_kubeconfig(self.cluster.kubeconfig, self.log.parent)
         options = ["--namespace", self.cluster.namespace, "--kubeconfig", str(kubeconfig), "--lease-namespace", HOME]
         options += ["--no-leader-elect", "--metrics-port", "0", *self.arguments]
         before = self.log.stat().st_size if self.log.exists() else 0
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, *options], stdout=log, stderr=log, env={**os.environ, "COLUMNS": "200"}
-            )
+        self.process = context.Process(target=trainmaster, args=(["operator", "run", *options], self.log), daemon=True)
+        self.process.start()
         deadline = time.monotonic() + 90
-        while b"Serving" not in self.log.read_bytes()[before:]:
-            if self.process.poll() is not None or time.monotonic() > deadline:
+        while not self.log.exists() or b"Serving" not in self.log.read_bytes()[before:]:
+            if not self.process.is_alive() or time.monotonic() > deadline:
                 raise AssertionError(f"the operator didn't start:\n{self.text()}")
             time.sleep(0.02)
 
@@ -52,20 +47,20 @@ class OperatorProcess:
         """As when its node dies."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
+            self.process.join()
 
-    def stop(self) -> int:
-        """As when its Deployment is scaled down; returns the exit status."""
+    def stop(self) -> None:
+        """As when its Deployment is scaled down."""
         if self.process is None:
-            return 0
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise
+            return
+        self.process.terminate()
+        self.process.join(STOP_SECONDS)
+        if self.process.is_alive():
+            self.kill()
+            raise AssertionError(f"the operator didn't end within {STOP_SECONDS:.0f} s:\n{self.text()}")
+
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.is_alive()
 
     def text(self) -> str:
         return self.log.read_text()

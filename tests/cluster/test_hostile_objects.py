@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.operator_under_test import OperatorProcess, running_operator, training_job
+from tests.cluster.operator_under_test import running_operator, training_job
 from trainmaster_local.testing.clusters import Cluster
 
 QUICK = "print('done')"
@@ -46,10 +46,6 @@ def succeeds(cluster: Cluster, name: str) -> None:
     cluster.kubectl("wait", "--for=condition=Succeeded", f"dtj/{name}", "--timeout=60s")
 
 
-def lives(operator: OperatorProcess) -> bool:
-    return operator.process is not None and operator.process.poll() is None
-
-
 @pytest.mark.usefixtures("pods_run")
 def test_jobs_and_pods_that_broke_the_operator_cost_only_themselves(cluster: Cluster, tmp_path: Path) -> None:
     with running_operator(cluster, tmp_path) as operator:
@@ -66,10 +62,10 @@ def test_jobs_and_pods_that_broke_the_operator_cost_only_themselves(cluster: Clu
             assert "spec.training: has more than 64 lists and mappings in each other" in shown
         succeeds(cluster, "beside")
         cluster.kubectl("wait", "--for=condition=Running", "dtj/victim", "--timeout=60s")
-        assert lives(operator)
+        assert operator.is_alive()
         assert "Watching ended" not in operator.text()
         # The next operator meets all of it in its first list.
         operator.kill()
         operator.start()
         succeeds(cluster, "afterwards")
-        assert lives(operator)
+        assert operator.is_alive()

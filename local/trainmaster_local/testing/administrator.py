@@ -25,7 +25,7 @@ class _Resource(NamedTuple):
 
 
 class Administrator:
-    """Sends requests, and knows resources by the names that kubectl takes: `pods`, `pod` and `po`."""
+    """Sends requests, and knows resources by the names that kubectl takes (`pods`, `pod`, `po`, `deployments.apps`)."""
 
     def __init__(self, server: str, headers: Mapping[str, str], tls: ssl.SSLContext) -> None:
         """`headers`, or the context's certificate, make a request the administrator's."""
@@ -72,16 +72,21 @@ class Administrator:
         return kept
 
     def _discover(self) -> None:
-        """Reads which resources there are, each group's preferred version; the core's names come before any other's."""
+        """Reads which resources there are. The core's names come before any other's, a preferred version's before
+        those of its group's others."""
         groups = self.request("GET", "/apis")[1]["groups"]
-        versions = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
-        for version in versions:
+        preferred = [group["preferredVersion"] for group in groups]
+        others = [version for group in groups for version in group["versions"]]
+        paths = [f"/apis/{version['groupVersion']}" for version in (*preferred, *others)]
+        for version in ("/api/v1", *dict.fromkeys(paths)):
             status, listed = self.request("GET", version)
             # A group may have gone since it was listed.
             for entry in listed["resources"] if status == 200 else ():
                 if "/" not in entry["name"]:
                     resource = _Resource(version, entry["name"], entry["namespaced"])
-                    for name in (entry["name"], entry["kind"].lower(), *entry.get("shortNames", ())):
+                    group = listed["groupVersion"].rpartition("/")[0]
+                    names = (entry["name"], entry["kind"].lower())
+                    for name in (*names, *(f"{name}.{group}" for name in names), *entry.get("shortNames", ())):
                         self._resources.setdefault(name, resource)
 
 
@@ -91,4 +96,6 @@ def _answer(
     connection.request(method, path, body=data, headers=dict(headers))
     answer = connection.getresponse()
     text = answer.read().decode()
-    return answer.status, json.loads(text) if text.startswith(("{", "[")) else text
+    # A log is text, whatever it begins with.
+    is_json = answer.headers.get_content_type() == "application/json"
+    return answer.status, json.loads(text) if is_json else text
