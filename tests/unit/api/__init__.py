@@ -13,16 +13,16 @@
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
 | `metadata` | `test_metadata` |
-| `misplaced` | `test_sentences` |
+| `misplaced` | `test_misplaced_fields` |
 | `nearest` | `test_field_messages` |
 | `paths` | `test_sentences`, `test_pod_template` |
-| `parsing` | `test_sentences`, `test_limits` |
-| `pod_schema/by_type` | `test_pod_schema`, `mistakes/unit/test_offline` |
-| `pod_schema/fields` | `test_pod_schema` |
+| `parsing` | `test_manifests`, `test_sentences`, `test_limits` |
+| `pod_schema/by_type` | `test_pod_schema`, `test_drawn_pods`, `mistakes/unit/test_offline` |
+| `pod_schema/fields` | `test_pod_schema`, `test_drawn_pods` |
 | `pod_schema/openapi` | `test_pod_schema`, `cluster/test_custom_resource` |
 | `pod_schema/relations` | `test_pod_schema` |
 | `pod_schema/resources` | `test_pod_schema` |
-| `pod_schema/types` | `test_pod_schema` |
+| `pod_schema/types` | `test_drawn_pods` |
 | `pod_schema/values` | `test_pod_schema` |
 | `pod_template` | `test_pod_template` |
 | `printable` | `unit/cli/test_hostile_text`, `unit/controller/observability/test_log_formats` |

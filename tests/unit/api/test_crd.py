@@ -11,7 +11,9 @@ import kubernetes_validate
 import pytest
 
 from tests.unit.api.api_server import apply, change, schema
-from tests.unit.api.test_sentences import BAD_INPUT, NAMES, sentences
+from tests.unit.api.sentences import sentences
+from tests.unit.api.test_manifests import NAMES
+from tests.unit.api.test_sentences import BAD_INPUT
 from tools.api_reference import api_reference
 from trainmaster.api.crd import COLUMNS, crd, crd_yaml
 from trainmaster.api.parsing import parse_spec

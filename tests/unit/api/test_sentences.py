@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 
 from tests.unit.api.api_server import apply
-from trainmaster.api.parsing import InvalidJob, parse_job, parse_spec
+from tests.unit.api.sentences import sentences
 
 OTHER_IMAGE = {"image": "example.com/me/train:1"}
-
-
-def sentences(spec: Any, name: str = "job") -> list[str]:
-    try:
-        parse_spec(spec, name)
-    except InvalidJob as error:
-        return [str(problem) for problem in error.problems]
-    return []
 
 
 # The list of bad input, word for word what is said of it.
@@ -354,127 +346,6 @@ def test_half_of_a_character_is_refused() -> None:
     ]
 
 
-# Each field where somebody put it who knows another API, or lost an indentation.
-MISPLACED = {
-    "spec.gpus": "it belongs in spec.resources.gpus",
-    "spec.gpu": "set spec.resources.gpus",
-    "spec.memory": "it belongs in spec.resources.memory",
-    "spec.cpu": "it belongs in spec.resources.cpu",
-    "spec.maxRestarts": "it belongs in spec.failurePolicy.maxRestarts",
-    "spec.max_restarts": "it belongs in spec.failurePolicy.maxRestarts",
-    "spec.runPolicy.maxRestarts": "it belongs in spec.failurePolicy.maxRestarts",
-    "spec.backoffLimit": "set spec.failurePolicy.maxRestarts",
-    "spec.suspend": "it belongs in spec.runPolicy.suspend",
-    "spec.ttlSecondsAfterFinished": "it belongs in spec.runPolicy.ttlSecondsAfterFinished",
-    "spec.failurePolicy.activeDeadlineSeconds": "it belongs in spec.runPolicy.activeDeadlineSeconds",
-    "spec.runPolicy.cleanPodPolicy": "set spec.runPolicy.keepPods to None, Failed or All",
-    "spec.env": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
-    "spec.podTemplate.env": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
-    "spec.volumeMounts": "it belongs in spec.podTemplate.spec.containers, as volumeMounts of the one with name: worker",
-    "spec.tty": "it belongs in spec.podTemplate.spec.containers, as tty of the one with name: worker",
-    "spec.elastic.os": "it belongs in spec.podTemplate.spec.os",
-    "spec.hostname": "the workers find each other by the names that the StatefulSet gives; remove it",
-    "spec.runPolicy.resources": "it belongs in spec.resources",
-    "spec.nodeSelector": "it belongs in spec.podTemplate.spec.nodeSelector",
-    "spec.volumes": "it belongs in spec.podTemplate.spec.volumes",
-    "spec.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
-    "spec.scheduling.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
-    "spec.podTemplate.tolerations": "it belongs in spec.podTemplate.spec.tolerations",
-    "spec.podTemplate.labels": "it belongs in spec.podTemplate.metadata.labels",
-    "spec.serviceAccountName": "it belongs in spec.podTemplate.spec.serviceAccountName",
-    "spec.imagePullSecrets": "it belongs in spec.podTemplate.spec.imagePullSecrets",
-    "spec.priorityClassName": "it belongs in spec.scheduling.priorityClassName",
-    "spec.queue": "it belongs in spec.scheduling.queue",
-    "spec.claimName": "it belongs in spec.checkpoint.volume.claimName",
-    "spec.checkpoint.claimName": "it belongs in spec.checkpoint.volume.claimName",
-    "spec.replicas": "set spec.workers",
-    "spec.numNodes": "set spec.workers",
-    "spec.nprocPerNode": "set spec.processesPerWorker",
-    "spec.accelerator.count": "set spec.resources.gpus",
-    "spec.securityContext.fsGroup": "it belongs in spec.podTemplate.spec.securityContext",
-    "spec.lr": "it belongs in spec.training",
-    "spec.environment": "it belongs in spec.podTemplate.spec.containers, as env of the one with name: worker",
-    "spec.ntasks-per-node": "set spec.processesPerWorker",
-    "spec.resources.limits": "set gpus, cpu and memory in spec.resources",
-    "spec.resources.nvidia.com/gpu": "set spec.resources.gpus",
-    "spec.resources.nvidia.com/mig-1g.5gb": "set spec.resources.gpus, and spec.accelerator.resourceName to "
-    "nvidia.com/mig-1g.5gb",
-    "spec.restartPolicy": "set spec.failurePolicy.maxRestarts",
-    "spec.runLauncher": "the workers of a job find each other by themselves; remove it",
-    "spec.minAvailable": "set spec.scheduling.gang.scheduler; all workers are one gang",
-    "spec.exitCodes": "it belongs in spec.failurePolicy.rules[].exitCodes",
-    "spec.resourceName": "it belongs in spec.accelerator.resourceName",
-    "spec.labels": "it belongs in metadata",
-    "spec.kind": "it belongs at the top of the file, not indented",
-    "spec.runPolicy.image": "it belongs in spec.image",
-    "spec.pytorchReplicaSpecs": "set spec.workers, spec.image and spec.command; anything else of a pod belongs in "
-    "spec.podTemplate",
-}
-
-
-@pytest.mark.parametrize(("field", "remedy"), MISPLACED.items(), ids=MISPLACED.keys())
-def test_a_field_that_is_elsewhere_is_sent_there(field: str, remedy: str) -> None:
-    parent, name = (field[:14], field[15:]) if "/" in field else field.rsplit(".", 1)
-    *parents, last = [*parent.split(".")[1:], name]
-    spec: dict[str, Any] = {last: {}}
-    for each in reversed(parents):
-        spec = {each: spec}
-    assert f"{field}: unknown field; {remedy}" in sentences({"workers": 1, **spec})
-
-
-def test_a_groups_workers_and_resources_are_its_own() -> None:
-    group = {"name": "a", "workers": 1, "gpus": 1, "replicas": 2, "nvidia.com/gpu": 1, "tolerations": []}
-    assert sentences({"workerGroups": [group]}) == [
-        "spec.workerGroups[0].gpus: unknown field; it belongs in spec.workerGroups[0].resources.gpus",
-        "spec.workerGroups[0].replicas: unknown field; set spec.workerGroups[0].workers",
-        "spec.workerGroups[0].nvidia.com/gpu: unknown field; set spec.workerGroups[0].resources.gpus",
-        "spec.workerGroups[0].tolerations: unknown field; it belongs in spec.podTemplate.spec.tolerations",
-    ]
-
-
-NAMES = {
-    "too long": (
-        "x" * 53,
-        f"metadata.name: '{'x' * 53}' has 53 characters, and the labels of its pods leave room for 52; use at most 52",
-    ),
-    "with an underscore": (
-        "my_job",
-        "metadata.name: 'my_job' is not a name that a Service can have; use lower case letters, digits and '-', "
-        "beginning with a letter and ending with a letter or digit",
-    ),
-    "with a digit first, which Services refuse before Kubernetes 1.36": (
-        "1abc",
-        "metadata.name: '1abc' is not a name that a Service can have; use lower case letters, digits and '-', "
-        "beginning with a letter and ending with a letter or digit",
-    ),
-    "with a line's end": (
-        "job\n",
-        "metadata.name: 'job\\n' is not a name that a Service can have; use lower case letters, digits and '-', "
-        "beginning with a letter and ending with a letter or digit",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "sentence"), NAMES.values(), ids=NAMES.keys())
-def test_a_name_that_no_child_can_have_is_refused(name: str, sentence: str) -> None:
-    assert sentences({"workers": 1}, name) == [sentence]
-
-
-def test_a_name_may_use_all_the_room_that_labels_leave() -> None:
-    # `<set>-<hash of at most 10>` is the value of controller-revision-hash, and a label has at most 63 characters.
-    assert sentences({"workers": 1}, "x" * 52) == []
-    assert len("x" * 52 + "-" + "7" * 10) == 63
-
-
-def test_a_group_leaves_less_room_for_the_name() -> None:
-    groups = {"workerGroups": [{"name": "a100", "workers": 1}, {"name": "v", "workers": 1}]}
-    assert sentences(groups, "x" * 47) == []
-    assert sentences(groups, "x" * 48) == [
-        f"metadata.name: '{'x' * 48}', joined with a group's name by '-', has more than 52 characters, for which the "
-        "labels of the pods leave no room; shorten one of the two"
-    ]
-
-
 def test_elastic_limits_in_the_wrong_order_are_said_with_both_numbers() -> None:
     spec = {"workers": 4, "elastic": {"minWorkers": 5, "maxWorkers": 2}}
     assert "spec.elastic.minWorkers: 5 is more than maxWorkers, which is 2; use at most 2" in sentences(spec)
@@ -507,22 +378,6 @@ def test_all_groups_together_have_no_more_workers_than_an_assignment_names() -> 
 def test_a_queue_is_somebodys() -> None:
     (sentence,) = sentences({"workers": 1, "scheduling": {"queue": "team"}})
     assert sentence.startswith("spec.scheduling.queue: 'team' is nobody's queue; set gang.scheduler to volcano")
-
-
-def job(**changes: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "trainmaster.dev/v1alpha1",
-        "kind": "DistributedTrainingJob",
-        "metadata": {"name": "job"},
-        "spec": {"workers": 1},
-        **changes,
-    }
-
-
-def manifest_sentences(raw: dict[str, Any]) -> list[str]:
-    with pytest.raises(InvalidJob) as caught:
-        parse_job(raw)
-    return [str(problem) for problem in caught.value.problems]
 
 
 # What is odd, and right.
@@ -563,31 +418,3 @@ def manifest_sentences(raw: dict[str, Any]) -> list[str]:
 def test_what_is_odd_and_right_is_accepted(fields: dict[str, Any]) -> None:
     assert sentences({"workers": 1, **fields}) == []
     assert apply({"workers": 1, **fields}).accepted
-
-
-def test_a_job_is_parsed() -> None:
-    parsed = parse_job(job(metadata={"name": "bert", "namespace": "team"}))
-    assert (parsed.namespace, parsed.name, parsed.spec.workers) == ("team", "bert", 1)
-
-
-def test_a_generated_name_is_measured_with_what_the_api_server_appends() -> None:
-    assert parse_job(job(metadata={"generateName": "run-"})).name == "run-xxxxx"
-    (sentence,) = manifest_sentences(job(metadata={"generateName": "x" * 50}))
-    assert "has 55 characters" in sentence
-
-
-def test_a_manifest_of_another_kind_is_refused() -> None:
-    assert manifest_sentences(job(apiVersion="trainmaster.dev/v1", kind="TrainingJob")) == [
-        "apiVersion: 'trainmaster.dev/v1' is not trainmaster.dev/v1alpha1; use that",
-        "kind: 'TrainingJob' is not DistributedTrainingJob; use that",
-    ]
-
-
-def test_a_manifest_without_metadata_or_name_is_refused() -> None:
-    assert manifest_sentences(job(metadata=None)) == [
-        "metadata: is empty or missing; give metadata with a name, indented",
-    ]
-
-
-def test_a_field_beside_the_spec_is_refused() -> None:
-    assert manifest_sentences(job(specs={})) == ["specs: unknown field; did you mean spec?"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.test_sentences import sentences
+from tests.unit.api.sentences import sentences
 from trainmaster import __version__
 from trainmaster.api import training_schema
 from trainmaster.api.v1alpha1 import BUNDLED_IMAGE, DEFAULT_IMAGE

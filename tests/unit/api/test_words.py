@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.api.test_sentences import sentences
+from tests.unit.api.sentences import sentences
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a whole command line": (

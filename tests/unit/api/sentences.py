@@ -1,0 +1,15 @@
+"""The sentences that stand against a job's spec, as a user reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainmaster.api.parsing import InvalidJob, parse_spec
+
+
+def sentences(spec: Any, name: str = "job") -> list[str]:
+    try:
+        parse_spec(spec, name)
+    except InvalidJob as error:
+        return [str(problem) for problem in error.problems]
+    return []
