@@ -160,5 +160,21 @@ def test_hooks_are_called_at_their_four_places_and_may_add_results(tmp_path: Pat
     assert [line["steps"] for line in _lines(tmp_path) if line["kind"] == "evaluation"] == [1.0, 2.0]
 
 
+def halve(trainer: Trainer) -> None:
+    """Sets a learning rate for each step, half of the one before."""
+
+    def set_rates(trainer: Trainer) -> None:
+        for group in trainer.optimizer.param_groups:
+            group["initial_lr"] = 0.08 * 0.5**trainer.state.updates
+
+    trainer.before_step.append(set_rates)
+
+
+def test_a_hook_may_be_the_schedule(tmp_path: Path) -> None:
+    changes = {"hooks": ["tests.trainer.test_hooks:halve"], "schedule": {"kind": "constant", "warmup": 0}}
+    run_ranks(1, run, config(tmp_path, steps=4, **changes))
+    assert [line["lr"] for line in _lines(tmp_path) if line["kind"] == "step"] == [0.08, 0.04, 0.02, 0.01]
+
+
 def _lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "report" / "metrics.jsonl").read_text().splitlines()]
