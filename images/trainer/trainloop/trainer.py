@@ -81,6 +81,8 @@ class Trainer:
         self.state = TrainState()
         self.detector = AnomalyDetector(config.anomaly)
         self.judge = Judge(config, self.precision, self.replica, self.warn)
+        # Before any forward pass: after one without a backward FSDP2's root has its whole parameters, not its shards.
+        self.trained = self.delayed.immediate(self.replica.model)
         self.objectives = None
         if by_turns:
             # Imported when used.
@@ -120,15 +122,14 @@ class Trainer:
         self.judge.can_return = snapshots.resume(self)
         if not self.judge.can_return:
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
-        batch, seed = self.config.batch, self.config.seed.value
+        batch, seed, max_norm = self.config.batch, self.config.seed.value, self.config.optimizer.max_norm
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
         equal, device = self.replica.equal_passes, self.world.device
         sampler = sampler_of(self.task, self.state.batch, batch.micro_size(self.world.data_size), seed, equal, device)
         self.loader = Loader(self.config.data, self.task, sampler, self.world)
         self.state.total = self.config.steps or sampler.steps_in(self.config.epochs or 0)
         self.schedule = Schedule(self.config.schedule, self.state.total, self.state.batch)
-        trained, max_norm = self.delayed.immediate(self.replica.model), self.config.optimizer.max_norm
-        rule = UpdateRule(self.task.loss, self.optimizer, self.detector, trained, max_norm, self.schedule.factor)
+        rule = UpdateRule(self.task.loss, self.optimizer, self.detector, self.trained, max_norm, self.schedule.factor)
         self._update = self.objectives.update if self.objectives else partial(self.update, rule)
         if self.schedule.warmup > self.state.total:
             self.warn(f"schedule.warmup is {self.schedule.warmup} updates, more than all {self.state.total} steps")
