@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
+
+from trainmaster.cli import dtj, main
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -34,25 +36,19 @@ def test_it_names_the_two_commands() -> None:
 def test_every_command_it_names_exists(command: str) -> None:
     program, *rest = command.split()
     if program == "make":
-        arguments = ["make", "--dry-run", "--always-make", *rest]
-    elif program == "kubectl":
-        arguments = [sys.executable, "-m", "trainmaster.cli.dtj", *rest[1:], "--help"]
-    else:
-        arguments = [sys.executable, "-m", "trainmaster.cli.main", *rest, "--help"]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+        make = ["make", "--dry-run", "--always-make", *rest]
+        done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    app, arguments = (dtj.app, rest[1:]) if program == "kubectl" else (main.app, rest)
+    shown = CliRunner().invoke(app, [*arguments, "--help"])
+    assert shown.exit_code == 0, shown.output
 
 
 @pytest.mark.parametrize("text", JOBS, ids=lambda text: str(yaml.safe_load(text)["metadata"]["name"]))
 def test_every_job_it_shows_is_valid(text: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainmaster.cli.main", "validate", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    said = CliRunner().invoke(main.app, ["validate", "-"], input=text)
+    assert said.exit_code == 0, said.output
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\((?!https?:)([^)#]+)", README))))
