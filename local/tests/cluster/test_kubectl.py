@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from local.tests.cluster.kubectls import NEW, OLD, Kubectl, program
-from trainmaster_local.testing.clusters import Cluster
+from trainmaster_local.testing.clusters import Cluster, SharedCluster
 
 DEFINITION = Path(__file__).parents[1] / "data" / "kubectl" / "gauges.yaml"
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1", "b": "2"}}
@@ -32,13 +32,15 @@ def kubectl(request: pytest.FixtureRequest, cluster: Cluster) -> Kubectl:
     return Kubectl(program(request.param), cluster.kubeconfig, cluster.namespace)
 
 
-@pytest.fixture
-def gauges(kubectl: Kubectl) -> Iterator[None]:
-    """The Gauge definition, established."""
+@pytest.fixture(scope="module")
+def gauges(shared_cluster: SharedCluster) -> None:
+    """The Gauge definition, established. Gauges go with their test's namespace."""
+    define(Kubectl(program(NEW), shared_cluster.kubeconfig))
+
+
+def define(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", str(DEFINITION))
     kubectl("wait", "--for=condition=Established", "crd/gauges.kubectl.example.dev", "--timeout=60s")
-    yield
-    kubectl("delete", "gauges", "--all")
 
 
 def test_server_is_known(kubectl: Kubectl) -> None:
@@ -49,7 +51,8 @@ def test_server_is_known(kubectl: Kubectl) -> None:
     assert json.loads(kubectl("get", "--raw", "/api/v1/namespaces/default"))["metadata"]["name"] == "default"
 
 
-def test_resources_and_versions_are_listed(kubectl: Kubectl, gauges: None) -> None:
+def test_resources_and_versions_are_listed(kubectl: Kubectl) -> None:
+    define(kubectl)
     listed = {row.split()[0]: row.split() for row in kubectl("api-resources").splitlines()[1:]}
     assert listed["statefulsets"] == ["statefulsets", "sts", "apps/v1", "true", "StatefulSet"]
     assert listed["nodes"] == ["nodes", "no", "v1", "false", "Node"]
@@ -212,6 +215,8 @@ def test_custom_resource(kubectl: Kubectl, gauges: None) -> None:
     kubectl("wait", "--for=condition=Ready", "gauge/one", "--timeout=60s")
     kubectl("wait", "--for=jsonpath={.status.phase}=Good", "gauge/one", "--timeout=60s")
     assert kubectl("get", "gg", "--no-headers").split() == ["one", "4", "Good"]
+    kubectl("delete", "gauges", "--all")
+    assert kubectl("get", "gg", "-o", "name") == ""
 
 
 def test_explain(kubectl: Kubectl, gauges: None) -> None:
