@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 from tests.trainer.local_models import DEEPSEEK
+from tests.trainer.memory import held_tensors
 from tests.trainer.ranks import run_ranks
 from tests.trainer.shapes import SHAPES
 from tests.trainer.toy import Toy, config
@@ -136,18 +132,11 @@ def test_a_rank_that_starts_holds_its_shards_and_one_whole_tensor() -> None:
 
 
 def _start(reads: bool) -> tuple[int, float]:
-    """Returns how many bytes of tensors this rank has had at most, and the largest number in its part of a layer.
-
-    The process's own size tells less: the libraries' code is mapped when it is first used (20 MiB), and malloc's heap
-    has holes of up to another 32 MiB.
-    """
+    """Returns how many bytes of tensors this rank has had at most, and the largest number in its part of a layer."""
     task: dict[str, Any] = {"name": "tests.trainer.test_deferred:Large", "options": {"reads": reads}}
     changes = {"task": task, "parallel": {"strategy": "fsdp"}, "precision": {"compute": "fp32"}}
-    with joined(config().distributed) as world, tempfile.NamedTemporaryFile(suffix=".json") as trace:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with joined(config().distributed) as world:
+        with held_tensors() as held:
             trainer = Trainer(config(**changes), world)
-        profiler.export_chrome_trace(trace.name)
-        events = json.loads(Path(trace.name).read_bytes())["traceEvents"]
-        changed = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
         weight: Any = trainer.replica.model[1][0].weight  # type: ignore[index]
-        return max(accumulate(size for _, size in changed)), float(weight.detach().to_local().abs().max())
+        return held.most, float(weight.detach().to_local().abs().max())
