@@ -21,9 +21,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-# torch imports _dynamo (over a second) when the first optimizer or DDP is made; here it is done once for all tests.
+# torch imports _dynamo (over a second) when the first optimizer or DDP is made, and a rank FSDP2 (a quarter) when it is
+# asked for; here it is done once for all tests.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "trainloop.run", "tests.trainer.toy"])
+_CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "trainloop.run", "trainloop.parallel.sharded", "tests.trainer.toy"]
+)
 
 ROOT = Path(__file__).parents[2]
 #: The command line's arguments for the toy task.
