@@ -22,10 +22,11 @@ from tests.trainer.ranks import free_port, run_ranks, start_rank
 from tests.trainer.toy import EXACT, config
 from trainloop import run
 from trainloop.checkpoints import retention, storage, tagging, verification
+from trainloop.checkpoints.checkpointer import Checkpointer, CheckpointSettings
 from trainloop.checkpoints.verification import CheckpointError
 from trainloop.config import Config
 from trainloop.distributed.world import joined
-from trainloop.errors import TrainingError
+from trainloop.errors import ConfigError, TrainingError
 from trainloop.trainer import Trainer
 
 
@@ -282,6 +283,55 @@ def _on_a_small_disk(settings: Config, folder: Path, how: dict[str, Any], honest
             "left": left,
             "verified": [verification.verify(path / name) for name in left],
         }
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("size", [4.5, 1.5, 0.5], ids=["older ones go", "the last one stays", "empty"])
+def test_a_node_that_lacks_a_checkpoint_makes_room_for_it_or_all_ranks_say_what_is_needed(
+    tmp_path: Path, size: float
+) -> None:
+    """The disk of rank 1 has the older steps that it has room for, and rank 0's own disk has step 4 too."""
+    older = [step for step in (1, 2, 3) if step <= size]
+    for step in older:
+        for disk in ("disk0", "disk1"):
+            storage.write(tmp_path / disk, step, _state(step), {})
+    storage.write(tmp_path / "disk0", 4, _state(4), {})
+    outcome = run_ranks(2, _given_on_a_small_disk, tmp_path, int(size * STATE_BYTES) if size < 4 else 160_000)
+    left = sorted(path.name for path in (tmp_path / "disk1").iterdir())
+    if size > 4:
+        assert outcome == [4, 4] and left == ["step-000000003.1", "step-000000004.1"]
+        return
+    [sentence] = set(outcome)
+    lacking = "rank 1 lacks a checkpoint that others have: checkpoint of step 4 can't be written to"
+    assert sentence.startswith(f"{lacking} {tmp_path}/disk1: No space left on device; ")
+    assert left == [f"step-{step:09d}.1" for step in older]
+
+
+def _given_on_a_small_disk(folder: Path, size: int) -> int | str:
+    with joined(config().distributed) as world:
+        path = folder / f"disk{world.rank}"
+        with SmallDisk(path, size if world.rank == 1 else 10**9).mounted():
+            checkpoints = Checkpointer(CheckpointSettings.model_validate({}), world, path)
+            try:
+                return next(found.step for found, _ in checkpoints.valid(checkpoints.to_go_on_from()))
+            except ConfigError as error:
+                return str(error)
+
+
+@pytest.mark.torch
+def test_a_disk_that_refuses_a_copy_in_its_midst_leaves_no_rank_waiting(tmp_path: Path) -> None:
+    """No file may have more than 20,000 bytes on rank 1, as where a quota is the limit."""
+    storage.write(tmp_path / "disk0", 4, _state(4), {})
+    [sentence] = set(run_ranks(2, _given_where_files_are_cut_off, tmp_path))
+    assert "rank 1 lacks a checkpoint that others have: checkpoint of step 4 can't be written to" in sentence
+    assert list((tmp_path / "disk1").iterdir()) == []
+
+
+def _given_where_files_are_cut_off(folder: Path) -> int | str:
+    if os.environ["RANK"] == "1":
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+    return _given_on_a_small_disk(folder, 10**9)
 
 
 def _on_a_full_disk(settings: Config) -> str:

@@ -7,7 +7,7 @@
 5. `snapshots`: what a run's state is, and `resume`, by which a run goes on.
 
 What only some runs need is imported when it is used: `saving` (a thread writes while training goes on), `sharded` and
-`shards` (every rank writes its own part, for models that no host can hold), `room` (the disk is full), `rollback`
-(steps stand out), `tagging` (tags, and a start from one), `stateful` (what hooks keep), `export` (the weights alone, at
-a run's end).
+`shards` (every rank writes its own part, for models that no host can hold), `spreading` (nodes have their own disks),
+`room` (the disk is full), `rollback` (steps stand out), `tagging` (tags, and a start from one), `stateful` (what hooks
+keep), `export` (the weights alone, at a run's end).
 """

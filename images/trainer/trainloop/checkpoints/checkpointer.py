@@ -16,7 +16,6 @@ import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,9 +30,6 @@ from trainloop.settings import Settings
 
 if TYPE_CHECKING:
     from trainloop.checkpoints.saving import WritingThread
-
-#: Bytes of a file that travel in one broadcast when a directory lacks a checkpoint.
-CHUNK = 64 << 20
 
 
 class CheckpointSettings(Settings):
@@ -201,8 +197,11 @@ class Checkpointer:
             problem = verify(checkpoint.path) if there else None
             self._pass_over(problem)
             holders = [rank for rank, has in enumerate(self.world.gather(there and problem is None)) if has]
-            if holders and own:
-                self._spread(checkpoint, holders)
+            lacks = self.is_writer and self.world.rank not in holders
+            if holders and own and any(self.world.gather(lacks)):
+                from trainloop.checkpoints.spreading import spread  # for nodes with disks of their own
+
+                spread(self.world, checkpoint, holders[0], lacks=lacks)
             state, problem = self._read(checkpoint) if holders else ({}, None)
             self._pass_over(problem)
             if holders and not any(self.world.gather(problem is not None)):
@@ -263,28 +262,3 @@ class Checkpointer:
         self.world.barrier()
         mark.unlink()
         return min(seen)
-
-    def _spread(self, checkpoint: Checkpoint, holders: list[int]) -> None:
-        """Bring a valid checkpoint from the first holder to every writer that lacks it (or has a damaged one)."""
-        source = holders[0]
-        lacks = self.is_writer and self.world.rank not in holders
-        if not any(self.world.gather(lacks)):
-            return
-        partial, gives = storage.partial_name(self.path, checkpoint.step), source == self.world.rank
-        if lacks:
-            partial.mkdir(parents=True)
-        files = [file.name for file in checkpoint.path.iterdir() if file.is_file()] if gives else []
-        for name in self.world.from_rank(source, files):
-            copy = storage.inside(partial, name)
-            with (
-                (checkpoint.path / name).open("rb") if gives else nullcontext() as reader,
-                copy.open("wb") if lacks else nullcontext() as writer,
-            ):
-                while chunk := self.world.from_rank(source, reader.read(CHUNK) if reader else b""):
-                    if writer:
-                        writer.write(chunk)
-        if lacks:
-            if checkpoint.path.exists():
-                storage.remove(checkpoint)
-            storage.place(partial, checkpoint)
-        self.world.barrier()
