@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.trainer.damage import flip_a_byte, written
+from trainloop.checkpoints import storage
 
 NEWEST = "step-000000010.1"
 
@@ -37,6 +40,22 @@ def test_prune_says_what_goes_and_why_the_others_stay(tmp_path: Path, checkpoint
     assert done.splitlines()[-1].startswith("deleted 2 of 7 checkpoints, ")
     assert sorted(path.name for path in tmp_path.glob("step-*")) == sorted(row[0] for row in rows if row[1] == "keep")
     assert checkpoints(f"{line} -o json").code == 0
+
+
+@pytest.mark.parametrize("format", ["table", "json"])
+def test_what_can_not_be_deleted_is_said_and_the_command_has_not_done_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: Any, format: str
+) -> None:
+    for step in (1, 2):
+        written(tmp_path, step)
+
+    def refuse(checkpoint: storage.Checkpoint) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(storage, "remove", refuse)
+    printed = checkpoints(f"prune {tmp_path} --keep 1 -o {format}")
+    assert printed.code == 1 and "it can't be deleted" in printed
+    assert printed.errors == f"trainloop: {tmp_path}/step-000000001.1 isn't deleted: Permission denied\n"
 
 
 @pytest.mark.torch

@@ -21,6 +21,9 @@ from trainloop.versions.catalog import (
     versions,
 )
 
+#: Why a checkpoint is kept that isn't one to keep.
+REFUSED = "it can't be deleted"
+
 
 def tag(options: argparse.Namespace) -> int:
     directory, name = options.directory, options.name
@@ -90,15 +93,16 @@ def prune(options: argparse.Namespace) -> int:
         tagged = version.name in storage.tags(options.directory).values()  # it may have got one just now
         why = _why_it_stays(version, sound, best) if tagged or version.checkpoint not in doomed else None
         if why is None and not options.dry_run and not _deleted(version):
-            why = "it can't be deleted" if version.path.exists() else "deleted by another program"
+            why = REFUSED if version.path.exists() else "deleted by another program"
         outcome.append((version, why))
     gone = [version for version, why in outcome if why is None]
+    refused = int(any(why == REFUSED for _, why in outcome))
     if options.output == "json":
         plain = [
             {"name": version.name, "deleted": not why, "why": why, "bytes": version.bytes} for version, why in outcome
         ]
         print(output.document({"dryRun": options.dry_run, "checkpoints": plain}))
-        return 0
+        return refused
     rows = [
         (version.name, "keep" if why else "delete", why or _why_it_goes(version, damaged), output.size(version.bytes))
         for version, why in outcome
@@ -106,7 +110,7 @@ def prune(options: argparse.Namespace) -> int:
     output.lines(output.table(("NAME", "ACTION", "WHY", "SIZE"), rows))
     verb = "would delete" if options.dry_run else "deleted"
     print(f"{verb} {len(gone)} of {len(found)} checkpoints, {output.size(sum(version.bytes for version in gone))}")
-    return 0
+    return refused
 
 
 def _deleted(version: Version) -> bool:
