@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import EXACT, config, same_bits, toy
+from tests.trainer.ranks import RankFailed, run_ranks
+from tests.trainer.toy import EXACT, UNEVEN, Toy, config, largest_difference, same_bits, toy
 from trainloop.config import Config
 from trainloop.distributed.world import joined
 from trainloop.trainer import Trainer
@@ -178,3 +178,51 @@ def test_a_hook_may_be_the_schedule(tmp_path: Path) -> None:
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "report" / "metrics.jsonl").read_text().splitlines()]
+
+
+def thaw(trainer: Trainer) -> None:
+    """Freezes the first layer in steps 3 and 4 of 7."""
+    first = trainer.replica.model[0]  # type: ignore[index]
+    trainer.before_step.append(lambda trainer: first.requires_grad_(trainer.state.step not in (2, 3)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"parallel": {"strategy": "zero1"}},
+        {"parallel": {"strategy": "fsdp"}},
+        {"communication": {"local_steps": 4}},
+    ],
+    ids=["ddp", "zero1", "fsdp", "local"],
+)
+def test_a_hook_may_freeze_a_layer_and_train_it_again(tmp_path: Path, changes: dict[str, Any]) -> None:
+    settings = {**UNEVEN, "hooks": ["tests.trainer.test_hooks:thaw"], "gradients": {"checksum_every": 1}, **changes}
+    first, second = run_ranks(2, run, config(**settings))
+    assert largest_difference(first, second) == 0
+    if "communication" not in changes:
+        [alone] = run_ranks(1, run, config(**settings))
+        assert largest_difference(first, alone) < 1e-12
+    run_ranks(2, run, config(tmp_path, **settings), 3)
+    resumed = run_ranks(2, run, config(tmp_path, **settings))
+    assert largest_difference(resumed[1], first) < (0.1 if "communication" in changes else 1e-12)
+
+
+def train_all(trainer: Trainer) -> None:
+    """Trains what the model has frozen."""
+    trainer.before_step.append(lambda trainer: trainer.replica.model.requires_grad_(True))
+
+
+class Headless(Toy):
+    """Has a first layer that is frozen."""
+
+    def model(self) -> torch.nn.Module:
+        model = super().model()
+        model[0].requires_grad_(False)  # type: ignore[index]
+        return model
+
+
+def test_what_a_hook_trains_and_no_optimizer_has_is_named() -> None:
+    task = {"name": "tests.trainer.test_hooks:Headless"}
+    with pytest.raises(RankFailed, match=r"optimizer doesn't have 0\.weight, 0\.bias"):
+        run_ranks(2, run, config(task=task, hooks=["tests.trainer.test_hooks:train_all"]))

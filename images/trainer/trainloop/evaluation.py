@@ -101,8 +101,7 @@ class Evaluator:
             yield block
 
     def _samples(self, block: list[Any]) -> list[Any]:
-        data = self.task.evaluation
-        return block if is_stream(data) else [data[index] for index in block]
+        return block if is_stream(self.task.evaluation) else [self.task.evaluation[index] for index in block]
 
     def _measure(self, samples: list[Any]) -> dict[str, torch.Tensor]:
         """Returns the loss summed over `samples`, what it is a mean over, and what the task measures."""
@@ -120,6 +119,8 @@ class Evaluator:
             found = call()
         for module in trained:
             module.training = True
+        # FSDP2's root stays whole until a backward pass: hooks would be given its whole parameters, not its shards.
+        getattr(self.model, "reshard", lambda: None)()
         return found
 
 

@@ -92,13 +92,13 @@ class Trainer:
         self.balancer = build_balancer(config.balance, world)
         self.watchdog = Watchdog(config.watchdog, world)
         self.pressure = MemoryPressure(world.device)
-        self.before_step: list[Hook] = []
-        self.after_step: list[Hook] = []
-        self.after_evaluation: list[Hook] = []
-        self.before_save: list[Hook] = []
+        self.before_step, self.after_step = list[Hook](), list[Hook]()
+        self.after_evaluation, self.before_save = list[Hook](), list[Hook]()
         self.stateful: dict[str, Stateful] = {}
         for name in config.hooks:
             imported("hooks", name)(self)
+        if config.hooks:
+            imported("hooks", "trainloop.parallel.freezing:follow")(self)
         self._stop_requested = False
 
     def run(self) -> bool:

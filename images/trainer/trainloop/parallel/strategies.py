@@ -75,6 +75,7 @@ class Replica:
         self.model, self.world, self.exchange = model, world, exchange
         exchange.names.update((parameter, name) for name, parameter in model.named_parameters())
         self.wrapped: DistributedDataParallel | None = None
+        self.trained = [parameter.requires_grad for parameter in model.parameters()]  # whose gradients DDP reduces
         if world.size > 1:
             self.wrapped = DistributedDataParallel(
                 model,
