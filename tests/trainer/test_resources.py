@@ -62,9 +62,9 @@ def test_a_container_that_is_nearly_full_is_noticed_once_and_the_page_cache_is_n
 
 
 @pytest.mark.torch
-def test_a_rank_that_is_short_of_memory_has_all_ranks_empty_their_caches_before_the_step(tmp_path: Path) -> None:
+def test_a_rank_that_is_short_of_memory_has_all_ranks_empty_their_caches_after_the_step(tmp_path: Path) -> None:
     found = run_ranks(2, _short_of_memory_on_rank_1, config(tmp_path), tmp_path)
-    assert [relieved for relieved, _ in found] == [[2], [2]], "at the same step on both, and no other"
+    assert [relieved for relieved, _ in found] == [[3], [3]], "after the same step on both, and no other"
     for rank, (_, reported) in enumerate(found):
         here = ", here: for the test" if rank == 1 else ""
         assert reported == f"1 of 2 rank(s) are short of memory{here}; all have emptied their caches"
@@ -84,7 +84,7 @@ def _short_of_memory_on_rank_1(settings: Any, folder: Path) -> tuple[list[int], 
 
 
 class ShortOnce(resources.MemoryPressure):
-    """Is short of memory at the step with index 2, on one rank."""
+    """Is short of memory in the third step, on one rank."""
 
     def __init__(self, trainer: Trainer, short: bool) -> None:
         super().__init__(torch.device("cpu"))

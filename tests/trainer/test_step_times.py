@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import config
 from trainloop.config import Config
-from trainloop.distributed.world import joined
+from trainloop.distributed.world import World, joined
 from trainloop.metrics import read_metrics
 from trainloop.parallel.communication import Clock, seconds_between
 from trainloop.trainer import Trainer
@@ -59,8 +60,9 @@ def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]]]:
         trainer.exchange.clock = Clock(torch.device("meta"))
         trainer.after_step.append(lambda trainer: shares.append(list(trainer.balancer.weights)))
         trainer.run()
-    # Three events a step: its begin, this rank's last gradient, all ranks' gradients.
-    return sorted({wait // 3 for wait in Queue.waits}), shares
+    # Five events a step: its begin, from when to when it waited for the global count, this rank's last gradient, all
+    # ranks' gradients.
+    return sorted({wait // 5 for wait in Queue.waits}), shares
 
 
 def test_a_steps_times_are_the_devices_and_wait_for_it_only_where_a_line_is_due(tmp_path: Path) -> None:
@@ -70,9 +72,45 @@ def test_a_steps_times_are_the_devices_and_wait_for_it_only_where_a_line_is_due(
     lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["kind"] == "step"]
     assert [line["step"] for line in lines] == [1, 4, 8, 10]
     for line in lines:
-        assert line["rankComputeSeconds"] == pytest.approx([0.01, 0.03])
+        assert line["rankComputeSeconds"] == pytest.approx([0.02, 0.06])
         # A share of the host's time, which both ranks' means are divided by.
         assert line["communication"] * line["stepSeconds"] == pytest.approx((0.01 + 0.03) / 2)
+
+
+class Ticks(Clock):
+    """Is a host's clock on which a second passes from one look at it to the next."""
+
+    seconds = 0.0
+
+    def now(self) -> float:
+        self.seconds += 1
+        return self.seconds
+
+
+def _with_a_late_rank(settings: Config) -> None:
+    """Train with a rank 1 whose data comes 100 s late: rank 0 waits for its count."""
+    summing = World.summing
+
+    def late(world: World, values: Sequence[float]) -> Callable[[], list[float]]:
+        waited = summing(world, values)
+
+        def arriving() -> list[float]:
+            clock.seconds += 100 * (world.rank == 0)
+            return waited()
+
+        return arriving
+
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        trainer.exchange.clock = clock = Ticks(world.device)
+        setattr(World, "summing", late)  # noqa: B010
+        trainer.run()
+
+
+def test_waiting_for_a_rank_that_is_late_isnt_computing(tmp_path: Path) -> None:
+    run_ranks(2, _with_a_late_rank, config(metrics={"path": str(tmp_path), "every_steps": 1, "plot": False}, steps=3))
+    lines = [line for line in read_metrics(tmp_path / "metrics.jsonl") if line["kind"] == "step"]
+    assert [line["rankComputeSeconds"] for line in lines] == [[2.0, 2.0]] * 3
 
 
 def test_shares_follow_the_devices_speed_at_the_same_step_on_all_ranks() -> None:

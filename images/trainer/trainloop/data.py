@@ -100,7 +100,8 @@ def permutation(seed: int, epoch: int, length: int) -> np.ndarray[Any, np.dtype[
 
 def share_out(total: int, weights: Sequence[float]) -> list[int]:
     """Cut `total` samples into whole shares in proportion to `weights` (largest remainder, ties to the lower rank)."""
-    exact = [total * weight / sum(weights) for weight in weights]
+    whole = sum(weights)
+    exact = [total * weight / whole for weight in weights]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda rank: (shares[rank] - exact[rank], rank))
     for rank in by_remainder[: total - sum(shares)]:
@@ -264,7 +265,7 @@ class Loader:
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """Returns the batch with all on `device` that has a `to(device)`, however it is nested; other things stay."""
     if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
+        return batch if batch.device == device else batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):
         return batch.to(device)
     if type(batch) is dict:

@@ -73,23 +73,27 @@ class Window:
         seconds.
         """
         seconds, count, newest = time.perf_counter() - self.began, len(self.steps), self.steps[-1]
-        loss = float(torch.stack([step.loss for step in self.steps]).sum())
-        waited, exposed = sum(step.waited for step in self.steps), sum(step.times.exposed for step in self.steps)
-        losses, waits, exposures = world.sum([loss / world.tensor, waited, exposed])
+        own = [
+            float(torch.stack([step.loss for step in self.steps]).sum()),
+            sum(step.waited for step in self.steps),
+            sum(step.times.exposed for step in self.steps),
+            sum(step.times.computed for step in self.steps),
+        ]
+        losses, waits, exposures, computed = zip(*world.gather_numbers(own), strict=True)
         return {
             "epoch": state.position / length if length else float(state.place["epoch"]),
-            "loss": losses / count,
+            "loss": sum(losses) / world.size / count,
             "lr": newest.rate,
             "gradNorm": float(newest.norm),
             "samplesPerSecond": sum(step.part.all_samples for step in self.steps) / seconds,
             "termsPerSecond": sum(step.terms for step in self.steps) / seconds,
             "stepSeconds": seconds / count,
-            "dataWait": waits / seconds / world.size,
-            "communication": exposures / seconds / world.size,
+            "dataWait": sum(waits) / seconds / world.size,
+            "communication": sum(exposures) / seconds / world.size,
             "checkpointStall": self.stalled / seconds,
             "bytesSent": sum(step.times.sent for step in self.steps) / count,
             "etaSeconds": (state.total - state.step) * seconds / count,
-            "rankComputeSeconds": world.gather(sum(step.times.computed for step in self.steps) / count),
+            "rankComputeSeconds": [rank / count for rank in computed],
         }
 
 

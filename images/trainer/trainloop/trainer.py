@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import signal
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from types import FrameType
@@ -44,6 +45,9 @@ LEAST_UPDATES = 0.9
 #: Decisions by which a step makes an update.
 MADE = ("step", "forced")
 
+#: Waits for all ranks, and returns what a step's loss is a mean over, how many ranks were asked to stop, and how many
+#: are short of memory.
+Agreed = Callable[[], list[float]]
 #: An update's loss on this rank, the gradient's norm before clipping, the learning rate, and what was decided.
 Update = tuple[torch.Tensor, torch.Tensor, float, Decision | None]
 
@@ -161,21 +165,26 @@ class Trainer:
         self._call(self.before_step)
         began = time.perf_counter()
         fetched = self._fetch()
-        count, stop = self._agree(fetched)
-        loss, norm, rate, decision = self._update(fetched, count, at_once=stop or self._reads())
+        agreed = self._agree(fetched)
+        loss, norm, rate, decision = self._update(fetched, agreed, at_once=self._reads())
+        count, stops, shorts = agreed()
         self._advance(fetched, decision)
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
         self._check_ranks(fetched)
+        if shorts:
+            self._relieve(int(shorts))
         self._goes_back(decision)
+        if stops:
+            self._settle()
         self._call(self.after_step)
-        return stop
+        return stops > 0
 
-    def update(self, rule: UpdateRule, fetched: Fetched, count: float, at_once: bool) -> Update:
+    def update(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed, at_once: bool) -> Update:
         """Make an update by `rule`, unless the verdict leaves it out, which is read `at_once` or a step later."""
-        loss = self._forward_backward(rule, fetched, count)
+        loss = self._forward_backward(rule, fetched, agreed)
         if self._settle():  # The step before has led back to a checkpoint, from which this one is made.
-            loss = self._forward_backward(rule, fetched, count)
+            loss = self._forward_backward(rule, fetched, agreed)
         self.precision.unscale(rule.optimizer)
         norm = clip_gradients(rule.parameters, rule.max_norm)
         decision = self.judge.decide(rule, self.state.step + 1, norm, at_once)
@@ -233,54 +242,51 @@ class Trainer:
             self.warn(fetched.warning)
         return fetched
 
-    def _agree(self, fetched: Fetched) -> tuple[float, bool]:
-        """Returns what the loss is a mean over in the global batch, and whether any rank was asked to stop.
-
-        The same collective sums up which ranks are short of memory.
-        """
+    def _agree(self, fetched: Fetched) -> Agreed:
+        """Begin to sum up over all ranks what the step's loss is a mean over; returns what waits for it."""
         own = fetched.batches[: len(fetched.batches) - fetched.step.padding]
         counted = sum(self.task.count(batch) for batch in own)
-        self.watchdog.at("waiting for all ranks", self.state.step, waits=True)
         short = self.state.step % self.config.metrics.every_steps == 0 and self.pressure.rises()
-        count, stops, shorts = self.world.sum([counted / self.world.tensor, float(self._stop_requested), float(short)])
-        if shorts > 0:
-            self._relieve(int(shorts))
-        return max(count, 1.0), stops > 0
+        return self.world.summing([counted / self.world.tensor, float(self._stop_requested), float(short)])
 
     def _relieve(self, ranks: int) -> None:
-        """All ranks empty their caches before the step, because some of them are short of memory."""
+        """All ranks empty their caches together, because some of them are short of memory."""
         self.pressure.relieve()
         here = f", here: {self.pressure.reason}" if self.pressure.reason else ""
         self.warn(f"{ranks} of {self.world.size} rank(s) are short of memory{here}; all have emptied their caches")
 
     @explaining_out_of_memory("in the forward and backward pass")
-    def _forward_backward(self, rule: UpdateRule, fetched: Fetched, count: float) -> torch.Tensor:
-        """Accumulate the gradient of the mean loss over the global batch; returns this rank's part of that mean."""
+    def _forward_backward(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
+        """Accumulate the gradient of the mean loss over the global batch; returns this rank's own,
+        of which the mean over ranks is that."""
         self.watchdog.at("forward and backward", self.state.step, waits=True)
         self.exchange.begin(self.state.step)
         first = self.state.step == self._started_at and self.config.gradients.ghosts != "off"
         recorder = recording(self.replica.model) if first else nullcontext(set[str]())
         with recorder as reached:
-            loss = self._passes(rule, fetched, count)
+            loss = self._passes(rule, fetched, agreed)
         self.exchange.end()
         if first:
             self._check_for_ghosts(reached | rule.elsewhere)
         return loss
 
-    def _passes(self, rule: UpdateRule, fetched: Fetched, count: float) -> torch.Tensor:
+    def _passes(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed) -> torch.Tensor:
         total: torch.Tensor | None = None
         for index, batch in enumerate(fetched.batches):
             last = index == len(fetched.batches) - 1
             with self.replica.synchronising(last):
                 with self.precision.autocast():
                     loss = rule.loss(self.replica.forward, on_device(batch, self.world.device))
+                if total is None:
+                    # Begun before the forward, and not needed before here.
+                    count = max(self.exchange.wait(agreed)[0], 1.0)
                 if index >= len(fetched.batches) - fetched.step.padding:
                     loss = loss * 0.0
-                part = loss.detach() / count
-                total = part if total is None else total + part
+                loss = loss * (self.world.data_size / count)
+                total = loss.detach() if total is None else total + loss.detach()
                 if last and self.judge.active:
-                    self.judge.loss = self.world.summing(total)  # while the backward goes on
-                self.precision.backward(loss * (self.world.data_size / count))
+                    self.judge.loss = self.world.averaging(total)  # while the backward goes on
+                self.precision.backward(loss)
         assert total is not None
         return total
 

@@ -172,7 +172,9 @@ class Checkpointer:
         own = [name for _, name, _, origin in rows if self.settings.resume and start in (None, origin)]
         yield from filter(None, (storage.named(self.path, name) for name in dict.fromkeys(own)))
         if start is not None:
-            self._start = self._resolve(start.rstrip("/"))
+            from trainloop.checkpoints import tagging  # which few runs need
+
+            self._start = tagging.agreed(self.path, start.rstrip("/"), self.world)
             yield self._start
 
     def ancestors(self) -> Iterator[Checkpoint]:
@@ -213,28 +215,6 @@ class Checkpointer:
     def _pass_over(self, *problems: str | None) -> None:
         for problem in filter(None, problems):
             print(f"checkpoint passed over: {problem}", flush=True)
-
-    def _resolve(self, start: str) -> Checkpoint:
-        """Returns the checkpoint that `start_from` names. Raises ConfigError on every rank alike."""
-        from trainloop.checkpoints import tagging  # which few runs need
-
-        folder, _, name = start.rpartition("/")
-        directory = Path(folder).expanduser() if folder else self.path
-        directory = self.path if directory.resolve() == self.path.resolve() else directory
-        found = problem = None
-        try:
-            found = tagging.resolve(directory, name).name
-        except (CheckpointError, OSError) as error:
-            problem = str(error)
-        answers = self.world.gather((found, problem))
-        # Each node's own disk may lack it, and is given it; another directory has to be seen by all.
-        names = [name for name, _ in answers if name]
-        if not names or (directory != self.path and len(names) < len(answers)):
-            rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)
-            raise ConfigError(f"checkpoint.start_from can't be found by rank {rank}: {text}")
-        start_from = storage.named(directory, names[0])
-        assert start_from is not None
-        return start_from
 
     def _read(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], str | None]:
         """Returns the checkpoint's state, or what is wrong with it (not collective)."""

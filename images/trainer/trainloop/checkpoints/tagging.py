@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trainloop.checkpoints.storage import TAG, TAGS, Checkpoint, complete, make_directory, named, sync, tags
 from trainloop.checkpoints.verification import CheckpointError
-from trainloop.errors import listed
+from trainloop.errors import ConfigError, listed
+
+if TYPE_CHECKING:
+    from trainloop.distributed.world import World
 
 
 def set_tag(checkpoint: Checkpoint, tag: str) -> None:
@@ -49,3 +53,26 @@ def resolve(directory: Path, tag_or_name: str) -> Checkpoint:
             f"name another one ({choice})"
         )
     raise CheckpointError(f"{tag_or_name!r} is neither a tag nor a checkpoint of {directory}: {choice}")
+
+
+def agreed(path: Path, start: str, world: World) -> Checkpoint:
+    """Returns the checkpoint that `checkpoint.start_from` names for a run in `path`; collective. Raises ConfigError on
+    every rank alike.
+    """
+    folder, _, name = start.rpartition("/")
+    directory = Path(folder).expanduser() if folder else path
+    directory = path if directory.resolve() == path.resolve() else directory
+    found = problem = None
+    try:
+        found = resolve(directory, name).name
+    except (CheckpointError, OSError) as error:
+        problem = str(error)
+    answers = world.gather((found, problem))
+    # Each node's own disk may lack it, and is given it; another directory has to be seen by all.
+    names = [name for name, _ in answers if name]
+    if not names or (directory != path and len(names) < len(answers)):
+        rank, text = next((rank, text) for rank, (_, text) in enumerate(answers) if text)
+        raise ConfigError(f"checkpoint.start_from can't be found by rank {rank}: {text}")
+    start_from = named(directory, names[0])
+    assert start_from is not None
+    return start_from

@@ -76,28 +76,28 @@ class World:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Returns the element-wise sum over ranks, in double precision; every rank gets the same numbers to the bit."""
-        if self.size == 1:
-            return list(values)
-        tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor)
-        return list(tensor.tolist())
+        return self.summing(values)()
 
-    def summing(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
-        """Begin to sum a scalar tensor over the parts of the data, on its device; returns what waits for the sum.
+    def summing(self, values: Sequence[float]) -> Callable[[], list[float]]:
+        """Begin to sum over ranks, on the host, as `sum` does; returns what waits for it."""
+        if self.size == 1:
+            return lambda: list(values)
+        waited = _all_reduced(torch.tensor(values, dtype=torch.float64))
+        return lambda: list(waited().tolist())
+
+    def averaging(self, number: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin to average a scalar tensor over ranks, on its device; returns what waits for the mean.
 
         On an accelerator it is the device that waits, and not the host.
         """
-        if self.size == 1:
-            return lambda: number
-        summed = number / self.tensor
-        work = dist.all_reduce(summed, async_op=True)
-        assert work is not None
+        return _all_reduced(number / self.size) if self.size > 1 else lambda: number
 
-        def waited() -> torch.Tensor:
-            work.wait()
-            return summed
-
-        return waited
+    def gather_numbers(self, values: Sequence[float]) -> list[list[float]]:
+        """Returns every rank's `values`, of which all have as many, in rank order, on every rank."""
+        count = len(values)
+        others = self.size - 1 - self.rank
+        flat = self.sum([0.0] * count * self.rank + list(values) + [0.0] * count * others)
+        return [flat[start : start + count] for start in range(0, len(flat), count)]
 
     def gather(self, value: T) -> list[T]:
         """Returns every rank's `value`, in rank order, on every rank: plain values and tensors (see `serialization`),
@@ -106,8 +106,7 @@ class World:
         if self.size == 1:
             return [value]
         message = encode(value)
-        sizes = self.sum([message.numel() * (rank == self.rank) for rank in range(self.size)])
-        lengths = [_plausible(size) for size in sizes]
+        lengths = [_plausible(size) for [size] in self.gather_numbers([message.numel()])]
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: message.numel()] = message
         gathered = [torch.empty_like(padded) for _ in range(self.size)]
@@ -124,6 +123,18 @@ class World:
             message = torch.empty(_plausible(size), dtype=torch.uint8)
         dist.broadcast(message, source)
         return value if self.rank == source else cast("T", decode(message))
+
+
+def _all_reduced(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Begin to sum over ranks, in place; returns what waits for it."""
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+
+    def waited() -> torch.Tensor:
+        work.wait()
+        return tensor
+
+    return waited
 
 
 def _plausible(size: float) -> int:

@@ -151,7 +151,12 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
         from trainloop.parallel.sharded import clip_sharded
 
         return clip_sharded(parameters, max_norm)
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    # As torch.nn.utils.clip_grad_norm_ computes it, to the bit; of that the sorting by device and type, of which there
+    # is one, takes longer than a small model's norm.
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     if max_norm is not None:
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        torch._foreach_mul_(gradients, torch.clamp(max_norm / (norm + 1e-6), max=1.0))
     return norm

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -48,7 +49,7 @@ class Schedule:
     total: int
     batch: int
 
-    @property
+    @cached_property
     def peak(self) -> float:
         """Returns the factor of batch scaling."""
         if self.settings.scaling == "none":
@@ -57,7 +58,7 @@ class Schedule:
         ratio = self.batch / self.settings.reference_batch
         return ratio if self.settings.scaling == "linear" else math.sqrt(ratio)
 
-    @property
+    @cached_property
     def warmup(self) -> int:
         """Returns the updates of warmup; at least one when the fraction isn't zero."""
         wanted = self.settings.warmup

@@ -27,7 +27,7 @@ from trainloop.parallel.strategies import Replica
 
 if TYPE_CHECKING:
     from trainloop.data import Fetched
-    from trainloop.trainer import Trainer, Update
+    from trainloop.trainer import Agreed, Trainer, Update
 
 
 class Optimizers(torch.optim.Optimizer):
@@ -143,7 +143,7 @@ class Objectives:
         for name in self.rules.keys() & state.keys():
             self.rules[name].detector.load(state[name])
 
-    def update(self, fetched: Fetched, count: float, at_once: bool) -> Update:
+    def update(self, fetched: Fetched, agreed: Agreed, at_once: bool) -> Update:
         """Make all objectives' updates; returns the sum of the losses, the norm of all gradients, the first one's rate
         and the decision on the step.
         """
@@ -153,7 +153,7 @@ class Objectives:
         for name, rule in self.rules.items():
             if isinstance(trainer.replica, ByTurns):
                 trainer.replica.turn = rule.parameters
-            self._newest[name], norm, rate, decision = trainer.update(rule, fetched, count, at_once=True)
+            self._newest[name], norm, rate, decision = trainer.update(rule, fetched, agreed, at_once=True)
             trainer.optimizer.zero_grad(set_to_none=True)  # what the backward has left in others' parameters
             norms.append(norm)
             rates.append(rate)
@@ -165,7 +165,7 @@ class Objectives:
 
     def line(self) -> dict[str, float]:
         """Returns each objective's loss in the newest step, over all ranks; collective."""
-        sums = self.trainer.world.sum([float(loss) / self.trainer.world.tensor for loss in self._newest.values()])
+        sums = self.trainer.world.sum([float(loss) / self.trainer.world.size for loss in self._newest.values()])
         return {f"{name}Loss": loss for name, loss in zip(self._newest, sums, strict=True)}
 
 

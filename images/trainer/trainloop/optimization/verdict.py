@@ -60,9 +60,9 @@ class Judge:
         """Returns the decision on a step; None where the device decides, and `settle` returns it later."""
         if self.loss is None:
             return "step"
-        loss, world, detector = self.loss(), self._replica.world, rule.detector
+        loss, detector = self.loss(), rule.detector
         if not self._replica.reduced:
-            norm = world.summing(norm / world.data_size)()
+            norm = self._replica.world.averaging(norm)()
         if self.on_device and not at_once and can_leave_out(rule.optimizer):
             self.verdict = Verdict(loss, norm, detector.limits(self.can_return))
             return None

@@ -8,8 +8,9 @@ Annotations are evaluated in this module, because DDP compares those of `reduce`
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from pydantic import Field
@@ -22,6 +23,9 @@ from trainloop.settings import Settings
 
 if TYPE_CHECKING:
     from trainloop.parallel.feedback import Feedback
+
+
+T = TypeVar("T")
 
 
 class CommunicationSettings(Settings):
@@ -53,8 +57,10 @@ class Clock:
 
 def seconds_between(begin: float | torch.Event, end: float | torch.Event) -> float:
     """Returns the seconds from one moment to another; waits for the device to reach the second one."""
-    if isinstance(begin, float) or isinstance(end, float):
-        return float(end) - float(begin)  # type: ignore[arg-type]
+    if isinstance(begin, float):
+        assert isinstance(end, float)
+        return end - begin
+    assert isinstance(end, torch.Event)
     end.synchronize()
     return begin.elapsed_time(end) / 1000
 
@@ -64,6 +70,7 @@ class StepTimes:
     """Measures one step's communication on this rank, as moments of its `Clock` and in bytes."""
 
     began: float | torch.Event = 0.0
+    idle: tuple[float | torch.Event, float | torch.Event] = (0.0, 0.0)  # from when to when it waited for other ranks
     ready: float | torch.Event | None = None  # when this rank's own gradients were
     done: float | torch.Event = 0.0  # when all ranks' were reduced
     sent: int = 0
@@ -71,7 +78,8 @@ class StepTimes:
     @property
     def computed(self) -> float:
         """Returns how many seconds this rank itself computed."""
-        return seconds_between(self.began, self.done if self.ready is None else self.ready)
+        whole = seconds_between(self.began, self.done if self.ready is None else self.ready)
+        return whole - seconds_between(*self.idle)
 
     @property
     def exposed(self) -> float:
@@ -104,6 +112,13 @@ class GradientExchange:
             self._feedback.begin()
         self.times = StepTimes(began=self.clock.now())
 
+    def wait(self, waited: Callable[[], T]) -> T:
+        """Returns what `waited` returns; how long other ranks take for it isn't this rank's computing."""
+        began = self.clock.now()
+        value = waited()
+        self.times.idle = (began, self.clock.now())
+        return value
+
     def end(self) -> None:
         """End measuring: the step's last backward has returned, and all gradients are reduced."""
         self.times.done = self.clock.now()
@@ -115,9 +130,10 @@ class GradientExchange:
         """Returns the bucket's mean over ranks; this is DDP's hook."""
         if bucket.is_last():
             self.times.ready = self.clock.now()
-        names = [self.names[parameter] for parameter in bucket.parameters()]
         compressor = self._plain if self._step < self.settings.start_step else self._compressor
+        names = list[str]()
         if self._feedback is not None:
+            names = [self.names[parameter] for parameter in bucket.parameters()]
             self._feedback.add(bucket, names, compressor.keeps_means)
         future, sent = compressor.reduce(bucket, names, self.memory)
         self.sent += sent

@@ -43,8 +43,8 @@ class Compressor:
     ) -> tuple[torch.futures.Future[torch.Tensor], int]:
         """Returns the bucket's mean over ranks, in a future, and the bytes that this rank sends for it.
 
-        The bucket already has what was left out before; `names` are its parameters', in its order. What is left out
-        now is written into `memory`.
+        The bucket already has what was left out before. What is left out now is written into `memory` by the bucket's
+        parameters' `names`, which a method that leaves nothing out isn't given.
         """
         buffer, size = bucket.buffer(), dist.get_world_size()
         # Divided before it is summed, so that fp16 doesn't overflow.
