@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,24 @@ def average(trainer: Trainer) -> None:
 
 
 class Shadow:
-    """Keeps an average of the weights as they are spread: under FSDP2 its tensors are DTensors."""
+    """Keeps averages of the weights as they are spread: under FSDP2 its tensors are DTensors."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.tensors = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+        self.slower = [tensor.detach().clone() for tensor in model.parameters()]
 
     def update(self, trainer: Trainer) -> None:
-        for name, parameter in trainer.replica.model.named_parameters():
-            self.tensors[name].lerp_(parameter.detach(), 0.1)
+        for slower, (name, parameter) in zip(self.slower, trainer.replica.model.named_parameters(), strict=True):
+            slower.lerp_(self.tensors[name].lerp_(parameter.detach(), 0.1), 0.1)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"tensors": self.tensors}
+        """Returns what is looked up by name, and what has an order, as torch_ema's `shadow_params`."""
+        return {"tensors": self.tensors, "slower": [self.slower[:1], tuple(self.slower[1:])]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tensors = state["tensors"]
+        first, others = state["slower"]
+        self.slower = [*first, *others]
 
 
 def shadow(trainer: Trainer) -> None:
@@ -95,6 +100,7 @@ def _tensors(trainer: Trainer) -> dict[str, torch.Tensor]:
     for kept, stateful in trainer.stateful.items():
         state = stateful.state_dict()
         plain = {name: v for name, v in state.get("tensors", state).items() if isinstance(v, torch.Tensor | int)}
+        plain |= {f"slower.{number}": v for number, v in enumerate(chain(*state.get("slower", [])))}
         found |= {f"{kept}.{name}": torch.as_tensor(value) for name, value in plain.items()}
     return found
 

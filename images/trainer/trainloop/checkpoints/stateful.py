@@ -26,8 +26,11 @@ def restore(trainer: Trainer, saved: dict[str, Any]) -> None:
 
 
 def _whole(state: Any) -> Any:
+    """Returns the state with whole tensors, in dicts, lists and tuples however they are nested."""
     if isinstance(state, dict):
         return {key: _whole(value) for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(map(_whole, state))
     return state.full_tensor().cpu() if hasattr(state, "full_tensor") else state
 
 
@@ -35,6 +38,8 @@ def _like(saved: Any, own: Any) -> Any:
     """Returns the saved state with tensors spread over ranks where the program's own are."""
     if isinstance(saved, dict) and isinstance(own, dict):
         return {key: _like(value, own.get(key)) for key, value in saved.items()}
+    if type(own) in (list, tuple) and isinstance(saved, list | tuple) and len(own) == len(saved):
+        return type(own)(map(_like, saved, own))
     if not hasattr(own, "full_tensor"):
         return saved
     # Imported when used: it takes half a second, and only FSDP2 needs it.
