@@ -54,7 +54,11 @@ class ParallelSettings(Settings):
         description="What FSDP2 gathers weights in. bf16 halves what is sent for them, and what autocast would copy; "
         "gradients are still reduced in fp32. Only with precision.compute bf16.",
     )
-    bucket_mb: float = Field(25.0, gt=0, description="MiB of gradients that DDP sends together.")
+    bucket_mb: float | None = Field(
+        None,
+        gt=0,
+        description="MiB of gradients that DDP sends together; null: 1 at first, so that it begins early, then 25.",
+    )
     find_unused_parameters: bool = Field(False, description="Batches reach different layers: look for them every step.")
 
 
