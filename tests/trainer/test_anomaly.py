@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.trainer.ranks import RankFailed, run_ranks
-from tests.trainer.toy import config, largest_difference, toy, train
+from tests.trainer.toy import config, largest_difference, same_bits, toy, train
 from trainloop.checkpoints import storage
 from trainloop.optimization.anomaly import AnomalyDetector, AnomalySettings, History
 
@@ -58,6 +58,23 @@ def test_a_run_that_was_made_longer_stays_so_when_it_goes_back(tmp_path: Path) -
     assert "went back to step 3" in (tmp_path / "report" / "metrics.jsonl").read_text()
     assert (run["state"].step, run["state"].total, run["state"].batch) == (9, 9, 10)
     assert run["state"].position == 3 * 8 + (3 + 6) * 10 - 4, "an epoch's last step has 6 samples"
+
+
+@pytest.mark.torch
+def test_odd_steps_in_a_row_are_counted_over_a_resume_and_anew_after_a_return(tmp_path: Path) -> None:
+    """The checkpoint is of step 7, after two of four odd steps: the third leads back to it, the fourth is left out."""
+    runs, changes = [], {"steps": 12, "schedule": {"kind": "constant", "warmup": 0}}
+    for name in ("through", "parts"):
+        checkpoint = {"path": str(tmp_path / name), "every_steps": 7}
+        through = config(**changes, checkpoint=checkpoint, **toy(poison=[6, 7, 8, 9], factor=math.nan))
+        if name == "parts":
+            run_ranks(1, train, through, 7)
+            # Two passes of the warm-up come before the resumed run's steps.
+            through = config(**changes, checkpoint=checkpoint, **toy(poison=[3, 4], factor=math.nan))
+        runs += run_ranks(1, train, through)
+    one, other = runs
+    assert one["state"] == other["state"] and same_bits(one["weights"], other["weights"])
+    assert (one["state"].updates, one["state"].position) == (9, 12 * 8 + 8)
 
 
 @pytest.mark.torch

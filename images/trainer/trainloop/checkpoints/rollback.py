@@ -31,6 +31,10 @@ def roll_back(trainer: Trainer) -> None:
         trainer.state = replace(trainer.state, position=before.position, place=before.place)
         trainer.state = replace(trainer.state, total=before.total, batch=before.batch)
         judge.rollbacks += 1
+        # The checkpoint may be of a moment between odd steps, whose data is passed over too.
+        rules = trainer.objectives.rules.values() if trainer.objectives else ()
+        for detector in [rule.detector for rule in rules] or [trainer.detector]:
+            detector.odd_in_a_row = 0
         back = {"step": before.step, "to": trainer.state.step, "checkpoint": checkpoint.name}
         trainer.log.write("event", {"event": "rolledBack", **back})
         trainer.warn(f"went back to step {trainer.state.step}, going on with the data after what stood out")

@@ -150,10 +150,11 @@ class AnomalyDetector:
         self.load({"losses": [], "norms": []})
 
     def state(self) -> dict[str, Any]:
-        return {"losses": list(self._losses.values), "norms": list(self._norms.values)}
+        row = self.odd_in_a_row
+        return {"losses": list(self._losses.values), "norms": list(self._norms.values), "odd_in_a_row": row}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the history of a checkpoint."""
         self._losses = History(self.settings.window, state["losses"])
         self._norms = History(self.settings.window, state["norms"])
-        self.odd_in_a_row = 0
+        self.odd_in_a_row = state.get("odd_in_a_row", 0)
