@@ -301,8 +301,9 @@ def _no_step(directory: Path, found: Sequence[Version], step: int, of_step: Sequ
 
 def _seconds(value: object) -> float | None:
     """Returns a time that a calendar knows."""
-    plausible = isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1e11
-    return float(value) if plausible else None  # type: ignore[arg-type]
+    if isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1e11:
+        return float(value)
+    return None
 
 
 def _of(kind: type[Any] | tuple[type[Any], ...], value: object) -> Any:

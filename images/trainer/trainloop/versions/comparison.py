@@ -119,9 +119,10 @@ def _change(name: str, before: Weights, after: Weights) -> Change:
     try:
         squares, squares_before, largest = 0.0, 0.0, 0.0
         for one, other in zip(chunks(before[name]), chunks(after[name]), strict=True):
-            difference = _real(other).sub_(_real(one)).abs_()
+            base = _real(one)
+            difference = _real(other).sub_(base).abs_()
             squares += float(difference.square().sum())
-            squares_before += float(_real(one).square_().sum())
+            squares_before += float(base.square_().sum())
             largest = max(largest, float(difference.max())) if not math.isnan(largest) else largest
             largest = math.nan if not math.isfinite(squares) else largest
         return Change(name, 1, int(largest != 0), squares, squares_before, largest)
