@@ -98,7 +98,7 @@ def _experts_from_zero() -> nn.Module:
     """Residual branches often begin at zero: what is below them then is reached, with gradients of zeros."""
     layers = [Experts() for _ in range(2)]
     for expert in (expert for layer in layers for expert in layer.experts):
-        nn.init.zeros_(expert.down.weight)  # type: ignore[union-attr, arg-type]
+        nn.init.zeros_(expert.get_parameter("down.weight"))
     return Body(nn.ModuleList(layers), list(layers))
 
 

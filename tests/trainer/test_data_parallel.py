@@ -119,6 +119,7 @@ def _buckets() -> int:
             reduced.append(bucket.is_last())
             return reduce(compressor, bucket, *arguments)
 
-        setattr(Compressor, "reduce", counted)  # noqa: B010
-        trainer.train_step()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Compressor, "reduce", counted)
+            trainer.train_step()
         return len(reduced)

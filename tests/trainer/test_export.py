@@ -170,8 +170,8 @@ def _on_a_full_disk(settings: Config) -> list[str]:
         trainer, warned = Trainer(settings, world), list[str]()
         trainer.prepare()
         trainer.save()
-        trainer.warn = warned.append  # type: ignore[assignment,method-assign]
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(trainer, "warn", warned.append)
             patch.setattr("trainloop.checkpoints.export.chunks", full)
             assert trainer.checkpoints is not None and not export_weights(trainer, trainer.checkpoints)
         return warned

@@ -188,7 +188,7 @@ def _lines(folder: Path) -> list[dict[str, Any]]:
 
 def thaw(trainer: Trainer) -> None:
     """Freezes the first layer in steps 3 and 4 of 7."""
-    first = trainer.replica.model[0]  # type: ignore[index]
+    first = trainer.replica.model.get_submodule("0")
     trainer.before_step.append(lambda trainer: first.requires_grad_(trainer.state.step not in (2, 3)))
 
 
@@ -224,7 +224,7 @@ class Headless(Toy):
 
     def model(self) -> torch.nn.Module:
         model = super().model()
-        model[0].requires_grad_(False)  # type: ignore[index]
+        model.get_submodule("0").requires_grad_(False)
         return model
 
 

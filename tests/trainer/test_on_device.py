@@ -155,7 +155,7 @@ class Reads(TorchDispatchMode):
 
         return allowed
 
-    def counting(self, name: str) -> None:
+    def counting(self, patch: pytest.MonkeyPatch, name: str) -> None:
         """Count calls of a tensor's method that copies it to the host without a call of the dispatcher."""
         original = getattr(torch.Tensor, name)
 
@@ -163,14 +163,14 @@ class Reads(TorchDispatchMode):
             self.found[name] += not self.allowed
             return original(tensor, *arguments)
 
-        setattr(torch.Tensor, name, counted)
+        patch.setattr(torch.Tensor, name, counted)
 
 
 def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
     """Returns what 20 steps read of tensors, and their collectives, on this rank."""
     collectives = Counter[str]()
     reads, all_reduce, reduce = Reads(), dist.all_reduce, Compressor.reduce
-    with joined(settings.distributed) as world:
+    with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
         trainer = Trainer(settings, world)
         judged_on_device(trainer)
         trainer.prepare()
@@ -185,14 +185,13 @@ def _observed(settings: Any) -> tuple[Counter[str], Counter[str]]:
             collectives["asynchronous"] -= 1
             return reduce(*arguments)
 
-        dist.all_reduce = counted
-        Compressor.reduce = of_gradients  # type: ignore[method-assign]
+        patch.setattr(dist, "all_reduce", counted)
+        patch.setattr(Compressor, "reduce", of_gradients)
         summing = World.summing  # counts and flags, on the host
-        World.summing = lambda world, values: reads.allowing(summing(world, values))  # type: ignore[method-assign]
-        # The last step's, which has arrived.
-        Verdict.read = reads.allowing(Verdict.read)  # type: ignore[method-assign]
+        patch.setattr(World, "summing", lambda world, values: reads.allowing(summing(world, values)))
+        patch.setattr(Verdict, "read", reads.allowing(Verdict.read))  # the last step's, which has arrived
         for name in ("tolist", "numpy", "cpu", "__array__"):
-            reads.counting(name)
+            reads.counting(patch, name)
         with reads:
             for _ in range(20):
                 trainer.train_step()

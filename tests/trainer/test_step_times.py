@@ -53,9 +53,9 @@ class Event:
 
 def _on_a_device(settings: Config) -> tuple[list[int], list[list[float]]]:
     """Train; returns how many steps were made when an event was waited for, and the shares after each step."""
-    setattr(torch, "Event", Event)  # noqa: B010
     shares: list[list[float]] = []
-    with joined(settings.distributed) as world:
+    with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "Event", Event)
         trainer = Trainer(settings, world)
         trainer.exchange.clock = Clock(torch.device("meta"))
         trainer.after_step.append(lambda trainer: shares.append(list(trainer.balancer.weights)))
@@ -100,10 +100,10 @@ def _with_a_late_rank(settings: Config) -> None:
 
         return arriving
 
-    with joined(settings.distributed) as world:
+    with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
         trainer = Trainer(settings, world)
         trainer.exchange.clock = clock = Ticks(world.device)
-        setattr(World, "summing", late)  # noqa: B010
+        patch.setattr(World, "summing", late)
         trainer.run()
 
 

@@ -28,11 +28,11 @@ def _settings(folder: Path, tensor: int = 1, **changes: Any) -> Config:
 
 
 def _run(settings: Config, steps: int | None = None) -> dict[str, Any]:
-    with joined(settings.distributed) as world:
+    with joined(settings.distributed) as world, pytest.MonkeyPatch.context() as patch:
         trainer, lines = Trainer(settings, world), list[float]()
         trainer.after_step.append(lambda trainer: lines.append(trainer.optimizer.param_groups[0]["lr"]))
         # Every rank makes the line, and rank 0 alone writes it.
-        trainer.log.step = lambda step, total, line: lines.extend([line["loss"], line["gradNorm"]])  # type: ignore[method-assign]
+        patch.setattr(trainer.log, "step", lambda step, total, line: lines.extend([line["loss"], line["gradNorm"]]))
         trainer.prepare()
         start = weights(trainer)
         while trainer.state.step < (steps or trainer.state.total):
