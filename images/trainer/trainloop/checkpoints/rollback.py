@@ -28,8 +28,9 @@ def roll_back(trainer: Trainer) -> None:
     trainer.optimizer.zero_grad(set_to_none=True)
     for checkpoint, _ in restored(trainer, trainer.checkpoints.ancestors()):
         # The checkpoint may be of an attempt with another length or batch.
-        trainer.state = replace(trainer.state, position=before.position, place=before.place)
-        trainer.state = replace(trainer.state, total=before.total, batch=before.batch)
+        trainer.state = replace(
+            trainer.state, position=before.position, place=before.place, total=before.total, batch=before.batch
+        )
         judge.rollbacks += 1
         # The checkpoint may be of a moment between odd steps, whose data is passed over too.
         rules = trainer.objectives.rules.values() if trainer.objectives else ()

@@ -13,11 +13,8 @@ from trainloop.checkpoints.verification import CheckpointError
 class Pieces(Shards):
     """Gives the model's whole tensors, without a model, and without the ranks that wrote them."""
 
-    def shapes(self) -> dict[str, tuple[torch.dtype, torch.Size]]:
-        return self._shapes
-
     @cached_property
-    def _shapes(self) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    def shapes(self) -> dict[str, tuple[torch.dtype, torch.Size]]:
         found = {}
         for name, [first, *_] in self._pieces.items():
             kind, _, parameter = name.partition("/")
@@ -27,7 +24,7 @@ class Pieces(Shards):
 
     def whole(self, name: str) -> torch.Tensor:
         try:
-            shape = self._shapes[name][1]
+            shape = self.shapes[name][1]
             return self._region(f"model/{name}", [0] * len(shape), shape)
         except (RuntimeError, ValueError) as error:  # pieces that don't fit together, or more than the memory
             raise CheckpointError(f"{self.folder} has pieces of {name} that can't be put together: {error}") from error

@@ -48,14 +48,14 @@ class Weights(Mapping[str, torch.Tensor]):
         return self._shards.whole(name) if self._shards else self._model[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._shards.shapes() if self._shards else self._model)
+        return iter(self._shards.shapes if self._shards else self._model)
 
     def __len__(self) -> int:
-        return len(self._shards.shapes() if self._shards else self._model)
+        return len(self._shards.shapes if self._shards else self._model)
 
     def shape(self, name: str) -> tuple[torch.dtype, torch.Size]:
         """Returns a tensor's type and shape without reading it."""
-        return self._shards.shapes()[name] if self._shards else (self._model[name].dtype, self._model[name].shape)
+        return self._shards.shapes[name] if self._shards else (self._model[name].dtype, self._model[name].shape)
 
 
 def _pieces(folder: Path) -> Pieces | None:
