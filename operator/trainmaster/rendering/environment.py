@@ -20,7 +20,13 @@ from trainmaster.rendering.layout import (
     worker_layout,
     world_size,
 )
-from trainmaster.rendering.paths import PODINFO_DIRECTORY, STATE_DIRECTORY, TEMPORARY_DIRECTORY, TERMINATION_LOG
+from trainmaster.rendering.paths import (
+    MEMORY_DIRECTORY,
+    PODINFO_DIRECTORY,
+    STATE_DIRECTORY,
+    TEMPORARY_DIRECTORY,
+    TERMINATION_LOG,
+)
 from trainmaster.rendering.settings import Settings
 from trainmaster.wire.names import AGENT_PORT, POD_INDEX_LABEL, PUBLIC_KEYS_VARIABLE
 from trainmaster.wire.ports import DEFAULT_MASTER_PORT
@@ -75,6 +81,7 @@ def worker_environment(
         value("TRAINMASTER_NODE_NAME", field_path="spec.nodeName"),
         value("TRAINMASTER_ASSIGNMENT_FILE", f"{PODINFO_DIRECTORY}/assignment"),
         value("TRAINMASTER_STATE_DIR", STATE_DIRECTORY),
+        value("TRAINMASTER_MEMORY_DIR", MEMORY_DIRECTORY),
         value("TRAINMASTER_TERMINATION_LOG", TERMINATION_LOG),
         value("TRAINMASTER_AGENT_PORT", str(AGENT_PORT)),
         value("TRAINMASTER_LAUNCHER", spec.launcher),

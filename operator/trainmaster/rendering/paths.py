@@ -5,6 +5,8 @@ from __future__ import annotations
 BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
 INSTALLED_AGENT = "/run/trainmaster/agent/agent.pyz"
 STATE_DIRECTORY = "/run/trainmaster/state"
+# In memory, and outlives ranks and containers: where ranks leave the state that the next attempt goes on from.
+MEMORY_DIRECTORY = "/run/trainmaster/memory"
 PODINFO_DIRECTORY = "/run/trainmaster/podinfo"
 # Everything writes here that asks for no place of its own (tempfile, torchrun's logs, sockets of data loaders).
 TEMPORARY_DIRECTORY = "/tmp"

@@ -19,6 +19,7 @@ from trainmaster.rendering.layout import GroupLayout, JobIdentity
 from trainmaster.rendering.paths import (
     BUNDLED_AGENT,
     INSTALLED_AGENT,
+    MEMORY_DIRECTORY,
     PODINFO_DIRECTORY,
     STATE_DIRECTORY,
     TEMPORARY_DIRECTORY,
@@ -94,6 +95,7 @@ class SetContext:
     agent_port: int
     termination_log: str
     state_directory: str
+    memory_directory: str
     podinfo_directory: str
     training_directory: str
 
@@ -153,6 +155,7 @@ def set_context(
         agent_port=AGENT_PORT,
         termination_log=TERMINATION_LOG,
         state_directory=STATE_DIRECTORY,
+        memory_directory=MEMORY_DIRECTORY,
         podinfo_directory=PODINFO_DIRECTORY,
         training_directory=TRAINING_DIRECTORY,
     )
