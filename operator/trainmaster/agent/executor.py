@@ -348,6 +348,8 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),
     actions.ExamineLauncher: lambda it, action: it._launched.examine_launcher(action),
     actions.Terminate: lambda it, action: it._launched.terminate(action),
+    actions.FindSavingRanks: lambda it, _: it._launched.saving_ranks(),
+    actions.Kill: lambda it, action: children.send(action.pids, signal.SIGKILL),
     actions.Sweep: lambda it, _: it._launched.sweep(),
     actions.Conclude: Executor._conclude,
     actions.FlushProgress: lambda it, _: None if it._watch is None else it._watch.finish(_now()),

@@ -378,3 +378,35 @@ def test_a_follower_speaks_for_itself_only(job: Job) -> None:
     gone = stream.until(lambda line: line["type"] == "worker" and not line["connected"] and line["seen"] == 1)
     assert gone["worker"] == 5
     stream.close()
+
+
+WRITES_ITS_STATE = """
+echo "$TRAINMASTER_ATTEMPT $$" >> "$1/rank-$NODE_RANK"
+save() {
+    echo 10 > "$TRAINMASTER_SAVING_FILE.new" && mv "$TRAINMASTER_SAVING_FILE.new" "$TRAINMASTER_SAVING_FILE.$RANK"
+    sleep 1.5
+    touch "$1/state-$NODE_RANK"
+    rm "$TRAINMASTER_SAVING_FILE.$RANK"
+    # It doesn't leave by itself, as a rank inside a collective doesn't.
+    sleep 300
+}
+trap 'save "$1"' TERM
+while true; do sleep 0.05; done
+"""
+
+
+def test_a_rank_that_writes_its_state_when_another_fails_is_given_time_for_it(job: Job) -> None:
+    """Far longer than the 0.4 s that ranks get else, and no longer than it takes."""
+    agents = start_group(job, 2, WRITES_ITS_STATE)
+    pids = [rank_pid(job, rank, 1) for rank in range(2)]
+    joined(agents[0], 2)
+    stream = Stream(agents[0])
+    os.kill(pids[1], signal.SIGKILL)
+    stream.until_report("Failed", 1)
+    assert agents[0].request("POST", "/v1/assignment", job.assignment(2, range(2)))[0] == 204
+    rank_pid(job, 1, 2)
+    assert not (job.folder / "state-0").exists(), "the other worker's next attempt waits for nobody"
+    rank_pid(job, 0, 2)
+    assert (job.folder / "state-0").exists()
+    assert not (job.folder / "state-1").exists()
+    stream.close()

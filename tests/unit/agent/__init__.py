@@ -53,5 +53,6 @@
 | `process/output` | `test_one_worker` |
 | `process/run` | `test_one_worker`, `test_reaped_ranks` |
 | `process/saved_report` | `test_hostile_lines` |
+| `process/saving` | `process/test_saving`, `test_group` |
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
 """

@@ -86,6 +86,16 @@ class Terminate(Action):
     launcher: int = 0
 
 
+class FindSavingRanks(Action):
+    """Find the ranks that are writing their state: SIGKILL is due."""
+
+
+class Kill(Action):
+    """Send SIGKILL to processes."""
+
+    pids: tuple[int, ...]
+
+
 class Sweep(Action):
     """Kill every process of the attempt until none is left."""
 

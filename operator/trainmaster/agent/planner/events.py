@@ -114,6 +114,13 @@ class LauncherExamined(OwnEvent):
     oom_kills: int
 
 
+class SavingRanksFound(OwnEvent):
+    """When SIGKILL was due, these ranks were writing their state."""
+
+    seconds: Mapping[int, float]
+    """What each of them says it needs, by local rank."""
+
+
 class RunEmptied(OwnEvent):
     """No process of the attempt is left."""
 

@@ -116,6 +116,8 @@ def _end_ranks(state: State, now: Now) -> Actions:
         return (actions.Terminate(tuple(run.living or [run.launcher]), run.launcher if kill else 0),)
     if run.late:
         return (actions.Terminate(run.late),)
+    if ranks.kill_due(run, now.steady):
+        return (actions.FindSavingRanks(),)
     return (actions.Sweep(),) if ranks.sweep_due(run, now.steady) else ()
 
 
@@ -213,6 +215,10 @@ def _examined(state: State, _action: actions.Action, _now: Now) -> State:
     return state.change_run(lambda run: run._replace(examinations=run.examinations[1:]))
 
 
+def _terminated(state: State, _action: actions.Action, now: Now) -> State:
+    return state.change_run(lambda run: ranks.terminated(run, now.steady, state.settings.grace_seconds))
+
+
 _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.KillLeftovers: lambda state, _, __: state._replace(leftovers=False),
     actions.ApplyAssignment: lambda state, action, _: state._replace(applied=action.assignment),
@@ -222,7 +228,7 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.Launch: lambda state, _, __: state._replace(preparation=None),
     actions.ExamineRank: _examined,
     actions.ExamineLauncher: _examined,
-    actions.Terminate: lambda state, _, now: state.change_run(lambda run: ranks.terminated(run, now.steady)),
+    actions.Terminate: _terminated,
     actions.Sweep: lambda state, _, __: state.change_run(lambda run: run._replace(sweeping=True)),
     actions.Conclude: lambda state, _, __: state.change_run(lambda run: run._replace(conclude_at=None)),
     actions.FlushProgress: lambda state, _, __: state._replace(unflushed=False),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 
 from trainmaster.agent.errors import NO_TORCH
 from trainmaster.agent.planner.classification import broken_connection, classify, failed
@@ -21,6 +22,8 @@ FAILURE_GRACE = 0.4
 exited, and its code is what matters."""
 PLANNED_GRACE = 2.0
 """A stop with at least so many seconds lets the launcher live and end with its ranks."""
+SAVING_POLL_SECONDS = 0.02
+"""Between two looks at whether a rank is still writing its state."""
 PROVOKED_SECONDS = 0.5
 """What a rank that was provoked gets to print its stacks."""
 
@@ -40,11 +43,13 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
     return run._replace(kill_at=min(run.kill_at, now + grace))
 
 
-def terminated(run: Run, now: float) -> Run:
-    """The ranks have been sent SIGTERM."""
+def terminated(run: Run, now: float, grace: float) -> Run:
+    """The ranks have been sent SIGTERM. `grace`: what the job gives them at most."""
     if not run.terminated:
         planned = run.grace >= PLANNED_GRACE
-        run = run._replace(terminated=True, planned=planned, kill_at=min(run.kill_at, now + run.grace))
+        kill_at = min(run.kill_at, now + run.grace)
+        last = max(kill_at, now + grace)
+        run = run._replace(terminated=True, planned=planned, kill_at=kill_at, last_kill_at=last)
     return run._replace(terminate_at=None, late=())
 
 
@@ -140,11 +145,43 @@ def first_bad_ending(run: Run) -> Ending | None:
     return next((ending for ending in run.endings.values() if ending and ending.exit_code != 0), run.launcher_ending)
 
 
+def kill_due(run: Run, now: float) -> bool:
+    """Returns whether the grace of ranks that aren't writing their state is over."""
+    return not run.sweeping and run.kill_at <= now < run.last_kill_at
+
+
+def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Run:
+    """SIGKILL waits for ranks that are writing their state, as long as they say that they need, within the job's grace.
+
+    A collective that fails tells a rank of the fault a moment before SIGKILL comes, and what it then writes is what the
+    next attempt goes on from.
+    """
+    living = [local_rank for local_rank in run.ranks if local_rank not in run.endings]
+    until = {
+        local_rank: min(run.spared.get(local_rank, now + asked), run.last_kill_at)
+        for local_rank, asked in seconds.items()
+        if local_rank in living
+    }
+    spared = {local_rank: moment for local_rank, moment in until.items() if moment > now}
+    if not spared:
+        return run._replace(spared={}, last_kill_at=now)
+    return run._replace(spared=spared, kill_at=min(now + SAVING_POLL_SECONDS, *spared.values()))
+
+
+def unspared(run: Run) -> tuple[int, ...]:
+    """Returns the pids of the ranks that SIGKILL doesn't wait for, where it waits for others."""
+    if not run.spared:
+        return ()
+    return tuple(
+        pid for local_rank, pid in run.ranks.items() if local_rank not in run.endings and local_rank not in run.spared
+    )
+
+
 def sweep_due(run: Run, now: float) -> bool:
     """Returns whether whatever is left is to be killed: the grace is over, or the launcher and all ranks have ended."""
     if run.sweeping:
         return False
-    if now >= run.kill_at:
+    if now >= run.last_kill_at:
         return True
     return run.launcher_ending is not None and not (run.living and run.terminated)
 

@@ -101,6 +101,10 @@ class Run(NamedTuple):
     late: tuple[int, ...] = ()
     """Ranks that started after SIGTERM was sent."""
     kill_at: float = NEVER
+    last_kill_at: float = NEVER
+    """When SIGKILL comes to ranks that are writing their state too: the job's own grace is over."""
+    spared: Mapping[int, float] = {}
+    """Until when SIGKILL waits for ranks that are writing their state, by local rank."""
     sweeping: bool = False
     emptied: bool = False
     """Whether no process is left."""

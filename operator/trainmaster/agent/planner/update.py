@@ -11,6 +11,7 @@ from trainmaster.agent.planner.actions import (
     DescribeEnvironment,
     Diagnose,
     KeepReport,
+    Kill,
     Publish,
     SendToLeader,
 )
@@ -199,6 +200,12 @@ def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -
     return state._replace(run=found) if isinstance(found, Run) else _end(state, found, now)
 
 
+def _saving_ranks_found(state: State, event: events.SavingRanksFound, now: Now) -> State:
+    state = state.change_run(lambda run: ranks.saving_ranks_found(run, event.seconds, now.steady))
+    pids = () if state.run is None else ranks.unspared(state.run)
+    return _post(state, Kill(pids)) if pids else state
+
+
 def _run_emptied(state: State, _event: events.RunEmptied, now: Now) -> State:
     run = state.run
     if run is None:
@@ -312,6 +319,7 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,
     events.LauncherExamined: _launcher_examined,
+    events.SavingRanksFound: _saving_ranks_found,
     events.RunEmptied: _run_emptied,
     events.RanksUp: _ranks_up,
     events.Progressed: _progressed,

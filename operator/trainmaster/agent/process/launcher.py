@@ -120,6 +120,7 @@ def rank_environment(
             "PET_MAX_RESTARTS": "0",
             "TRAINMASTER_ATTEMPT": str(assignment.attempt),
             "TRAINMASTER_PROGRESS_FILE": os.path.join(folder, "progress"),
+            "TRAINMASTER_SAVING_FILE": os.path.join(folder, "saving"),
             "TRAINMASTER_STACKS_FILE": os.path.join(folder, "stacks"),
             "TRAINMASTER_STATE_DIR": settings.state_dir,
         }

@@ -25,12 +25,14 @@ from trainmaster.agent.planner.events import (
     RankExamined,
     RankStarted,
     RunEmptied,
+    SavingRanksFound,
 )
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children, launcher
 from trainmaster.agent.process.cgroup import oom_kill_count
 from trainmaster.agent.process.error_files import read_error_file
 from trainmaster.agent.process.output import KeptLog, Printer, Pump
+from trainmaster.agent.process.saving import saving_seconds
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 
@@ -148,6 +150,18 @@ class RunProcesses:
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
+
+    def saving_ranks(self) -> SavingRanksFound:
+        """Returns the ranks that are writing their state, and the seconds that each says it needs for that."""
+        found: dict[int, float] = {}
+        for local_rank in range(self._settings.processes):
+            path = os.path.join(self._folder, f"saving.{self.first_rank() + local_rank}")
+            seconds = saving_seconds(path)
+            if seconds is not None:
+                # All ranks of a launcher of the user's own are one process to the planner.
+                known = local_rank if self._wraps_ranks else 0
+                found[known] = max(seconds, found.get(known, 0.0))
+        return SavingRanksFound(found)
 
     def sweep(self) -> None:
         """SIGKILL everything below the agent, until there is nothing."""

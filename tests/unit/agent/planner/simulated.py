@@ -49,6 +49,8 @@ class Agent:
         """What a rank that ended has printed."""
         self.raised = False
         self.saving_fails = False
+        self.saving: dict[int, float] = {}
+        """What ranks that write their state ask for, in seconds."""
         self.launching_fails = False
         self.wraps_ranks = False
         self.crash_after: int | None = None
@@ -152,6 +154,8 @@ class Agent:
             )
         elif isinstance(action, actions.ExamineLauncher):
             return events.LauncherExamined(action.ending, self.evidence, 0)
+        elif isinstance(action, actions.FindSavingRanks):
+            return events.SavingRanksFound(dict(self.saving))
         elif isinstance(action, actions.Conclude):
             return events.AttemptFailed(self.state.started, "Hung", "its stacks", 1)
         elif isinstance(action, actions.WriteTerminationMessage):

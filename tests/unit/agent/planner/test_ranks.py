@@ -8,7 +8,7 @@ import pytest
 
 from trainmaster.agent.errors import NO_TORCH
 from trainmaster.agent.planner import actions, events
-from trainmaster.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS
+from trainmaster.agent.planner.ranks import FAILURE_GRACE, PROVOKED_SECONDS, SAVING_POLL_SECONDS
 from trainmaster.agent.planner.state import Ending
 from trainmaster.wire.joining import Stop
 from trainmaster.wire.report import Report
@@ -238,3 +238,51 @@ def test_the_cause_of_a_hang_is_reported_before_the_next_attempt_when_all_have_g
     agent.give(events.RunEmptied())
     assert (report(agent).state, report(agent).reason) == ("Failed", "Hung")
     assert agent.state.run is None
+
+
+def saving(seconds: float, **environ: str) -> Agent:
+    """Three ranks of torchrun's, with pids 11 to 13: the first has failed, and the second is writing its state."""
+    agent = Agent(NPROC_PER_NODE="3", **environ)
+    agent.wraps_ranks = True
+    agent.run().give(*(events.RankStarted(rank, 11 + rank) for rank in range(3)))
+    agent.saving = {1: seconds}
+    return agent.give(events.ProcessEnded(11, Ending(1))).wait(FAILURE_GRACE)
+
+
+def killed(agent: Agent) -> set[int]:
+    return {pid for action in agent.all(actions.Kill) for pid in action.pids}
+
+
+def test_a_rank_that_writes_its_state_is_given_the_time_that_it_asks_for_and_no_other() -> None:
+    agent = saving(2.0)
+    assert (killed(agent), agent.all(actions.Sweep)) == ({13}, [])
+    assert agent.wait(1.9).all(actions.Sweep) == []
+    assert len(agent.wait(0.2).all(actions.Sweep)) == 1
+    assert killed(agent) == {13}
+
+
+def test_sigkill_comes_as_soon_as_the_state_is_written() -> None:
+    agent = saving(10.0).wait(1.0)
+    assert agent.all(actions.Sweep) == []
+    agent.saving = {}
+    assert len(agent.wait(SAVING_POLL_SECONDS).all(actions.Sweep)) == 1
+
+
+def test_a_rank_that_leaves_when_its_state_is_written_is_not_waited_for() -> None:
+    agent = saving(10.0)
+    agent.give(events.ProcessEnded(13, Ending(137, 9)), events.ProcessEnded(agent.pid, Ending(137, 9)))
+    assert agent.all(actions.Sweep) == []
+    agent.give(events.ProcessEnded(12, Ending(1)))
+    assert len(agent.all(actions.Sweep)) == 1
+
+
+def test_no_rank_gets_more_than_the_jobs_own_grace() -> None:
+    agent = saving(1e9, TRAINMASTER_GRACE_SECONDS="5")
+    assert agent.wait(4.5).all(actions.Sweep) == []
+    assert len(agent.wait(0.5).all(actions.Sweep)) == 1
+
+
+def test_the_report_does_not_wait_for_a_rank_that_writes_its_state() -> None:
+    agent = saving(10.0)
+    assert (report(agent).state, report(agent).rank) == ("Failed", 3)
+    assert agent.names.index("PublishReport") < agent.names.index("FindSavingRanks")
