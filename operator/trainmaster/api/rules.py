@@ -61,6 +61,7 @@ _MAY_BE_ABSENT = (
     "args",
     "training",
     "setup",
+    "spares",
     "workerGroups",
     "resources",
     "accelerator",
@@ -181,6 +182,14 @@ RULES: tuple[Rule, ...] = (
         cel="!(has(self.resources) && has(self.workerGroups))",
         holds=lambda spec: spec.worker_groups is None or "resources" not in spec.model_fields_set,
         message="is given beside spec.workerGroups; move it into the groups",
+    ),
+    Rule(
+        JobSpec,
+        "spares",
+        cel="!(has(self.spares) && has(self.workerGroups))",
+        holds=lambda spec: spec.spares is None or spec.worker_groups is None,
+        message="{spares} is given beside spec.workerGroups; move it into the group that shall have spares",
+        shown={"spares": Shown("self.spares", lambda spec: spec.spares, "int")},
     ),
     Rule(
         JobSpec,

@@ -68,6 +68,8 @@ _OUT_OF_RANGE = {
 # Quantities beyond 32 characters are refused, so that the cost of rules over them is bounded.
 MAX_QUANTITY_LENGTH = 32
 MAX_GROUPS = 8
+# A leader has room for as many that it doesn't know from the assignment (agent/network/workers.py, MAX_OTHERS).
+MAX_SPARES = 32
 # One process uses at least one device, where it uses any.
 MAX_DEVICES = MAX_PROCESSES
 MAX_RESTARTS = 1_000_000
@@ -210,6 +212,7 @@ Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=6
 Argument = Annotated[str, StringConstraints(max_length=131_071)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
 WorkerCount = Annotated[StrictInt, Field(ge=1, le=MAX_WORKERS)]
+SpareCount = Annotated[StrictInt, Field(ge=0, le=MAX_SPARES)]
 Devices = Annotated[StrictInt, Field(ge=0, le=MAX_DEVICES)]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_RESTARTS)]
 # Whole seconds, as Kubernetes counts deadlines; and seconds with fractions, for what the agents measure.

@@ -22,6 +22,7 @@ from trainmaster.reconciling.policies import attempts, deadlines, elastic, sched
 from trainmaster.reconciling.policies.quarantine import move_workers
 from trainmaster.reconciling.policies.queueing import queued, workload_actions
 from trainmaster.reconciling.policies.replacement import replace, replace_pods
+from trainmaster.reconciling.policies.stand_in import stand_in
 from trainmaster.reconciling.policies.success import success
 from trainmaster.reconciling.policies.suspension import resume, suspend
 from trainmaster.reconciling.status.events import events_between
@@ -42,6 +43,7 @@ POLICIES: tuple[Callable[[Situation], Transition | None], ...] = (
     attempts.fail_attempt,
     startup.unrecoverable,
     elastic.reopen_resized,
+    stand_in,
     elastic.shrink,
     startup.deadline,
     scheduling_backoff.retry,

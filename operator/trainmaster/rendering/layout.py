@@ -1,7 +1,8 @@
 """A job's groups, names, ranks and first assignment are pure functions of its spec.
 
 Worker indexes are global: the first group has 0 to n-1, the next goes on from n. The index is the StatefulSet's ordinal
-(`ordinals.start`), so pod names, the pod-index label and the rank order are the same.
+(`ordinals.start`), so pod names, the pod-index label and the rank order are the same. A group's spares have the indexes
+after its workers'; they have no rank until one of them takes a worker's place.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class JobIdentity:
 
 @dataclass(frozen=True)
 class GroupLayout:
-    """GroupLayout is a worker group: `count` workers from the global index `first_index` on, of `processes` ranks."""
+    """GroupLayout is a worker group: `count` workers of `processes` ranks, and `spares`, from the global index
+    `first_index` on."""
 
     name: str
     set_name: str
@@ -37,9 +39,21 @@ class GroupLayout:
     resources: Resources
     accelerator: Accelerator
     node_selector: tuple[tuple[str, str], ...] = ()
+    spares: int = 0
+
+    @property
+    def pods(self) -> int:
+        """Returns the number of the group's pods."""
+        return self.count + self.spares
 
     @property
     def indexes(self) -> range:
+        """Returns the indexes of the group's pods, spares too."""
+        return range(self.first_index, self.first_index + self.pods)
+
+    @property
+    def first_workers(self) -> range:
+        """Returns the indexes of those that the first attempt has."""
         return range(self.first_index, self.first_index + self.count)
 
 
@@ -55,6 +69,7 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
                 processes=_processes(spec, spec.resources),
                 resources=spec.resources,
                 accelerator=spec.accelerator,
+                spares=spec.spares or 0,
             ),
         )
     layouts: list[GroupLayout] = []
@@ -70,9 +85,10 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
                 resources=group.resources,
                 accelerator=group.accelerator or spec.accelerator,
                 node_selector=tuple(sorted((group.node_selector or {}).items())),
+                spares=group.spares or 0,
             )
         )
-        first += group.workers
+        first += layouts[-1].pods
     return tuple(layouts)
 
 
@@ -89,12 +105,12 @@ def world_size(layout: tuple[GroupLayout, ...]) -> int:
 
 
 def worker_count(layout: tuple[GroupLayout, ...]) -> int:
-    """Returns the workers (pods) of the whole job."""
+    """Returns the workers of the whole job, spares apart."""
     return sum(group.count for group in layout)
 
 
 def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
-    """Returns each worker's stable DNS name, by global index."""
+    """Returns the stable DNS name of each pod, by global index."""
     return tuple(
         f"{group.set_name}-{index}.{job.name}.{job.namespace}.svc"
         for group in worker_layout(job, spec)
@@ -103,21 +119,23 @@ def stable_hosts(job: JobIdentity, spec: JobSpec) -> tuple[str, ...]:
 
 
 def processes_by_worker(layout: tuple[GroupLayout, ...]) -> tuple[int, ...] | None:
-    """Returns the ranks of each worker by global index; None where all workers have equally many."""
+    """Returns the ranks of each pod that trains, by global index; None where all have equally many."""
     if len({group.processes for group in layout if group.count}) <= 1:
         return None
     return tuple(group.processes for group in layout for _ in group.indexes)
 
 
 def first_assignment(job: JobIdentity, spec: JobSpec) -> Assignment:
-    """Returns attempt 1: all workers, no uids, because the pods don't exist yet."""
-    hosts = stable_hosts(job, spec)
+    """Returns attempt 1: all workers, no spares, and no uids, because the pods don't exist yet."""
+    layout, hosts = worker_layout(job, spec), stable_hosts(job, spec)
+    workers = tuple(index for group in layout for index in group.first_workers)
+    processes = processes_by_worker(layout)
     return Assignment(
         job=job.uid,
         attempt=1,
-        workers=tuple(range(len(hosts))),
+        workers=workers,
         uids=None,
-        hosts=hosts,
+        hosts=tuple(hosts[worker] for worker in workers),
         port=master_port(job.uid, 1),
-        processes=processes_by_worker(worker_layout(job, spec)),
+        processes=None if processes is None else tuple(processes[worker] for worker in workers),
     )

@@ -41,7 +41,7 @@ def render(
     """Service, ConfigMap (for a training config), NetworkPolicy (where the settings say so), PodGroup or Workload (of a
     gang), a StatefulSet for each group.
 
-    `assignment` goes into the pods' template. `replicas` overrides the number of workers by StatefulSet name: 0 for a
+    `assignment` goes into the pods' template. `replicas` overrides the number of pods by StatefulSet name: 0 for a
     job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. For Kueue:
     `placements` by group are what was admitted, `asked` is the number of workers where `spec` has the admitted one,
     `priority` the value of the priority class. `spec` must have been checked by `api.parsing`.
@@ -53,7 +53,7 @@ def render(
     layout = worker_layout(job, spec)
     bodies = []
     for group in layout:
-        count = (replicas or {}).get(group.set_name, group.count)
+        count = (replicas or {}).get(group.set_name, group.pods)
         bodies.append(_stateful_set(job, spec, group, assignment, count, settings))
     pods = [body["spec"]["template"]["spec"] for body in bodies]
     if settings.network_peers is not None and not spec.interconnect.host_network:
@@ -64,7 +64,8 @@ def render(
         template = f"podgroup-{scheduler_of(spec)}.yaml.j2"
         manifests.append(finish(render_template(template, child=child_context(job, job.name), gang=context)))
     elif scheduler_of(spec) == "kueue":
-        counts = [group.count if asked is None else asked for group in layout]
+        # Quota is for all pods, those of spares too.
+        counts = [(group.count if asked is None else asked) + group.spares for group in layout]
         names = [group.name for group in layout]
         workload = workload_context(spec, zip(names, counts, pods, strict=True), priority)
         manifests.append(

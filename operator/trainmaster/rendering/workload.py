@@ -1,7 +1,7 @@
 """The template of a Workload gets what a job asks of Kueue.
 
 github.com/kubernetes-sigs/kueue, apis/kueue/v1beta2 (served since 0.15; the older v1beta1 names the priority class in
-other fields). A pod set is a worker group; of an elastic job Kueue may admit fewer workers (`minCount`).
+other fields). A pod set is a worker group with its spares; of an elastic job Kueue may admit fewer (`minCount`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class WorkloadContext:
 def workload_context(
     spec: JobSpec, groups: Iterable[tuple[str, int, Mapping[str, Any]]], priority: int | None
 ) -> WorkloadContext:
-    """Returns the context of the Workload. `groups`: name, workers asked for and PodSpec of each; `priority`: its
+    """Returns the context of the Workload. `groups`: name, pods asked for and PodSpec of each; `priority`: its
     value."""
-    smallest = spec.elastic.min_workers if spec.elastic is not None else None
+    smallest = spec.elastic.min_workers + (spec.spares or 0) if spec.elastic is not None else None
     return WorkloadContext(
         queue=spec.scheduling.queue or "",
         priority=priority if spec.scheduling.priority_class_name is not None else None,

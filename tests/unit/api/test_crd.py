@@ -226,6 +226,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "workers": {"workers": 3},
     "processesPerWorker": {"processesPerWorker": 2},
     "resources": {"resources": {"cpu": {"limit": 2}}},
+    "spares": {"spares": 1},
     "accelerator": {"accelerator": {"kind": "amd"}},
     "interconnect": {"interconnect": {"nvlink": True}},
     "scheduling": {"scheduling": {"priorityClassName": "high"}},

@@ -65,7 +65,9 @@ def test_every_sentence_is_ours(path: tuple[str, ...], value: Any, below: str) -
         parse_spec({"workers": 1, **_with(path, wrong)}, "bert")
     except InvalidJob as error:
         for problem in error.problems:
-            ours = problem.message.replace(str(value), "") if isinstance(value, str) and value else problem.message
+            # keepPods has a value of that name.
+            ours = problem.message.replace("None, Failed or All", "")
+            ours = ours.replace(str(value), "") if isinstance(value, str) and value else ours
             assert not FOREIGN.search(ours), str(problem)
 
 

@@ -15,6 +15,7 @@
 | `actions/stuck_pods` | `actions/test_stuck_pods` |
 | `observed/container_ends` | `observed/test_killed_by_a_probe`, `policies/test_attempts` |
 | `observed/kueue_admission` | `policies/test_queueing` |
+| `observed/lineup` | `policies/test_spares`, `test_histories` |
 | `observed/situation` | `policies/test_attempts`, `actions/test_silent_workers` |
 | `observed/snapshot` | `test_histories`, `unit/controller/cache/test_store` |
 | `policies/attempts` | `policies/test_attempts` |
@@ -27,6 +28,7 @@
 | `policies/queueing` | `policies/test_queueing` |
 | `policies/replacement` | `policies/test_crash_loop_backoff`, `test_scripted_histories` |
 | `policies/scheduling_backoff` | `policies/test_scheduling_backoff`, `test_scripted_histories` |
+| `policies/stand_in` | `policies/test_spares`, `cluster/test_spares` |
 | `policies/startup` | `policies/test_startup` |
 | `policies/success` | `policies/test_lifecycle`, `cluster/test_failures_policy` |
 | `policies/suspension` | `policies/test_lifecycle`, `cluster/test_failures_run_policy` |

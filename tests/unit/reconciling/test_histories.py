@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.unit.reconciling.world import World
 from tests.unit.reconciling.world_operator import Operator
 
-WORKERS = st.integers(0, 2)
+WORKERS = st.integers(0, 3)
 FAULTS = st.sampled_from([("Error", 1), ("OOMKilled", 137), ("Signal", 137), ("Hung", 68)])
 
 
@@ -33,6 +33,7 @@ class History(RuleBasedStateMachine):
         policy=st.sampled_from(["AllWorkers", "RankZero"]),
         begun=st.booleans(),
         elastic=st.booleans(),
+        spares=st.sampled_from([None, 1, 2]),
     )
     def begin(
         self,
@@ -44,8 +45,11 @@ class History(RuleBasedStateMachine):
         policy: str,
         begun: bool,
         elastic: bool,
+        spares: int | None,
     ) -> None:
         spec: dict[str, Any] = {"elastic": {"minWorkers": 1, "maxWorkers": 4}} if elastic else {}
+        if spares is not None:
+            spec["spares"] = spares
         self.world = World(
             workers,
             skews,

@@ -77,10 +77,16 @@ class World:
         return self.spec.workers or 0
 
     @property
+    def leader(self) -> int:
+        """The first worker of the template's assignment whose agent answers."""
+        able = {pod.worker for pod in self.pods.values() if pod.running and not pod.frozen}
+        return next((worker for worker in (self.template.workers if self.template else ()) if worker in able), 0)
+
+    @property
     def names(self) -> list[str]:
         """The pods that there are or could be."""
         known = [pod.worker for pod in self.pods.values()]
-        return [f"bert-{index}" for index in range(max([self.workers - 1, *known]) + 1)]
+        return [f"bert-{index}" for index in range(max([self.workers + (self.spec.spares or 0) - 1, *known]) + 1)]
 
     def edit(self, **spec: Any) -> None:
         """The user changes the spec."""
@@ -173,7 +179,10 @@ class World:
         if pod is None or pod.uid != uid or pod.view() != seen:
             self.show(operator, name)
             raise Outdated
-        assert not pod.running or self.status.avoided_nodes, "a pod was deleted whose container runs"
+        # One that a spare has replaced isn't in the attempt: its node is avoided, or its agent was silent.
+        assert not pod.running or self.status.avoided_nodes or pod.uid not in self.status.pod_uids, (
+            "a pod was deleted whose container runs"
+        )
         self.replaced.append(uid)
         self.delete_pod(name)
 

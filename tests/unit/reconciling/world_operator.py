@@ -118,5 +118,5 @@ class Operator:
             progress=progress,
             progress_attempt=self.status.attempt if progress else 0,
             progress_at=world.now if progress else None,
-            stream=StreamView(connected=connected, leader=0, since=START, workers=workers),
+            stream=StreamView(connected=connected, leader=world.leader, since=START, workers=workers),
         )

@@ -73,6 +73,19 @@ def test_groups_go_on_with_the_global_index() -> None:
     assert starts == [0, 2]
 
 
+def test_spares_have_the_indexes_after_their_groups_workers_and_no_rank() -> None:
+    groups = spec(workerGroups=[{"name": "a", "workers": 2, "spares": 1}, {"name": "b", "workers": 1, "spares": 2}])
+    layout = worker_layout(JOB, groups)
+    assert [list(group.indexes) for group in layout] == [[0, 1, 2], [3, 4, 5]]
+    assert worker_count(layout) == world_size(layout) == 3
+    sets = stateful_sets(groups)
+    assert [(one.body["spec"]["ordinals"]["start"], one.body["spec"]["replicas"]) for one in sets] == [(0, 3), (3, 3)]
+    assert {environment(one)["WORLD_SIZE"] for one in sets} == {"3"}
+    assignment = first_assignment(JOB, groups)
+    assert assignment.workers == (0, 1, 3)
+    assert assignment.hosts == ("bert-a-0.bert.team.svc", "bert-a-1.bert.team.svc", "bert-b-3.bert.team.svc")
+
+
 def test_the_world_counts_each_groups_own_ranks() -> None:
     layout = worker_layout(JOB, spec(**TWO_GROUPS))
     assert [group.processes for group in layout] == [8, 4]

@@ -13,7 +13,7 @@ from trainmaster.api.v1alpha1.names import DEFAULT_IMAGE
 from trainmaster.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
 from trainmaster.api.v1alpha1.policies import FailurePolicy, RunPolicy
 from trainmaster.api.v1alpha1.workers import Accelerator, Elastic, Interconnect, Resources, WorkerGroup
-from trainmaster.api.values import MAX_GROUPS, Argument, Backend, Image, ProcessesPerWorker, WorkerCount
+from trainmaster.api.values import MAX_GROUPS, Argument, Backend, Image, ProcessesPerWorker, SpareCount, WorkerCount
 
 
 class JobSpec(SpecModel):
@@ -53,6 +53,12 @@ class JobSpec(SpecModel):
     )
     workers: WorkerCount | None = Field(
         None, description="Number of workers (pods), one group. Not together with workerGroups."
+    )
+    spares: SpareCount | None = Field(
+        None,
+        description="Pods beyond the workers that are scheduled and wait, without a rank. One that runs takes a lost "
+        "worker's place at once, and the pod that replaces the lost one is the new spare. The job never waits for "
+        "spares. Not together with workerGroups, which have their own.",
     )
     worker_groups: list[WorkerGroup] | None = Field(
         None,

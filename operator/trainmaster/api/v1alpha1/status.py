@@ -30,6 +30,9 @@ class WorkerCounts(StatusModel):
     created: int = Field(0, description="Pods that exist.")
     running: int = Field(0, description="Workers whose ranks are up.")
     finished: int = Field(0, description="Workers that ended with 0.")
+    spares: int | None = Field(
+        None, description="Spares that could take a lost worker's place at once; unset where the job has none."
+    )
 
 
 class TimeSpent(StatusModel):
@@ -125,11 +128,11 @@ class JobStatus(StatusModel):
     restarts: int = Field(0, description="Restarts that counted against maxRestarts.")
     disruptions: int = Field(0, description="Restarts that didn't count: pods deleted, evicted, nodes lost.")
     workers: WorkerCounts = Field(default_factory=WorkerCounts, description="How many workers there are.")
-    replicas: int = Field(0, description="Pods that exist, for the scale subresource.")
+    replicas: int = Field(0, description="Pods that exist, spares apart, for the scale subresource.")
     selector: str | None = Field(None, description="Label selector of the pods, for the scale subresource.")
     worker_order: list[int] = Field(
         default_factory=list,
-        description="Workers of the current attempt in rank order, of an elastic job or one with a topology.",
+        description="Workers of the current attempt in rank order, of an elastic job or one with spares or a topology.",
     )
     resizing: bool | None = Field(
         None, description="true while the ranks save a checkpoint and stop, because the group changes."

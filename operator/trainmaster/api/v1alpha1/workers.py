@@ -18,6 +18,7 @@ from trainmaster.api.values import (
     ExtendedResource,
     Interface,
     Quantity,
+    SpareCount,
     WorkerCount,
 )
 
@@ -121,6 +122,9 @@ class WorkerGroup(SpecModel):
 
     name: DNSLabel = Field(..., description="Name of the group, unique in the job.")
     workers: WorkerCount = Field(..., description="Number of workers in the group.")
+    spares: SpareCount | None = Field(
+        None, description="Pods of the group beyond its workers, which take the places of lost ones of this group."
+    )
     resources: Resources = Field(default_factory=Resources, description="What each worker of the group gets.")
     accelerator: Accelerator | None = Field(None, description="Accelerator of the group; default: the job's.")
     node_selector: dict[str, str] | None = Field(

@@ -13,7 +13,7 @@ from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies.topology import is_unordered
 from trainmaster.reconciling.reasons import Strength, known_reason
 from trainmaster.reconciling.times import to_seconds
-from trainmaster.rendering import first_assignment, rank_grace_seconds
+from trainmaster.rendering import first_assignment, processes_by_worker, rank_grace_seconds, stable_hosts
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.ports import master_port
 
@@ -37,11 +37,11 @@ def desired_assignment(situation: Situation) -> Assignment:
     return full._replace(
         attempt=attempt,
         workers=situation.workers,
-        hosts=tuple(_host(situation, full, worker) for worker in situation.workers),
+        hosts=_hosts(situation),
         # Attempt 1 is in the template before its pods exist.
         uids=None if attempt == 1 else tuple(uid or "" for uid in status.pod_uids),
         port=master_port(situation.job.uid, attempt),
-        processes=_processes(full, situation.workers),
+        processes=_processes(situation),
         state="Run" if runs else "Hold",
         grace_seconds=float(rank_grace_seconds(situation.spec)) if _is_planned(situation) else BROKEN_GRACE_SECONDS,
     )
@@ -56,7 +56,7 @@ def assign(situation: Situation, assignment: Assignment) -> Assign | None:
         pod
         for pod in situation.pods.values()
         if is_alive(pod)
-        and pod.uid not in situation.crash_looping
+        and pod.uid not in situation.crash_looping | situation.displaced
         and pod.assignment != assignment
         and not is_ahead(pod.assignment, assignment)
     ]
@@ -120,19 +120,22 @@ def _unseen(situation: Situation, assignment: Assignment) -> list[PodView]:
     ]
 
 
-def _host(situation: Situation, full: Assignment, worker: int) -> str:
-    """Returns a worker's stable name. The rendering no longer has that of one that was scaled away a moment ago."""
-    if worker < len(full.hosts):
-        return full.hosts[worker]
-    return full.hosts[0].replace(f"{situation.job.name}-0.", f"{situation.job.name}-{worker}.", 1)
+def _hosts(situation: Situation) -> tuple[str, ...]:
+    """Returns the workers' stable names. The rendering no longer has that of one that was scaled away a moment ago."""
+    hosts = stable_hosts(situation.identity, situation.spec)
+    name = situation.job.name
+    return tuple(
+        hosts[worker] if worker < len(hosts) else hosts[0].replace(f"{name}-0.", f"{name}-{worker}.", 1)
+        for worker in situation.workers
+    )
 
 
-def _processes(full: Assignment, workers: tuple[int, ...]) -> tuple[int, ...] | None:
+def _processes(situation: Situation) -> tuple[int, ...] | None:
     """Returns the ranks of each worker; only jobs of several groups differ in it, and those aren't resized."""
-    counts = full.processes
-    if counts is None or any(worker >= len(counts) for worker in workers):
+    counts = processes_by_worker(situation.layout)
+    if counts is None or any(worker >= len(counts) for worker in situation.workers):
         return None
-    return tuple(counts[worker] for worker in workers)
+    return tuple(counts[worker] for worker in situation.workers)
 
 
 def _is_planned(situation: Situation) -> bool:
@@ -148,7 +151,9 @@ def _is_planned(situation: Situation) -> bool:
     )
     # An attempt that opened with a pod that has to be replaced never met.
     unmet = (
-        failure is not None and failure.attempt < situation.status.attempt and bool(situation.status.replacing_pod_uids)
+        failure is not None
+        and failure.attempt < situation.status.attempt
+        and not frozenset(situation.status.replacing_pod_uids).isdisjoint(situation.status.pod_uids)
     )
     return not broken and not unmet
 

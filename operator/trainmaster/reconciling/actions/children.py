@@ -170,7 +170,7 @@ def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[s
 def _replicas(situation: Situation) -> dict[str, int]:
     none = scaled_to_zero(situation)
     layout = worker_layout(situation.identity, situation.spec)
-    return {group.set_name: 0 if none else group.count for group in layout}
+    return {group.set_name: 0 if none else group.pods for group in layout}
 
 
 def _own_sets(situation: Situation) -> list[ChildView]:

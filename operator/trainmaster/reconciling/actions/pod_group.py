@@ -62,5 +62,6 @@ def scheduled_at(situation: Situation) -> float | None:
     """Returns when the last of the gang's pods got its node."""
     if situation.spec.scheduling.gang is None:
         return None
-    times = [pod.scheduled_at for pod in situation.pods.values() if is_alive(pod)]
+    pods = (situation.pods.get(worker) for worker in situation.workers)
+    times = [pod.scheduled_at for pod in pods if pod is not None and is_alive(pod)]
     return max((at for at in times if at is not None and at <= situation.now), default=None)

@@ -28,9 +28,9 @@ def workload_child(job: Job, observed: Observed) -> ChildView | None:
 
 
 def is_as_asked(job: Job, spec: JobSpec, workload: WorkloadView) -> bool:
-    """Returns whether a Workload asks for as many workers as the job does now."""
+    """Returns whether a Workload asks for as many pods as the job does now."""
     layout = worker_layout(job.identity, spec)
-    return dict(workload.counts) == {group.name: group.count for group in layout}
+    return dict(workload.counts) == {group.name: group.pods for group in layout}
 
 
 def admission(job: Job, spec: JobSpec, observed: Observed) -> WorkloadView | None:
@@ -47,7 +47,8 @@ def admitted_spec(job: Job, spec: JobSpec, observed: Observed) -> JobSpec:
     if scheduler_of(spec) != "kueue" or spec.elastic is None:
         return spec
     workload = admission(job, spec, observed)
-    counts = [part.count for part in workload.pod_sets if part.count is not None] if workload is not None else []
+    pods = [part.count for part in workload.pod_sets if part.count is not None] if workload is not None else []
+    counts = [count - (spec.spares or 0) for count in pods]
     if len(counts) != 1 or not spec.elastic.min_workers <= counts[0] < (spec.workers or 0):
         return spec
     return spec.model_copy(update={"workers": counts[0]})

@@ -3,6 +3,7 @@
 `decide` asks them in the order of its table. Start with `attempts`: how an attempt opens, fails and is followed by the
 next one. It uses `attribution` (who ended it), `failure_rules` (what that costs), `quarantine` (failures by node),
 `crash_loop_backoff` with `replacement` (pods that the kubelet would keep waiting) and `topology` (the order of the
-ranks). The others stand alone: `startup`, `scheduling_backoff`, `elastic` (shrink and grow), `suspension`, `queueing`
-(Kueue), `deadlines` (the active deadline, and the finished job's time to live), `success`.
+ranks). The others stand alone: `startup`, `scheduling_backoff`, `elastic` (shrink and grow), `stand_in` (spares in the
+places of workers that don't come), `suspension`, `queueing` (Kueue), `deadlines` (the active deadline, and the finished
+job's time to live), `success`.
 """

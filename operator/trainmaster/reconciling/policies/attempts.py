@@ -6,12 +6,13 @@ report, a pod that turns out to be gone) replaces what was recorded, and the cou
 back, giving the job up, waits for that long where the culprit isn't known, and for a worker without a report as
 long as Kubernetes takes to find out that its node is lost.
 
-A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again.
+A lost pod opens nothing: the group is held, and exactly one attempt opens when every worker has a living pod again. A
+spare that is ready takes the lost one's place, so then every worker has one at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from trainmaster.api.v1alpha1 import Failure
@@ -103,15 +104,22 @@ def reopen(situation: Situation) -> Transition | None:
     failure = situation.last_failure
     if failure is not None and failure.provisional:
         return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)
-    if not situation.complete:
+    workers = situation.lineup()
+    if not situation.can_open(workers):
         return None
-    return open_attempt(situation, situation.desired_workers, "AttemptOpened")
+    return open_attempt(situation, workers, "AttemptOpened")
 
 
-def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
-    """Returns the transition that opens the next attempt with these workers."""
+def open_attempt(
+    situation: Situation, workers: tuple[int, ...], reason: str, going: frozenset[str] = frozenset()
+) -> Transition:
+    """Returns the transition that opens the next attempt with these workers.
+
+    `going`: the uids of pods that are replaced while it runs, besides those that are being replaced already.
+    """
     message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
-    return Transition("Starting", reason, message, _opening(situation, workers))
+    message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
+    return Transition("Starting", reason, message, _opening(situation, workers, going))
 
 
 def held_since(situation: Situation) -> str | None:
@@ -208,11 +216,14 @@ def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Tra
         )
     if waiting:
         message += f"; {crash_loop_backoff.sentence(waiting)}"
-    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
-    change |= StatusChange(replacing_pod_uids=replacing)
-    if wait <= 0 and situation.complete and not moving and not waiting:
-        opening = _opening(situation, situation.desired_workers)
+    going = _going(situation, waiting, moved_from=cause.node if moving else None)
+    workers = situation.lineup(without=frozenset(going))
+    if wait <= 0 and situation.can_open(workers, without=frozenset(going)):
+        opening = _opening(situation, workers, going)
+        message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
         return Transition("Starting", "AttemptOpened", message, change | opening)
+    replacing = list(dict.fromkeys([*situation.status.replacing_pod_uids, *going]))
+    change |= StatusChange(replacing_pod_uids=replacing)
     if wait > 0:
         return Transition("Restarting", "BackOff", f"{message}; the next attempt waits {wait:g} s", change)
     if waiting:
@@ -220,11 +231,18 @@ def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Tra
     return Transition("Restarting", "WaitingForPods", f"{message}; waiting for the pods of all workers", change)
 
 
-def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
-    """Returns the uids of the pods that the operator itself replaces; those that have gone already stay known."""
+def _going(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
+    """Returns the uids of the pods that the operator itself replaces, because of what has just ended the attempt."""
     current = frozenset(situation.worker_uids.values())
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
-    return list(dict.fromkeys([*situation.status.replacing_pod_uids, *moved, *(pod.uid for pod in waiting)]))
+    return list(dict.fromkeys([*moved, *(pod.uid for pod in waiting)]))
+
+
+def _stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
+    """Yields a sentence for each spare that takes a worker's place."""
+    for before, worker in zip(situation.desired_workers, workers, strict=False):
+        if before != worker and worker not in situation.desired_workers:
+            yield f"spare {worker} takes the place of worker {before}"
 
 
 def _startup_begins_after(situation: Situation, wait: float) -> str | None:
@@ -343,14 +361,17 @@ def _with_failure_recorded(
     return [failure, *situation.status.failures][:MAX_FAILURES]
 
 
-def _opening(situation: Situation, workers: tuple[int, ...]) -> StatusChange:
+def _opening(situation: Situation, workers: tuple[int, ...], going: Iterable[str] = ()) -> StatusChange:
+    """Returns what opens the next attempt. A pod whose place a spare takes is replaced while the attempt goes on."""
+    replaced = situation.leaving | situation.unresponsive | frozenset(going)
+    left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
     workers = in_rank_order(situation, workers)
     return _pods_recorded(situation, workers) | StatusChange(
         attempt=situation.status.attempt + 1,
         attempt_start_time=to_text(situation.now),
         next_attempt_time=None,
         resizing=None,
-        replacing_pod_uids=[],
+        replacing_pod_uids=[pod.uid for pod in left_out if situation.has_spares and pod.uid in replaced],
     )
 
 
@@ -367,9 +388,10 @@ def _has_node(situation: Situation, worker: int) -> bool:
 
 
 def _worker_order(situation: Situation, workers: tuple[int, ...]) -> list[int]:
-    """Returns the order to remember, of elastic jobs and those with a topology: all others train with all workers."""
+    """Returns the order to remember, where it isn't simply that of all pods."""
     spec = situation.spec
-    return list(workers) if spec.elastic is not None or spec.scheduling.topology is not None else []
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None or situation.has_spares
+    return list(workers) if ordered else []
 
 
 def _pods_recorded(situation: Situation, workers: tuple[int, ...]) -> StatusChange:

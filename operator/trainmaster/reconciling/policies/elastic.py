@@ -86,8 +86,9 @@ def grow_at(situation: Situation) -> float | None:
 
 
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
-    """Returns the workers whose pods live on a node, in rank order."""
-    pods = ((worker, situation.pods.get(worker)) for worker in situation.desired_workers)
+    """Returns the workers whose pods live on a node, in rank order; spares among them, in the places of others."""
+    nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
+    pods = ((worker, situation.pods.get(worker)) for worker in situation.lineup(without=nowhere))
     return tuple(
         worker
         for worker, pod in pods

@@ -42,9 +42,12 @@ def replace(situation: Situation) -> Transition | None:
 
 
 def replace_pods(situation: Situation) -> tuple[DeletePod, ...]:
-    """Returns the deletions of the pods whose containers still wait; their StatefulSet makes new ones."""
+    """Returns the deletions of the pods whose containers still wait, and of those whose place a spare has taken; their
+    StatefulSet makes new ones."""
+    reasons = {
+        **dict.fromkeys(situation.displaced, "a spare has taken its place"),
+        **dict.fromkeys(situation.crash_looping, "the kubelet's crash back-off would keep its container waiting"),
+    }
     return tuple(
-        DeletePod(PodRef(pod.name, pod.uid), "the kubelet's crash back-off would keep its container waiting")
-        for pod in situation.pods.values()
-        if pod.uid in situation.crash_looping
+        DeletePod(PodRef(pod.name, pod.uid), reasons[pod.uid]) for pod in situation.pods.values() if pod.uid in reasons
     )

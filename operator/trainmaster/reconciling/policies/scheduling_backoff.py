@@ -72,7 +72,8 @@ def begins_at(situation: Situation) -> float | None:
     status = situation.status
     if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
         return None
-    unschedulable = [pod for pod in situation.pods.values() if is_alive(pod) and pod.node is None and pod.unschedulable]
+    pods = (situation.pods.get(worker) for worker in situation.lineup())
+    unschedulable = [pod for pod in pods if pod is not None and is_alive(pod) and not pod.node and pod.unschedulable]
     placed = scheduled_workers(situation)
     if not unschedulable or not placed or is_enough(situation, placed):
         return None

@@ -126,7 +126,7 @@ def _remembered_problem(situation: Situation) -> StartProblem | None:
     shown = condition(situation.status.conditions, "Running")
     if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
         return None
-    pods = [situation.pods.get(worker) for worker in situation.desired_workers]
+    pods = [situation.pods.get(worker) for worker in situation.lineup()]
     if all(pod is not None and is_alive(pod) and pod.node is not None for pod in pods):
         return None
     return StartProblem(shown.reason, shown.message)

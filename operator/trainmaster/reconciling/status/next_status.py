@@ -17,7 +17,7 @@ from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
 from trainmaster.reconciling.status.time_spent import book_time
 from trainmaster.reconciling.times import to_text
-from trainmaster.reconciling.transition import UNSET, StatusChange, Transition
+from trainmaster.reconciling.transition import UNSET, StatusChange, Transition, Unset
 from trainmaster.wire.names import JOB_UID_LABEL
 
 INVALID_SPEC = "InvalidSpec"
@@ -34,7 +34,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
             observed_generation=situation.job.generation,
             workers=_counts(situation, transition),
             # Pods of an ended job are about to go: counting them down would only be writes.
-            replicas=0 if is_over else len(situation.pods),
+            replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
             selector=f"{JOB_UID_LABEL}={situation.job.uid}",
             progress=due_progress(situation, is_terminal=is_over),
             conditions=_conditions(situation, transition),
@@ -106,7 +106,21 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
         created=len(set(alive) & set(situation.desired_workers)),
         running=len((up - failed) & set(alive)) if transition.phase in RUN_PHASES else 0,
         finished=len(finished),
+        spares=_ready_spares(situation, transition) if situation.has_spares else None,
     )
+
+
+def _spares(situation: Situation) -> frozenset[int]:
+    """Returns the indexes of the pods that aren't asked to train."""
+    return frozenset(index for group in situation.layout for index in group.indexes) - {*situation.desired_workers}
+
+
+def _ready_spares(situation: Situation, transition: Transition) -> int:
+    """Returns how many spares could begin at once, those apart that the transition makes workers."""
+    order = transition.change.worker_order
+    training = () if isinstance(order, Unset) else order
+    ready = [spare for spare in situation.ready_spares if spare not in training]
+    return min(len(ready), sum(group.spares for group in situation.layout))
 
 
 def _conditions(situation: Situation, transition: Transition) -> list[Condition]:

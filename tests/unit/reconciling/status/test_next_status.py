@@ -20,7 +20,7 @@ class TestCounts:
         counts = decided(
             job(running(phase="Starting", workers=4, pod_uids=[], pod_restart_counts=[]), workers=4), around
         ).status
-        assert counts.workers.model_dump() == {"desired": 4, "created": 3, "running": 1, "finished": 1}
+        assert counts.workers.model_dump() == {"desired": 4, "created": 3, "running": 1, "finished": 1, "spares": None}
 
     def test_a_broken_attempts_ranks_run_no_more(self) -> None:
         around = observed(said(0, "Running"), said(1, "Failed"))
