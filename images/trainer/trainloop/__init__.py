@@ -8,6 +8,8 @@
 6. `evaluation`, `metrics`, `progress`: what a run measures and reports; beside them `outputs`, `report`, `plots`.
 7. `settings`, `errors`, `resources`, `seeding`, `hooks`: what all of them need.
 
+`recovery` keeps a run's state in memory for the next attempt; it is a library for any script, and needs no loop.
+
 Beside the loop stands what only some runs import: `streams`, `own_batches` and `rows` (other data, and measurements by
 sample), `mistakes` and `advice` (what is said of a wrong configuration, and of too little memory), `dry_run`, and
 `versions`, the command `trainloop checkpoints`.

@@ -132,10 +132,16 @@ def _attempts(lines: Lines) -> str:
     resumed = [line for line in lines if line.get("event") == "resumed"]
     text = f"{number}"
     if number > 1 or resumed:
-        text += f", {len(resumed)} resumed from a checkpoint"
-        text += f" (step {', '.join(str(line['step']) for line in resumed)})" if resumed else ""
+        memory = [line for line in resumed if line.get("checkpoint") == "memory"]
+        saved = [line for line in resumed if line not in memory]
+        text += f", {len(saved)} resumed from a checkpoint{_steps(saved)}"
+        text += f", {len(memory)} from memory{_steps(memory)}" if memory else ""
     sizes = [size for size, _ in itertools.groupby(line["ranks"] for line in _started(lines))]
     return text + (f"; {', then '.join(ranks_line(size) for size in sizes)}" if len(sizes) > 1 else "")
+
+
+def _steps(lines: Lines) -> str:
+    return f" (step {', '.join(str(line['step']) for line in lines)})" if lines else ""
 
 
 def _lineage(lines: Lines) -> str:

@@ -16,6 +16,7 @@ import torch
 from trainloop import seeding
 from trainloop.checkpoints import snapshots
 from trainloop.checkpoints.checkpointer import Checkpointer
+from trainloop.checkpoints.memory import in_memory
 from trainloop.checkpoints.snapshots import TrainState
 from trainloop.config import Config
 from trainloop.data import Fetched, Loader, length_of, on_device, sampler_of
@@ -103,13 +104,14 @@ class Trainer:
             imported("hooks", name)(self)
         if config.hooks:
             imported("hooks", "trainloop.parallel.freezing:follow")(self)
+        self.memory = in_memory(self)
         self._stop_requested = False
 
     def run(self) -> bool:
         """Train to the end, or until SIGTERM stops any rank: then returns True, on all ranks, and all is saved."""
         before = {number: signal.signal(number, self._request_stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            with self.watchdog:
+            with self.watchdog, self.memory:
                 self.prepare()
                 return self._train()
         except TrainingError as error:
@@ -123,8 +125,7 @@ class Trainer:
     @explaining_out_of_memory("going on from a checkpoint")
     def prepare(self) -> None:
         """Do everything between construction and the first step: the newest checkpoint, sizes, data."""
-        self.judge.can_return = snapshots.resume(self)
-        if not self.judge.can_return:
+        if not snapshots.resume(self):
             seeding.seed_all(self.config.seed.value, seeding.RANK, self.world.data_rank)
         batch, seed, max_norm = self.config.batch, self.config.seed.value, self.config.optimizer.max_norm
         self.state.batch = batch.size or self.state.batch or batch.global_size(self.world.data_size)
@@ -149,15 +150,21 @@ class Trainer:
         self.progress.begin(self.state.step)
         if any(map(self.evaluator.is_a_mean, self.objectives.losses if self.objectives else [self.task.loss])):
             self.warn("the task's loss is a mean, it seems: it must be the sum over what the task counts")
+        self.memory.begin()
 
     def _train(self) -> bool:
-        while self.state.step < self.state.total:
-            stop = self.train_step()
-            if stop or (self._due(self.config.evaluation.every_steps) and self.evaluate()):
-                return self._end(stopped=True)
-            if self._due(self.config.checkpoint.every_steps):
-                self.save()
-        return self._end(stopped=self.evaluate())
+        stop = self.memory.resumed and self._between_steps()
+        while self.state.step < self.state.total and not stop:
+            stop = self.train_step() or self._between_steps()
+        return self._end(stopped=stop or self.evaluate())
+
+    def _between_steps(self) -> bool:
+        """Evaluate and save where it is time for that; returns whether the run shall stop."""
+        if self._due(self.config.evaluation.every_steps) and self.evaluate():
+            return True
+        if self._due(self.config.checkpoint.every_steps):
+            self.save()
+        return False
 
     @explaining_out_of_memory("making the optimizer's step")
     def train_step(self) -> bool:
@@ -169,6 +176,8 @@ class Trainer:
         loss, norm, rate, decision = self._update(fetched, agreed, at_once=self._reads())
         count, stops, shorts = agreed()
         self._advance(fetched, decision)
+        if not self.after_step:
+            self.memory.finished()
         seconds, times = time.perf_counter() - began, self.exchange.times
         self._report(StepNumbers(loss, norm, rate, seconds, count, fetched.step, fetched.waited, times))
         self._check_ranks(fetched)
@@ -177,7 +186,9 @@ class Trainer:
         self._goes_back(decision)
         if stops:
             self._settle()
-        self._call(self.after_step)
+        if self.after_step:  # which change what hooks keep
+            self._call(self.after_step)
+            self.memory.finished()
         return stops > 0
 
     def update(self, rule: UpdateRule, fetched: Fetched, agreed: Agreed, at_once: bool) -> Update:
@@ -188,6 +199,7 @@ class Trainer:
         self.precision.unscale(rule.optimizer)
         norm = clip_gradients(rule.parameters, rule.max_norm)
         decision = self.judge.decide(rule, self.state.step + 1, norm, at_once)
+        self.memory.changing()
         rate = set_rates(rule.optimizer, rule.factor(self.state.updates))
         self._skip() if decision in ("skip", "rollback") else self._step(rule.optimizer)
         rule.optimizer.zero_grad(set_to_none=True)
@@ -388,6 +400,7 @@ class Trainer:
             self._export()
             self.log.write("result", {"step": step, "updates": updates, **self.state.results})
             self.progress.result(self.state.results)
+            self.memory.forget()
         return stopped
 
     def _export(self) -> None:

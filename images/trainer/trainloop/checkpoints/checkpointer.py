@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from trainloop.checkpoints import retention, storage
+from trainloop.checkpoints.memory import MemorySettings
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError, verify
 from trainloop.distributed.world import World
 from trainloop.errors import ConfigError
-from trainloop.settings import Settings
+from trainloop.settings import Settings, section
 
 if TYPE_CHECKING:
     from trainloop.checkpoints.saving import WritingThread
@@ -56,6 +57,7 @@ class CheckpointSettings(Settings):
     )
     export: bool = Field(True, description="Leave the weights alone as model.safetensors at the end of the run.")
     verify_loss: bool = Field(True, description="Store a few samples' loss, and compare it after loading.")
+    memory: MemorySettings = section(MemorySettings)
 
 
 class Checkpointer:

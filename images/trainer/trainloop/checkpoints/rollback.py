@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainloop.checkpoints.snapshots import restored
+from trainloop.checkpoints.restoring import restored
 from trainloop.errors import Diverged
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def roll_back(trainer: Trainer) -> None:
     if judge.rollbacks >= trainer.config.anomaly.rollbacks:
         raise Diverged(f"{odd}, after {judge.rollbacks} returns to a checkpoint: {advice}")
     trainer.optimizer.zero_grad(set_to_none=True)
+    trainer.memory.changing()
+    trainer.memory.forget()  # of the steps that are given up
     for checkpoint, _ in restored(trainer, trainer.checkpoints.ancestors()):
         # The checkpoint may be of an attempt with another length or batch.
         trainer.state = replace(
@@ -38,6 +40,7 @@ def roll_back(trainer: Trainer) -> None:
             detector.odd_in_a_row = 0
         back = {"step": before.step, "to": trainer.state.step, "checkpoint": checkpoint.name}
         trainer.log.write("event", {"event": "rolledBack", **back})
+        trainer.memory.finished()
         trainer.warn(f"went back to step {trainer.state.step}, going on with the data after what stood out")
         return
     raise Diverged(f"{odd} and no checkpoint can be read any more")

@@ -1,0 +1,188 @@
+"""A run's state is kept in memory by `recovery`, and restored from there, to the bit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trainloop import seeding
+from trainloop.checkpoints.memory import NothingInMemory
+from trainloop.checkpoints.restoring import warm_up
+from trainloop.checkpoints.snapshots import TrainState
+from trainloop.checkpoints.storage import Checkpoint
+from trainloop.distributed.world import has_agent
+from trainloop.errors import Diverged
+from trainloop.optimization.anomaly import AnomalyDetector
+from trainloop.recovery import generators
+from trainloop.recovery.agreement import Found, Group, newest
+from trainloop.recovery.keeper import Keeper
+from trainloop.recovery.place import Place
+
+if TYPE_CHECKING:
+    from trainloop.trainer import Trainer
+
+
+def build(trainer: Trainer) -> NothingInMemory:
+    """Returns what keeps the state of `trainer` in memory; nothing does where that can't be done to the bit."""
+    config, world = trainer.config, trainer.world
+    place = Place.from_environment(world.rank, world.size, _say(world.rank))
+    unsuited = {
+        "communication.local_steps": config.communication.local_steps > 1,
+        "delayed.pattern": config.delayed.pattern is not None,
+        f"communication.compression {config.communication.compression}": config.communication.compression
+        in ("powersgd", "onebit"),
+        f"parallel.strategy {config.parallel.strategy}": world.size > 1 and config.parallel.strategy != "ddp",
+    }
+    reasons = [name for name, found in unsuited.items() if found]
+    if reasons:
+        trainer.log.info(f"no state is kept in memory with {' and '.join(reasons)}: it is different on every rank")
+    # All ranks, or none.
+    if not all(world.gather(place is not None)) or reasons or place is None:
+        return NothingInMemory()
+    return InMemory(trainer, place)
+
+
+class InMemory(NothingInMemory):
+    """Keeps the state of a model that every rank has whole."""
+
+    def __init__(self, trainer: Trainer, place: Place) -> None:
+        self._trainer, self._place = trainer, place
+        self._say = _say(place.rank)
+        self._keeper = Keeper(place, trainer.world.device, self._whole, self._own, self._say)
+        self._committed = (TrainState(), dict[str, Any](), trainer.judge.verdict)
+
+    def begin(self) -> None:
+        self._commit()
+        self._keeper.begin(self._trainer.state.step)
+
+    def changing(self) -> None:
+        self._keeper.changing()
+
+    def finished(self) -> None:
+        self._commit()
+        self._keeper.finished(self._trainer.state.step)
+
+    def forget(self) -> None:
+        self._keeper.forget()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # A run that has diverged would do so again from here.
+        if isinstance(error, Exception) and not isinstance(error, Diverged):
+            self._keeper.save()
+        self._keeper.close()
+
+    def _commit(self) -> None:
+        """Keep what changes before the weights do, in the next step."""
+        trainer = self._trainer
+        self._committed = (
+            replace(trainer.state),
+            (trainer.objectives or trainer.detector).state(),
+            trainer.judge.verdict,
+        )
+
+    def _whole(self) -> dict[str, Any]:
+        """Returns what all ranks have alike. Hooks' states are among it: they change after a step, and not in one."""
+        trainer, (state, anomaly, verdict) = self._trainer, self._committed
+        model, updates = trainer.replica.model, state.updates
+        if verdict is not None and trainer.objectives is None:
+            # The device's verdict on that step, which the host hasn't followed yet.
+            detector = AnomalyDetector(trainer.config.anomaly)
+            detector.load(anomaly)
+            loss, norm = verdict.read()
+            made = verdict.limits.keep(loss, norm)
+            if math.isfinite(norm) or not trainer.precision.scaler.is_enabled():
+                made = detector.judge(loss, norm, verdict.limits) in ("step", "forced")
+            anomaly, updates = detector.state(), updates + bool(made)
+        buffers = {name for name, _ in model.named_buffers()}
+        return {
+            "model": {name: tensor for name, tensor in model.state_dict().items() if name not in buffers},
+            "optimizer": trainer.replica.optimizer_state(trainer.optimizer),
+            "train": asdict(replace(state, updates=updates)),
+            "scaler": trainer.precision.scaler.state_dict(),
+            "anomaly": anomaly,
+            "stateful": {name: each.state_dict() for name, each in trainer.stateful.items()},
+            "logAttempt": trainer.log.attempt,
+            "parent": trainer.checkpoints.parent if trainer.checkpoints else None,
+            "canReturn": trainer.judge.can_return,
+        }
+
+    def _own(self) -> dict[str, Any]:
+        state, model = generators.capture(self._trainer.world.device), self._trainer.replica.model
+        persistent = model.state_dict(keep_vars=True)
+        return {"random": state, "buffers": {name: b for name, b in model.named_buffers() if name in persistent}}
+
+    def resume(self, newest_on_disk: Checkpoint | None) -> bool:
+        trainer, least = self._trainer, (0, 0)
+        if newest_on_disk is not None:
+            attempt = newest_on_disk.about.get("attempt")
+            least = (attempt if isinstance(attempt, int) and has_agent() else 0, newest_on_disk.step)
+        for found in newest(self._place, Group(self._place), self._say, least):
+            if problem := self._misfit(found):
+                self._say(f"state in memory passed over: step {found.step} {problem}")
+            if any(trainer.world.gather(problem)):
+                continue
+            warm_up(trainer)
+            self._restore(found)
+            self.resumed = True
+            trainer.log.info(f"resumed from memory after step {found.step} of attempt {found.attempt}")
+            about = {"world": trainer.world.size, "checkpoint": "memory"}
+            trainer.log.write("event", {"event": "resumed", "step": found.step, **about})
+            return True
+        return False
+
+    def _misfit(self, found: Found) -> str | None:
+        """Returns why a state isn't of this run's model, before anything of it is loaded."""
+        model, saved = self._trainer.replica.model, found.parts.get(0)
+        try:
+            assert isinstance(saved, dict)
+            own = {name: tensor.shape for name, tensor in self._trainer.replica.model.named_parameters()}
+            shapes = {name: tensor.shape for name, tensor in saved["model"].items()}
+            if any(shapes.get(name) != shape for name, shape in own.items()):
+                return "is of another model"
+            if any(
+                isinstance(value, torch.Tensor) and value.dim() and value.shape != own.get(name)
+                for name, values in saved["optimizer"].items()
+                for value in values.values()
+            ):
+                return "is of another optimizer"
+            TrainState(**saved["train"])
+        except (AssertionError, TypeError, KeyError, AttributeError) as error:
+            return f"isn't what a {type(model).__name__} leaves: {error!r}"
+        return None
+
+    def _restore(self, found: Found) -> None:
+        trainer, saved, world = self._trainer, found.parts[0], self._trainer.world
+        # Rank 0's buffers count, as in DDP's next forward.
+        left = found.own.get(0) or found.own.get(min(found.own, default=0), {})
+        buffers = {**dict(trainer.replica.model.named_buffers()), **left.get("buffers", {})}
+        names = trainer.replica.model.state_dict().keys()
+        model = {**saved["model"], **{name: tensor for name, tensor in buffers.items() if name in names}}
+        trainer.state = TrainState(**saved["train"])
+        trainer.replica.load_model(model)
+        trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
+        if trainer.stateful or saved["stateful"]:
+            from trainloop.checkpoints import stateful
+
+            stateful.restore(trainer, saved["stateful"])
+        if saved["scaler"]:
+            trainer.precision.scaler.load_state_dict(saved["scaler"])
+        (trainer.objectives or trainer.detector).load(saved["anomaly"])
+        trainer.judge.can_return = saved["canReturn"]
+        if trainer.checkpoints is not None:
+            trainer.checkpoints.parent = saved["parent"]
+        if not has_agent():
+            trainer.log.attempt = saved["logAttempt"] + 1
+        own = found.own.get(world.data_rank)
+        if own is not None:
+            generators.restore(own["random"], world.device)
+        else:
+            if world.data_rank < found.ranks:
+                self._say("the random state of this rank was lost with its pod: it is seeded anew")
+            seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, found.step)
+
+
+def _say(rank: int) -> Any:
+    return lambda sentence: print(f"rank {rank}: {sentence}", flush=True)

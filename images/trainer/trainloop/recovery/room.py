@@ -1,0 +1,56 @@
+"""A state is written to memory only where there is room for it, because a container that needs more is killed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+#: What stays free for everything else (bytes).
+MARGIN = 32 << 20
+_CGROUP_ROOT = "/sys/fs/cgroup"
+
+
+def lacking(directory: Path, needed: int) -> str | None:
+    """Returns a sentence where `needed` bytes more in `directory` would be too many, else None."""
+    found = os.statvfs(directory)
+    free, where = found.f_bavail * found.f_frsize, f"in {directory}"
+    for room, place in ((_of_container(), "of the container's memory"), (_of_machine(), "of the machine's memory")):
+        if room is not None and room - MARGIN < free:
+            free, where = max(0, room - MARGIN), place
+    return None if needed <= free else f"{needed:,} bytes are needed and {free:,} are free {where}"
+
+
+def _of_container() -> int | None:
+    """Returns the bytes that the container may still use; what it has cached of files makes room by itself."""
+    root = Path(os.environ.get("TRAINMASTER_CGROUP_ROOT") or _CGROUP_ROOT)
+    for limit_file, used_file, folder in (
+        ("memory.max", "memory.current", root),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", root / "memory"),
+    ):
+        limit, used = _number(folder / limit_file), _number(folder / used_file)
+        if limit is not None and used is not None:
+            cached = _named(folder / "memory.stat", ("active_file", "inactive_file"))
+            return limit - used + cached
+    return None
+
+
+def _of_machine() -> int | None:
+    kibibytes = _named(Path("/proc/meminfo"), ("MemAvailable:",))
+    return kibibytes << 10 if kibibytes else None
+
+
+def _number(file: Path) -> int | None:
+    """Returns a number of the kernel's; None where there is none, as in `max`."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _named(file: Path, names: tuple[str, ...]) -> int:
+    """Returns the sum of the numbers that stand behind these names in a file of the kernel's."""
+    try:
+        lines = [line.split() for line in file.read_text().splitlines()]
+    except OSError:
+        return 0
+    return sum(int(line[1]) for line in lines if len(line) > 1 and line[0] in names)

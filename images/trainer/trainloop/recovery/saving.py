@@ -1,0 +1,33 @@
+"""A rank that writes its state says so to the agent, which waits with its SIGKILL for as long as the rank needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+#: The file whose name, with the rank behind it, says that a rank is writing (docs/protocol.md).
+SAVING_VARIABLE = "TRAINMASTER_SAVING_FILE"
+#: What a slow machine writes in a second (bytes), and what a save costs besides (seconds).
+_BYTES_A_SECOND = 200e6
+_LEAST_SECONDS = 1.0
+
+
+@contextmanager
+def announced(rank: int, size: int) -> Iterator[None]:
+    """Surrounds the writing of `size` bytes: the agent is told how many seconds this may take."""
+    named = os.environ.get(SAVING_VARIABLE)
+    if not named:
+        yield
+        return
+    file = Path(f"{named}.{rank}")
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    with suppress(OSError):  # a full disk is no reason not to write to memory
+        beside.write_text(f"{_LEAST_SECONDS + size / _BYTES_A_SECOND:.1f}")
+        beside.replace(file)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""Runs whose ranks die on purpose, and go on from what is in memory; every rank is a worker with a memory of its own
+unless they share one.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.trainer.ranks import environment, free_port, start_rank
+from tests.trainer.toy import weights
+from trainloop.config import Config
+from trainloop.distributed.world import joined
+from trainloop.trainer import Trainer
+
+#: What a rank does at a fault, in the name of the function that does it, and before which step.
+Fault = tuple[str, int]
+
+
+def attempt(
+    number: int,
+    ranks: int,
+    memory: Path,
+    settings: Config,
+    faults: dict[int, Fault] | None = None,
+    function: Callable[..., Any] | None = None,
+    local_ranks: int = 1,
+    **variables: str,
+) -> list[Any]:
+    """Run an attempt; returns what each rank returned, or the name of the signal or the error that has ended it."""
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        outs = [Path(folder) / str(rank) for rank in range(ranks)]
+        processes = []
+        for rank, out in enumerate(outs):
+            worker = memory / f"worker-{rank // local_ranks}"
+            worker.mkdir(parents=True, exist_ok=True)
+            mine = {
+                **environment(rank, ranks, port),
+                "LOCAL_RANK": str(rank % local_ranks),
+                "LOCAL_WORLD_SIZE": str(local_ranks),
+                "TRAINMASTER_MEMORY_DIR": str(worker),
+                "TRAINMASTER_ATTEMPT": str(number),
+                "TRAINMASTER_JOB_UID": "job",
+                **variables,
+            }
+            what = (function or train, mine, settings, (faults or {}).get(rank))
+            processes.append(start_rank(_surviving, rank, ranks, port, out, *what))
+        for process in processes:
+            process.join(120)
+        alive = [rank for rank, process in enumerate(processes) if process.is_alive()]
+        for process in processes:
+            process.kill()
+        assert not alive, f"rank {alive} of attempt {number} hung"
+        return [_ended(process.exitcode, out) for process, out in zip(processes, outs, strict=True)]
+
+
+def _ended(code: int | None, out: Path) -> Any:
+    if code and code < 0:
+        return signal.Signals(-code).name
+    kind, value = pickle.loads(out.read_bytes())
+    return value if kind == "value" else f"error: {value}"
+
+
+def _surviving(function: Callable[..., Any], variables: dict[str, str], settings: Config, fault: Fault | None) -> Any:
+    os.environ.update(variables)
+    try:
+        return function(settings, fault)
+    except RuntimeError:  # a collective's, of a rank that has lost another one
+        return f"error: {traceback.format_exc()}"
+
+
+def train(settings: Config, fault: Fault | None) -> dict[str, Any]:
+    """Train, and meet the fault; returns weights, samples seen and the step that the attempt began with."""
+    with joined(settings.distributed) as world:
+        trainer = Trainer(settings, world)
+        if fault:
+            name, step = fault
+            trainer.before_step.append(lambda trainer: FAULTS[name]() if trainer.state.step == step else None)
+        trainer.run()
+        return {
+            "weights": weights(trainer),
+            "seen": list(trainer.task.seen),  # type: ignore[attr-defined]
+            "began": trainer._started_at,
+            "state": trainer.state,
+        }
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fail() -> None:
+    raise RuntimeError("this rank fails")
+
+
+FAULTS: dict[str, Callable[[], None]] = {"kill": _kill, "fail": _fail}
+
+
+def sealed(memory: Path) -> list[str]:
+    """Returns the names of what is sealed in all workers' memories."""
+    return sorted(file.name for file in memory.rglob("*.sealed"))
+
+
+def began(results: Sequence[Any]) -> list[int]:
+    return [result["began"] for result in results]
