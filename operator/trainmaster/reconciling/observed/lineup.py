@@ -39,9 +39,10 @@ def with_stand_ins(
 ) -> tuple[int, ...]:
     """Returns the workers with spares in the places of lost ones, as far as there are spares of their groups.
 
-    `lost` and `spares` are in the order in which they are taken.
+    `lost` and `spares` are in the order in which they are taken. A spare that is among the workers already, because the
+    group is to grow, is nobody's stand-in.
     """
-    free = list(spares)
+    free = [spare for spare in spares if spare not in workers]
     instead: dict[int, int] = {}
     for worker in lost:
         group = next((group for group in layout if worker in group.indexes), None)

@@ -279,6 +279,15 @@ class TestElastic:
         assert decision.status.resizing
         assert "Apply StatefulSet x4" in kinds(decision)
 
+    def test_a_spare_that_is_to_grow_the_group_stands_in_for_nobody(self) -> None:
+        """Or its index would stand in the assignment twice."""
+        of = with_spare(workers=3, **ELASTIC)
+        decision = decided(of, around(pod(0, phase="Failed", reason="Evicted")))
+        assert decision.status.worker_order == [0, 1]
+        given = pods(pod(0, uid="new", node=None, worker_container=None), workers=3)
+        found = observed(said(1, "Stopped"), given=given)
+        assert decided(replace(of, status=decision.status), found, NOW + 60).status.worker_order == [1, 2]
+
     def test_scaling_down_keeps_who_has_an_index(self) -> None:
         status = running(2, worker_order=[0, 3, 2], pod_uids=["uid-0", "uid-3", "uid-2"])
         of = with_spare(status, **ELASTIC)
