@@ -4,7 +4,7 @@ Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to rea
 
 - `limits`, `names`, `states`, `reasons`, `ports`: the facts.
 - `values`: readers of JSON that others wrote; `errors`: the one exception that they raise.
-- `assignment` (operator -> agents) and `signing`; `report`, `progress`, `evidence` (agents -> operator).
+- `assignment` (operator -> agents) and `signing`; `report`, `progress`, `recovery`, `evidence` (agents -> operator).
 - `lines` and what they hold: `stream` (leader -> operator), `joining` (between a leader and its followers).
 
 `X.parse(data)` checks and bounds decoded JSON and raises `ProtocolError`, nothing else; `x.to_wire()` is the JSON

@@ -21,6 +21,9 @@ _NUMBERS = {
     "checkpoint_seconds": "checkpointSeconds",
     "evaluate_seconds": "evaluateSeconds",
     "section_seconds": "sectionSeconds",
+    "joined_at": "joinedAt",
+    "restored_at": "restoredAt",
+    "first_step_at": "firstStepAt",
 }
 
 
@@ -43,6 +46,12 @@ class RankProgress(NamedTuple):
     section: Optional[str] = None
     section_seconds: Optional[float] = None
     """The limit that this section asks for, in place of the step's."""
+    joined_at: Optional[float] = None
+    """When this attempt's process group stood (seconds since the epoch); the next two are alike."""
+    restored_at: Optional[float] = None
+    """When the state was there that this attempt began with: a checkpoint's, or the first one."""
+    first_step_at: Optional[float] = None
+    """When this attempt's first step was done."""
     message: str = ""
     result: tuple[tuple[str, float], ...] = ()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar, Union
+from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 from trainmaster.wire import evidence, progress
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES, MAX_RANKS_IN_LINE, MAX_UID, MAX_WORKERS
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report
 from trainmaster.wire.values import loads, shown, text, time_in, whole_in
 
@@ -85,10 +86,13 @@ class ProgressLine(NamedTuple):
     ranks: Mapping[int, RankProgress]
     at: float = 0.0
     more: bool = False
+    recovery: Optional[Recovery] = None
+    """How the attempt came about, where a fault ended the one before it."""
 
     def to_wire(self) -> dict[str, Any]:
         """Returns the JSON object."""
-        return {"type": "progress", **_ranks_to_wire(self)}
+        recovery = {} if self.recovery is None else {"recovery": self.recovery.to_wire()}
+        return {"type": "progress", **_ranks_to_wire(self), **recovery}
 
 
 class EvidenceLine(NamedTuple):
@@ -150,7 +154,8 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
     attempt, worker = whole_in(data, "attempt"), whole_in(data, "worker", MAX_INDEX)
     at, more = time_in(data, "at"), data.get("more") is True
     if data.get("type") == "progress":
-        return ProgressLine(attempt, worker, progress.parse_ranks(data.get("ranks")), at, more)
+        recovery = Recovery.within(data, "recovery")
+        return ProgressLine(attempt, worker, progress.parse_ranks(data.get("ranks")), at, more, recovery)
     return EvidenceLine(attempt, worker, evidence.parse_ranks(data.get("ranks")), at, more)
 
 

@@ -43,6 +43,7 @@
 | `planner/leaving` | `planner/test_leaving` |
 | `planner/plan` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/ranks` | `planner/test_ranks` |
+| `planner/recovery` | `planner/test_recovery` |
 | `planner/state` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/update` | `planner/test_attempts` |
 | `process/cgroup` | `process/test_cgroup` |

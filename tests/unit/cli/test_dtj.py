@@ -37,6 +37,7 @@ RUNNING: dict[str, Any] = {
             "node": "gpu-7",
             "exitCode": 137,
             "failedAt": "2026-11-21T04:01:00Z",
+            "recovery": {"seconds": 0.412, "seen": 0, "told": 0.1, "stopped": 0.2, "launched": 0.012, "firstStep": 0.1},
         }
     ],
 }
@@ -65,6 +66,7 @@ def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTra
         "ETA 75s",
         "OOMKilled: attempt 1, rank 5, pod reviews-1, node gpu-7, exit code 137",
         "CUDA out of memory",
+        "recovered in 0.41 s: seen 0.00, told 0.10, stopped 0.20, launched 0.01, first step 0.10",
         "reviews-1",
     ):
         assert words in result.output

@@ -37,5 +37,6 @@
 | `status/events` | `policies/test_crash_loop_backoff`, `test_histories` |
 | `status/next_status` | `status/test_next_status` |
 | `status/progress` | `status/test_progress` |
+| `status/recovery` | `status/test_recovery` |
 | `status/time_spent` | `status/test_time_spent` |
 """

@@ -21,6 +21,8 @@ class Heartbeats:
         """The newest well-formed progress of each rank that has written any."""
         self.progressed_at: dict[int, float] = {}
         """When each rank's `step` or `section` last changed, on the monotonic clock."""
+        self.first_step_at: dict[int, float] = {}
+        """When each rank had done the attempt's first step (seconds since the epoch): as it says, else as its file."""
 
     def poll(self, now: float) -> bool:
         """Read what has changed; returns whether anything has."""
@@ -34,6 +36,8 @@ class Heartbeats:
             if before is None or (before.step, before.section) != (progress.step, progress.section):
                 self.progressed_at[rank] = now
             self.ranks[rank] = progress
+            if rank not in self.first_step_at and _has_stepped(progress):
+                self.first_step_at[rank] = progress.first_step_at or self._seen[path][1] / 1e9
             changed = True
         return changed
 
@@ -50,6 +54,10 @@ class Heartbeats:
             return None
         self._seen[path] = seen
         return text
+
+
+def _has_stepped(progress: RankProgress) -> bool:
+    return progress.step is not None and progress.step > (progress.start_step or 0)
 
 
 def parse_progress(text: bytes) -> Optional[RankProgress]:

@@ -63,9 +63,18 @@ class Observation:
         """Returns this worker's ranks as they are now, by their progress files."""
         return {rank: self._state(rank, self.ranks.get(rank), now) for rank in self._own}
 
+    def silent_seconds(self, rank: int, now: float) -> float:
+        """Returns for how long a rank has made no progress."""
+        return now - self._heartbeats.progressed_at.get(rank, self._started_at)
+
+    @property
+    def first_step_at(self) -> Optional[float]:
+        """Returns when the last of the ranks that write progress had done its first step; None while one hasn't."""
+        done = self._heartbeats.first_step_at
+        return max(done.values()) if done and len(done) == len(self.ranks) else None
+
     def _state(self, rank: int, progress: Optional[RankProgress], now: float) -> RankState:
-        silent = now - self._heartbeats.progressed_at.get(rank, self._started_at)
-        return observe_rank(self._settings, progress, silent)
+        return observe_rank(self._settings, progress, self.silent_seconds(rank, now))
 
     def _line(self, now: Now) -> ProgressLine:
         self._unpublished = False

@@ -79,7 +79,7 @@ class RankWatch:
     def finish(self, now: Now) -> Optional[Progressed]:
         """Returns what the ranks wrote last: their end is about to be reported, or they are gone."""
         line = self._observation.finish(now)
-        return None if line is None else Progressed(line)
+        return None if line is None else Progressed(line, self._observation.first_step_at)
 
     def conclude(self, now: Now) -> list[Found]:
         """Returns why the attempt failed, once a rank that was provoked has had its time."""
@@ -89,7 +89,7 @@ class RankWatch:
         found: list[Found] = []
         if evidence.read_stacks(hung.rank):
             found.append(SendToLeader(self._stall.evidence_line(evidence.complete(self._states), now.wall)))
-        return [*found, self._failure(hung, evidence)]
+        return [*found, self._failure(hung, evidence, now)]
 
     @property
     def _can_hang(self) -> bool:
@@ -102,7 +102,7 @@ class RankWatch:
         if self._observation.up and not was_up:
             found.append(RanksUp(self._run.attempt))
         if line is not None:
-            found.append(Progressed(line))
+            found.append(Progressed(line, self._observation.first_step_at))
         if self._can_hang:
             states = self._observation.states(now.steady).values()
             found += self._perform(self._stall.observe(states, leader, now.steady), now)
@@ -129,7 +129,7 @@ class RankWatch:
                 self._provoked = action, self._evidence
                 found.append(RankProvoked(self._run.attempt))
             else:
-                found.append(self._failure(action, self._evidence))
+                found.append(self._failure(action, self._evidence, now))
         return found
 
     def _provoke(self, rank: int, evidence: Evidence) -> bool:
@@ -139,10 +139,11 @@ class RankWatch:
             return False
         return self._run.provoke(local_rank)
 
-    def _failure(self, hung: FailHung, evidence: Optional[Evidence]) -> AttemptFailed:
+    def _failure(self, hung: FailHung, evidence: Optional[Evidence], now: Now) -> AttemptFailed:
         """Returns the end of the attempt, with the stack of the rank, or the lines that it printed last."""
         stack = "" if evidence is None else main_thread_first(evidence.stacks(hung.rank))[:STACK_CHARACTERS]
         view = "" if evidence is None else evidence.kernel_view(hung.rank)[:VIEW_CHARACTERS]
         printed = "" if stack else self._run.evidence(hung.rank - self._first)[-STACK_CHARACTERS:]
         error = last_lines("\n".join(filter(None, [stack or printed, view, hung.message])), MAX_ERROR_CHARACTERS)
-        return AttemptFailed(self._run.attempt, "Hung", error, hung.rank)
+        silent = self._observation.silent_seconds(hung.rank, now.steady)
+        return AttemptFailed(self._run.attempt, "Hung", error, hung.rank, silent)

@@ -7,5 +7,6 @@ The executor does nothing else than `state = update(state, event, now)`, then `p
 - `plan` compares what should be with what is; its steps stand in the order in which they must happen.
 - `update` is what each event changes.
 - `ranks` says how ranks' ends become this worker's, and when ranks are signalled; `classification` why a rank ended.
+- `recovery` times the way from a fault to the next attempt's first step.
 - `leaving` says when a report is made by exiting.
 """

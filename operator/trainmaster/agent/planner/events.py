@@ -135,6 +135,8 @@ class Progressed(OwnEvent):
     """A line of progress is to be published."""
 
     line: ProgressLine
+    first_step_at: Optional[float] = None
+    """When all ranks of this worker had done the attempt's first step (seconds since the epoch)."""
 
 
 class RankProvoked(OwnEvent):
@@ -150,6 +152,8 @@ class AttemptFailed(OwnEvent):
     reason: str
     error: str
     rank: Optional[int] = None
+    silent: float = 0.0
+    """For how long the rank had made no progress (seconds)."""
 
 
 Event = Union[OwnEvent, Ack, Stop, Collect, Hung, Patience, Mismatch, Environment]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
+from trainmaster.agent.planner.recovery import Way
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Environment
@@ -154,6 +155,8 @@ class State(NamedTuple):
     unflushed: bool = False
     """Whether the ranks' progress has to be read once more."""
     progress: Optional[ProgressLine] = None
+    way: Optional[Way] = None
+    """The way from the last fault to the next attempt's first step."""
     """The newest line of progress."""
     environment: Optional[Environment] = None
     """What the ranks of the attempt run in, once it is known."""

@@ -17,6 +17,7 @@ from trainmaster.agent.planner.actions import (
 )
 from trainmaster.agent.planner.classification import failed, finished, is_superseded, stopped
 from trainmaster.agent.planner.leaving import contact_changed
+from trainmaster.agent.planner.recovery import begin, measured
 from trainmaster.agent.planner.state import Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
@@ -59,6 +60,9 @@ def _assignment_received(state: State, event: events.AssignmentReceived, now: No
     state = state._replace(assignment=assignment)
     if state.terminating or wanted_attempt(state) == state.started:
         return state
+    state = _seen(state, now)
+    if state.way is not None and wanted_attempt(state) is not None:
+        state = state._replace(way=state.way.told(assignment.attempt, now.wall))
     return _stop(state, now, assignment.grace_seconds)
 
 
@@ -84,7 +88,7 @@ def _stop_requested(state: State, event: Stop, now: Now) -> State:
         state = _post(state, KeepReport(event.report))
     if event.attempt != state.started:
         return state
-    return _stop(state, now, event.grace_seconds, event.after_seconds)
+    return _stop(_seen(state, now), now, event.grace_seconds, event.after_seconds)
 
 
 def _mismatch_found(state: State, event: Mismatch, now: Now) -> State:
@@ -165,9 +169,10 @@ def _save_failed(state: State, event: events.SaveFailed, now: Now) -> State:
 # The ranks
 
 
-def _launched(state: State, event: events.Launched, _now: Now) -> State:
+def _launched(state: State, event: events.Launched, now: Now) -> State:
     known = {} if event.wraps_ranks else {0: event.pid}
-    state = state._replace(run=Run(event.pid, event.wraps_ranks, event.first_rank, known))
+    way = None if state.way is None else state.way.launched(state.started, now.wall)
+    state = state._replace(way=way, run=Run(event.pid, event.wraps_ranks, event.first_rank, known))
     # After the start, which must not wait for it.
     return _post(state, DescribeEnvironment(state.started, state.environ or {}))
 
@@ -224,7 +229,8 @@ def _ranks_up(state: State, event: events.RanksUp, now: Now) -> State:
 def _progressed(state: State, event: events.Progressed, _now: Now) -> State:
     if event.line.attempt != state.started:
         return state
-    return _post(state._replace(progress=event.line), Publish(event.line))
+    line = event.line._replace(recovery=measured(state.way, event.line, event.first_step_at))
+    return _post(state._replace(progress=line), Publish(line))
 
 
 def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
@@ -236,6 +242,7 @@ def _rank_provoked(state: State, event: events.RankProvoked, now: Now) -> State:
 def _attempt_failed(state: State, event: events.AttemptFailed, now: Now) -> State:
     if state.run is None or event.attempt != state.started:
         return state
+    state = _seen(state, now, event.silent)
     state = _fail(state, failed(_report(state, now), event.reason, event.error, event.rank), now)
     run = state.run
     return _finish(state, run, now) if run is not None and run.emptied else state
@@ -248,6 +255,11 @@ def _environment_described(state: State, event: Environment, _now: Now) -> State
 
 
 # What several of them do
+
+
+def _seen(state: State, now: Now, silent: float = 0.0) -> State:
+    """The attempt that was started here last has ended, or ends now."""
+    return state._replace(way=begin(state.way, state.started, now.wall, silent)) if state.started else state
 
 
 def _post(state: State, action: Any) -> State:
@@ -265,6 +277,7 @@ def _end(state: State, report: Report, now: Now) -> State:
     known = state.ended
     if known is not None and (not is_superseded(known, report) or known._replace(at=report.at) == report):
         return state
+    state = _seen(state, now) if report.state == "Failed" else state
     return state._replace(report=report, ended_at=now.steady, acknowledged=0, unflushed=state.run is not None)
 
 
@@ -296,7 +309,8 @@ def _finish(state: State, run: Run, now: Now) -> State:
     if state.ended is None:
         report = _report(state, now)
         state = _end(state, stopped(report, ranks.first_bad_ending(run)) if run.terminated else finished(report), now)
-    return state._replace(run=None, unflushed=True)
+    way = None if state.way is None else state.way.stopped(state.started, now.wall)
+    return state._replace(run=None, way=way, unflushed=True)
 
 
 _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {

@@ -46,6 +46,7 @@ from trainmaster.api.v1alpha1.status import (
     Failure,
     JobStatus,
     Progress,
+    RecoveryTimes,
     TimeSpent,
     WorkerCounts,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "PodTemplate",
     "PodTemplateMetadata",
     "Progress",
+    "RecoveryTimes",
     "Resources",
     "RunPolicy",
     "Scheduling",

@@ -97,6 +97,26 @@ class Progress(StatusModel):
     reported_at: str | None = Field(None, description="When this was reported.")
 
 
+class RecoveryTimes(StatusModel):
+    """RecoveryTimes says how long it took from a fault to the end of the next attempt's first step, in seconds.
+
+    The parts follow each other, and each is up to the slowest worker; together they are `seconds`.
+    """
+
+    seconds: float = Field(..., description="From the fault to the end of the first step.")
+    seen: float | None = Field(None, description="Until the fault was seen: of a hang, since the last progress.")
+    told: float | None = Field(None, description="Until the workers had been assigned the next attempt.")
+    stopped: float | None = Field(None, description="Until the ranks of the failed attempt were gone.")
+    launched: float | None = Field(None, description="Until the ranks of the next attempt had been started.")
+    joined: float | None = Field(
+        None, description="Until they had formed their process group, where the loop reports it (joinedAt)."
+    )
+    restored: float | None = Field(
+        None, description="Until they had the state to go on from, where the loop reports it (restoredAt)."
+    )
+    first_step: float | None = Field(None, description="Until they had done their first step.")
+
+
 class Failure(StatusModel):
     """Failure is one failure of an attempt: who failed first, and how."""
 
@@ -113,6 +133,9 @@ class Failure(StatusModel):
         None, description="true while the operator waits a moment for a better cause before it gives the job up."
     )
     failed_at: str = Field(..., description="When the attempt failed.")
+    recovery: RecoveryTimes | None = Field(
+        None, description="How long it took until the next attempt had done its first step."
+    )
 
 
 class JobStatus(StatusModel):

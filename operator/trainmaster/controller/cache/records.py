@@ -29,6 +29,7 @@ from trainmaster.rendering import worker_layout
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.limits import MAX_INDEX
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report, merge
 from trainmaster.wire.values import mapping, text, whole
 
@@ -121,6 +122,8 @@ class Record:
     reports: dict[tuple[int, int], Report] = field(default_factory=dict)
     reported_attempts: set[int] = field(default_factory=set)
     progress: dict[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    # How far each worker has come back from the fault before this attempt, and when.
+    recoveries: dict[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = field(default_factory=StreamView)
@@ -243,6 +246,7 @@ class Record:
         self.reports.clear()
         self.reported_attempts.clear()
         self.progress.clear()
+        self.recoveries.clear()
         self.progress_attempt, self.progress_at = 0, None
         self.stream = StreamView()
         self.refusals.clear()
@@ -263,6 +267,7 @@ class Record:
             pods=tuple(sorted(pods, key=lambda pod: pod.worker)),
             reports=tuple(report for _, report in sorted(self.reports.items())),
             progress={worker: dict(ranks) for worker, ranks in self.progress.items()},
+            recoveries=dict(self.recoveries),
             progress_attempt=self.progress_attempt,
             progress_at=self.progress_at,
             stream=self.stream,

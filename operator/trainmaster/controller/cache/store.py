@@ -40,8 +40,8 @@ from trainmaster.controller.cache.records import (
 from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
 from trainmaster.reconciling.observed.snapshot import ChildView, Job, RefusedWrite, StreamView
-from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import ProgressLine
 from trainmaster.wire.values import mapping, text, whole
 
 logger = logging.getLogger(__name__)
@@ -172,13 +172,13 @@ class Store:
         self._changed(key)
         return True
 
-    def record_progress(
-        self, key: JobKey, attempt: int, worker: int, ranks: Mapping[int, RankProgress], now: float, most_ranks: int
-    ) -> bool | None:
+    def record_progress(self, key: JobKey, line: ProgressLine, now: float, most_ranks: int) -> bool | None:
         """Record how far some of a worker's ranks are; returns whether it is the attempt's first, None when too old.
 
-        Doesn't ask for a pass by itself: progress comes every second, and status has it every few.
+        Progress asks for no pass by itself: it comes every second, and status has it every few. How a worker came back
+        from a fault does, once.
         """
+        attempt, worker, ranks = line.attempt, line.worker, line.ranks
         record = self._records.get(key)
         if record is None or attempt < record.progress_attempt:
             return None
@@ -186,10 +186,16 @@ class Store:
         if attempt > record.progress_attempt:
             record.progress_attempt = attempt
             record.progress.clear()
+            record.recoveries.clear()
         # A worker with many ranks sends several lines. More ranks than it has: it names others each time.
         together = {**record.progress.get(worker, {}), **ranks}
         record.progress[worker] = together if len(together) <= most_ranks else dict(ranks)
         record.progress_at = now
+        if line.recovery is not None:
+            before = record.recoveries.get(worker)
+            record.recoveries[worker] = line.recovery
+            if line.recovery.first_step is not None and (before is None or before.first_step is None):
+                self._changed(key)
         return first
 
     def record_stream(self, key: JobKey, stream: StreamView) -> bool:

@@ -338,7 +338,7 @@ class LeaderStream:
                 return False
             case ProgressLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 most_ranks = target.processes[line.worker]
-                first = self._store.record_progress(key, line.attempt, line.worker, line.ranks, self._now(), most_ranks)
+                first = self._store.record_progress(key, line, self._now(), most_ranks)
                 if first is not None:
                     self._events.progressed(key, first)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):

@@ -14,6 +14,7 @@ from trainmaster.api.v1alpha1 import JobSpec, JobStatus
 from trainmaster.rendering import JobIdentity
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import WorkerLine
 
@@ -220,6 +221,8 @@ class Observed:
     reports: tuple[Report, ...] = ()
     # Keys are the worker, then the global rank.
     progress: Mapping[int, Mapping[int, RankProgress]] = field(default_factory=dict)
+    # By worker: how far it has come back from the fault before the attempt that progresses, and when.
+    recoveries: Mapping[int, Recovery] = field(default_factory=dict)
     progress_attempt: int = 0
     progress_at: float | None = None
     stream: StreamView = StreamView()

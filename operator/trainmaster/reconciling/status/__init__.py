@@ -1,5 +1,6 @@
 """The status after a pass is made here, as people and programs read it.
 
 `next_status` puts it together from a policy's transition: counts, `conditions`, `progress` and `time_spent` (where the
-job's time went). `events` are published once for a change of the status.
+job's time went), and how long the `recovery` from the newest failure took. `events` are published once for a change of
+the status.
 """

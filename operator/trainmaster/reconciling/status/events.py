@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Failure, JobSpec, JobStatus
 from trainmaster.reconciling.decision import JobEvent
@@ -15,9 +15,14 @@ def events_between(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> tupl
     return tuple(_events(old, new, spec))
 
 
+def _as_recorded(failures: Sequence[Failure]) -> Failure | None:
+    """Returns the newest failure without what became known of it later."""
+    return failures[0].model_copy(update={"recovery": None}) if failures else None
+
+
 def _events(old: JobStatus, new: JobStatus, spec: JobSpec | None) -> Iterator[JobEvent]:
     yield from _accepted(old, new)
-    if new.failures[:1] != old.failures[:1] and new.failures and new.phase != "Failed":
+    if new.phase != "Failed" and new.failures and _as_recorded(new.failures) != _as_recorded(old.failures):
         yield _failure(new.failures[0], new, spec)
     yield from _quarantine(old, new)
     if old.phase == "Suspended" and new.phase not in ("Suspended", "Failed", "Succeeded"):

@@ -15,6 +15,7 @@ from trainmaster.reconciling.policies.startup import gravest_problem
 from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
+from trainmaster.reconciling.status.recovery import with_recovery
 from trainmaster.reconciling.status.time_spent import book_time
 from trainmaster.reconciling.times import to_text
 from trainmaster.reconciling.transition import UNSET, StatusChange, Transition, Unset
@@ -41,10 +42,13 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
         )
     )
     status = change.apply(situation.status)
-    if status == situation.status:
+    failures = with_recovery(situation, status)
+    is_recovery_due = bool(failures) and status.failures[0].recovery is None and failures[0].recovery is not None
+    if status == situation.status and not is_recovery_due:
         return status
     # A status that is written anyway has the newest progress and all time up to it; neither is a reason to write one.
-    return book_time(situation, StatusChange(progress=newest_progress(situation)).apply(status))
+    news = StatusChange(progress=newest_progress(situation), failures=failures)
+    return book_time(situation, news.apply(status))
 
 
 def failed_at_once(job: Job, invalid: InvalidSpec, now: float) -> JobStatus:

@@ -11,6 +11,7 @@ from trainmaster.agent.planner.update import RESOLVED_SECONDS
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.joining import Collect, Environment, Hung, Joined, Mismatch, Reported, Stop
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report
 from trainmaster.wire.states import WorkerState
 from trainmaster.wire.stream import EvidenceLine, Ping, ProgressLine
@@ -194,12 +195,14 @@ def test_who_joins_a_leader_says_everything_again() -> None:
     environment, line = Environment(2, {"torch": "2.13"}), ProgressLine(2, WORKER, {1: RankProgress(step=7)})
     agent.give(environment, events.Progressed(line), events.LeaderJoined())
     failed, starting = agent.all(actions.PublishReport)[-2:]
+    published = agent.all(actions.Publish)[-1].message
+    assert published == line._replace(recovery=Recovery(0.0, 0.0, 0.0, 0.0))
     assert agent.all(actions.Introduce)[-1].messages == (
         Joined(JOB_UID, WORKER, UID, 2),
         environment,
         Reported(failed.report),
         Reported(starting.report),
-        line,
+        published,
     )
     assert (failed.report.state, starting.report.state) == ("Failed", "Starting")
 

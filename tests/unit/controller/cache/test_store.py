@@ -14,7 +14,9 @@ from trainmaster.reconciling import decide
 from trainmaster.reconciling.observed.snapshot import RefusedWrite, StreamView
 from trainmaster.rendering import Settings
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report
+from trainmaster.wire.stream import ProgressLine
 
 KEY = JobKey(b.NAMESPACE, "bert")
 
@@ -166,12 +168,28 @@ def test_progress_asks_for_no_pass_and_that_of_an_old_attempt_is_ignored() -> No
     world = World()
     world.store.upsert(JOBS, versioned(b.job(), 10))
     world.changes.clear()
-    assert world.store.record_progress(KEY, 2, 0, {0: RankProgress(step=5)}, 1.0, 1) is True
-    assert world.store.record_progress(KEY, 2, 1, {1: RankProgress(step=5)}, 2.0, 1) is False
-    assert world.store.record_progress(KEY, 1, 0, {0: RankProgress(step=99)}, 3.0, 1) is None
+    assert world.store.record_progress(KEY, ProgressLine(2, 0, {0: RankProgress(step=5)}), 1.0, 1) is True
+    assert world.store.record_progress(KEY, ProgressLine(2, 1, {1: RankProgress(step=5)}), 2.0, 1) is False
+    assert world.store.record_progress(KEY, ProgressLine(1, 0, {0: RankProgress(step=99)}), 3.0, 1) is None
     assert world.changes == []
     observed = world.snapshot().observed
     assert (observed.progress_attempt, observed.progress[0][0].step) == (2, 5)
+
+
+def test_how_a_worker_came_back_from_a_fault_asks_for_one_pass() -> None:
+    world = World()
+    world.store.upsert(JOBS, versioned(b.job(), 10))
+    world.changes.clear()
+    line = ProgressLine(2, 0, {0: RankProgress(step=5)}, recovery=Recovery(told=0.1))
+    world.store.record_progress(KEY, line, 1.0, 1)
+    assert world.changes == [], "it isn't there yet"
+    back = line._replace(recovery=Recovery(told=0.1, first_step=0.4))
+    world.store.record_progress(KEY, back, 2.0, 1)
+    world.store.record_progress(KEY, back, 3.0, 1)
+    assert world.changes == [KEY]
+    assert world.snapshot().observed.recoveries == {0: back.recovery}
+    world.store.record_progress(KEY, ProgressLine(3, 0, {0: RankProgress(step=6)}), 4.0, 1)
+    assert world.snapshot().observed.recoveries == {}, "of another attempt"
 
 
 def test_an_object_that_changed_in_nothing_that_is_decided_on_asks_for_no_pass() -> None:

@@ -1,0 +1,72 @@
+"""How long the way back from the newest failure took: each part up to the slowest worker, in the failure's record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.unit.reconciling.builders import NOW, all_up, decided, job, observed, running
+from trainmaster.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
+from trainmaster.reconciling.observed.snapshot import Observed
+from trainmaster.reconciling.times import to_text
+from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.recovery import Recovery
+
+FAST = Recovery(seen=0.0, told=0.1, stopped=0.05, launched=0.12, joined=0.2, restored=0.25, first_step=0.4)
+SLOW = Recovery(seen=0.0, told=0.11, stopped=0.3, launched=0.31, joined=0.35, restored=0.36, first_step=0.41)
+
+
+def status(attempt: int = 2, failed: int = 1, **fields: Any) -> JobStatus:
+    failure = Failure(attempt=failed, reason="Signal", failed_at=to_text(NOW - 100), **fields)
+    return running(attempt, failures=[failure])
+
+
+def progressing(recoveries: dict[int, Recovery], attempt: int = 2) -> Observed:
+    progress = {worker: {worker: RankProgress(step=101, start_step=100)} for worker in range(2)}
+    return observed(
+        *all_up(attempt),
+        attempt=attempt,
+        progress=progress,
+        progress_attempt=attempt,
+        progress_at=NOW,
+        recoveries=recoveries,
+    )
+
+
+def recovery_of(before: JobStatus, seen: Observed) -> RecoveryTimes | None:
+    return decided(job(before), seen).status.failures[0].recovery
+
+
+def test_each_part_is_up_to_the_slowest_worker_and_they_follow_each_other() -> None:
+    assert recovery_of(status(), progressing({0: FAST, 1: SLOW})) == RecoveryTimes(
+        seconds=0.41, seen=0.0, told=0.11, stopped=0.19, launched=0.01, joined=0.04, restored=0.01, first_step=0.05
+    )
+
+
+def test_a_part_that_a_worker_does_not_know_is_in_the_next_one() -> None:
+    times = recovery_of(status(), progressing({0: FAST, 1: SLOW._replace(joined=None)}))
+    assert times is not None
+    assert (times.joined, times.restored, times.seconds) == (None, 0.05, 0.41)
+
+
+def test_it_is_recorded_when_all_workers_that_time_their_way_are_through() -> None:
+    assert recovery_of(status(), progressing({0: FAST, 1: SLOW._replace(first_step=None)})) is None
+    assert recovery_of(status(), progressing({0: FAST})) is not None, "worker 1's pod is a new one"
+
+
+def test_it_is_recorded_once_and_is_worth_a_write() -> None:
+    # Progress is young, so nothing else is due.
+    before = decided(job(status()), progressing({})).status
+    after = decided(job(before), progressing({0: FAST, 1: SLOW}))
+    assert after.status.failures[0].recovery is not None
+    again = decided(job(after.status), progressing({0: FAST, 1: SLOW._replace(first_step=0.5)}))
+    assert again.status == after.status
+
+
+def test_it_belongs_to_the_failure_that_led_to_the_attempt() -> None:
+    assert recovery_of(status(attempt=3), progressing({0: FAST, 1: SLOW}, 3)) is None, "a resize was in between"
+    assert recovery_of(status(), progressing({0: FAST, 1: SLOW}, 1)) is None, "of the attempt before"
+
+
+def test_it_is_no_new_failure() -> None:
+    before = decided(job(status()), progressing({})).status
+    assert decided(job(before), progressing({0: FAST, 1: SLOW})).events == ()
