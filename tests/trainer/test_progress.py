@@ -113,6 +113,18 @@ def test_what_training_waited_is_counted_from_its_first_step_on(tmp_path: Path) 
     assert 0.02 <= reported()["evaluateSeconds"] < 10 and 0.02 <= reported()["checkpointSeconds"] < 10
 
 
+def test_the_way_to_the_first_step_is_reported_as_soon_as_that_is_done(tmp_path: Path) -> None:
+    progress = Progress(tmp_path / "progress")
+    before = time.time()
+    progress.join()
+    progress.begin(40)
+    for step in (41, 42):
+        progress.step(step)
+    reported = json.loads((tmp_path / "progress").read_text())
+    assert reported["step"] == 41, "the second step is too early for a write, the first one never"
+    assert before <= reported["joinedAt"] <= reported["restoredAt"] <= reported["firstStepAt"] <= time.time()
+
+
 def test_several_ranks_of_a_worker_write_a_file_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINMASTER_PROGRESS_FILE", str(tmp_path / "progress"))
     assert Progress.from_environment(5, 8).path == tmp_path / "progress.5"

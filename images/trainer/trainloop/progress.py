@@ -49,9 +49,13 @@ class Progress:
         self._fields |= {"section": section, "sectionSeconds": seconds, "message": message}
         self._write()
 
+    def join(self) -> None:
+        """The ranks have formed their process group."""
+        self._fields["joinedAt"] = time.time()
+
     def begin(self, step: int) -> None:
         """Training begins after `step`: 0, or the checkpoint's. From here on what it waits is counted."""
-        self._fields |= {"section": "setup", "startStep": step}
+        self._fields |= {"section": "setup", "startStep": step, "restoredAt": time.time()}
         self._fields |= {"dataSeconds": 0.0, "checkpointSeconds": 0.0, "evaluateSeconds": 0.0}
         self.enter("train")
 
@@ -63,7 +67,10 @@ class Progress:
     def step(self, step: int, **numbers: float | None) -> None:
         """Report that `step` is done; `numbers` are the protocol's other fields, by name."""
         self._fields |= {"step": step, **numbers}
-        if time.monotonic() - self._written >= MINIMUM_INTERVAL:
+        is_first = "restoredAt" in self._fields and "firstStepAt" not in self._fields
+        if is_first:
+            self._fields["firstStepAt"] = time.time()
+        if is_first or time.monotonic() - self._written >= MINIMUM_INTERVAL:
             self._write()
 
     def result(self, numbers: dict[str, float]) -> None:

@@ -61,6 +61,7 @@ class Trainer:
         world = divided(world, config.parallel)
         self.config, self.world, self.fingerprint = config, world, config.fingerprint()
         self.progress = Progress.from_environment(world.rank, world.local_size)
+        self.progress.join()
         self.progress.enter("data")
         self.task = task or build_task(config.task)
         self.progress.enter("setup")
