@@ -3,6 +3,7 @@
 | question | benchmark |
 |---|---|
 | How long from a fault to all ranks joined again, through the whole operator? | `restart_by_fault` |
+| What does a fault cost a run until its first new step, and how many steps are done again? | `fault_cost` |
 | How long with real agents and no cluster? | `agent_restart` |
 | How long from apply to the first rank, and how many writes does the operator send? | `operator_start` |
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
@@ -16,5 +17,5 @@
 | What do ways of sending fewer gradients save? | `trainloop_compression` |
 
 The embedded cluster's benchmark is `local/bench/api_server.py`. `clusters` has what the operator's benchmarks share: a
-cluster and an operator in processes of their own.
+cluster and an operator in processes of their own, and ranks that write down their steps.
 """

@@ -1,0 +1,293 @@
+"""Measures what a fault costs a run: from the fault to the first step that nobody had done, and the steps redone.
+
+Four ranks of trainloop (DDP, gloo) in four pods of the embedded cluster, with the real operator and agents. Each rank
+writes down when it had done which step; faults come from here. `cold`: ranks start from nothing and go on from the last
+checkpoint. `warm`: they are forked from a warm process. `memory`: and the state is kept in memory. `spare`: and a pod
+stands by. A fault's cost is counted from the fault itself to the end of the first step beyond the furthest one that any
+rank had done, on the slowest rank; the parts are the operator's own account (`status.failures[].recovery`).
+
+    python -m bench.fault_cost [--modes cold warm memory spare] [--faults kill=30 pod=10 hang=10 node=5 agent=10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.clusters import World, operator, table, world
+from trainmaster.api.v1alpha1 import RecoveryTimes
+from trainmaster.controller.apiserver.cluster import JOBS
+
+WORKERS = 4
+FAULTS = {"kill": 30, "pod": 10, "hang": 10, "node": 5, "agent": 10}
+MODES: dict[str, dict[str, Any]] = {
+    "cold": {"warmStart": {"enabled": False}},
+    "warm": {},
+    "memory": {},
+    "spare": {"spares": 1},
+}
+CHECKPOINT_STEPS = 100
+HANG_SECONDS, LOST_AFTER_SECONDS, GRACE_SECONDS = 3, 2, 3
+# What a node's loss takes until its pods are deleted: NotReady, the pods' grace, lostAfterSeconds.
+NODE_SECONDS = 2 + GRACE_SECONDS + LOST_AFTER_SECONDS
+LIMITS = {"kill": (0.4, 0.7), "agent": (None, 2.0), "pod": (2.0, None)}
+PARTS = [name for name in RecoveryTimes.model_fields if name != "seconds"]
+
+
+@dataclass
+class Cost:
+    """Cost is what one fault cost: seconds until the first new step, and how many steps were done again."""
+
+    seconds: float
+    redone: int
+    parts: dict[str, float] = field(default_factory=dict)
+
+
+class Steps:
+    """Steps reads what the ranks have written down."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        # By attempt, rank and step: when it was done.
+        self.done: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        self.pids: dict[tuple[int, int], int] = {}
+
+    def poll(self) -> None:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        whole = text.rfind(b"\n") + 1
+        self._read += whole
+        for line in text[:whole].decode().splitlines():
+            at, attempt, rank, pid, step = line.split()
+            self.done[int(attempt)][int(rank)][int(step)] = float(at)
+            self.pids[int(attempt), int(rank)] = int(pid)
+
+    def furthest(self) -> int:
+        return max((step for ranks in self.done.values() for steps in ranks.values() for step in steps), default=0)
+
+    def first_beyond(self, step: int, after: float) -> float | None:
+        """Returns when the slowest rank had done its first step beyond one; None before all ranks have."""
+        newest = self.done[max(self.done)]
+        firsts = [
+            min((at for each, at in steps.items() if each > step and at > after), default=None)
+            for steps in newest.values()
+        ]
+        return None if len(firsts) < WORKERS or None in firsts else max(at for at in firsts if at is not None)
+
+
+class Bench:
+    """Bench gives one job its faults."""
+
+    def __init__(self, made: World, name: str, steps: Steps) -> None:
+        self.made, self.name, self.steps = made, name, steps
+
+    async def steady(self) -> int:
+        """Returns the attempt that runs, when it has done new steps for a while and the operator knows it."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            status = await self.made.status(self.name)
+            self.steps.poll()
+            attempt = status.get("attempt", 0)
+            newest = self.steps.done.get(attempt, {})
+            if (
+                status.get("phase") == "Running"
+                and len(newest) == WORKERS
+                and all(len(each) > 30 for each in newest.values())
+            ):
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+                return int(attempt)
+            if status.get("phase") in ("Failed", "Succeeded"):
+                raise RuntimeError(f"the job has ended: {status}")
+            await asyncio.sleep(0.1)
+        raise TimeoutError(f"{self.name} doesn't train: {await self.made.status(self.name)}")
+
+    async def pod(self, worker: int) -> dict[str, Any]:
+        pods = await self.made.pods(self.name)
+        return next(pod for pod in pods if pod["metadata"]["name"] == f"{self.name}-{worker}")
+
+    async def worker(self, rank: int) -> int:
+        """Returns the worker that has a rank now."""
+        status = await self.made.status(self.name)
+        return int((status.get("workerOrder") or list(range(WORKERS)))[rank])
+
+    async def cause(self, fault: str, attempt: int, rank: int) -> str | None:
+        """Causes a fault; returns the node that is to be recovered."""
+        pid = self.steps.pids[attempt, rank]
+        if fault == "kill":
+            os.kill(pid, signal.SIGKILL)
+        elif fault == "hang":
+            os.kill(pid, signal.SIGSTOP)
+        elif fault == "agent":
+            self.agent_of(pid).kill()
+        elif fault == "pod":
+            await self.made.force_delete(await self.pod(await self.worker(rank)))
+        else:
+            node = str((await self.pod(await self.worker(rank)))["spec"]["nodeName"])
+            await self.made.order("lose", node)
+            return node
+        return None
+
+    def agent_of(self, pid: int) -> psutil.Process:
+        """Returns the agent above a rank, of which a launcher may be in between."""
+        for process in psutil.Process(pid).parents():
+            if "run" in process.cmdline() and any("agent" in word for word in process.cmdline()):
+                return process
+        raise RuntimeError(f"{pid} has no agent above it")
+
+    async def measure(self, fault: str) -> Cost:
+        attempt = await self.steady()
+        rank = random.randrange(WORKERS)
+        since = time.time()
+        node = await self.cause(fault, attempt, rank)
+        back = None
+        deadline = time.monotonic() + 120
+        while back is None:
+            await asyncio.sleep(0.02)
+            self.steps.poll()
+            reached = max(
+                step
+                for number, ranks in self.steps.done.items()
+                if number <= attempt
+                for steps in ranks.values()
+                for step in steps
+            )
+            if max(self.steps.done) > attempt:
+                back = self.steps.first_beyond(reached, since)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no new step after {fault} of rank {rank}: {await self.made.status(self.name)}")
+        first = min(min(steps) for steps in self.steps.done[max(self.steps.done)].values())
+        if node is not None:
+            await self.made.order("recover", node)
+        waits = {"hang": HANG_SECONDS, "node": NODE_SECONDS}
+        return Cost(back - since - waits.get(fault, 0), max(0, reached - first + 1), await self.parts(attempt))
+
+    async def parts(self, attempt: int) -> dict[str, float]:
+        """Returns the operator's account of the recovery, which comes with the next progress."""
+        for _ in range(50):
+            for failure in (await self.made.status(self.name)).get("failures", []):
+                if failure["attempt"] == attempt and failure.get("recovery"):
+                    return dict(failure["recovery"])
+            await asyncio.sleep(0.1)
+        return {}
+
+
+def job(name: str, mode: str, folder: Path) -> dict[str, Any]:
+    """Returns the job of one mode."""
+    environment = {"STEPS_FILE": str(folder / f"{name}.steps"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    variables = [{"name": key, "value": value} for key, value in environment.items()]
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name, "namespace": "bench"},
+        "spec": {
+            "image": "ghcr.io/trainmaster/trainer:0.1.0",
+            "workers": WORKERS,
+            "checkpoint": {"volume": {"emptyDir": True}, "path": "/checkpoints"},
+            "training": {
+                "task": {"name": "reviews"},
+                "steps": 1_000_000,
+                "batch": {"size": 64},
+                "evaluation": {"every_steps": None},
+                "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory": {"enabled": mode in ("memory", "spare")}},
+                "metrics": {"every_steps": 50, "plot": False},
+                "hooks": ["bench.clusters.stepping_ranks:hook"],
+            },
+            "failurePolicy": {
+                "maxRestarts": 1000,
+                "nodes": {"lostAfterSeconds": LOST_AFTER_SECONDS, "quarantineAfter": 0},
+                "hang": {"progressSeconds": HANG_SECONDS, "firstStepSeconds": 60},
+            },
+            "podTemplate": {
+                "spec": {
+                    "terminationGracePeriodSeconds": GRACE_SECONDS + 5,
+                    "containers": [{"name": "worker", "env": variables}],
+                }
+            },
+            **MODES[mode],
+        },
+    }
+
+
+async def run_mode(made: World, mode: str, counts: dict[str, int]) -> dict[str, list[Cost]]:
+    """Gives a job of this mode its faults, and returns what each cost."""
+    name = f"cost-{mode}"
+    bench = Bench(made, name, Steps(made.folder / f"{name}.steps"))
+    await made.apply(job(name, mode, made.folder))
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    for fault, count in counts.items():
+        for _ in range(count):
+            cost = await bench.measure(fault)
+            costs[fault].append(cost)
+            parts = " ".join(f"{part} {seconds:.2f}" for part, seconds in cost.parts.items())
+            print(f"{mode} {fault}: {cost.seconds:.2f} s, {cost.redone} steps redone; {parts}", flush=True)
+    await made.delete(name)
+    return costs
+
+
+def _percentile(values: list[float], share: float) -> float:
+    return (
+        statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
+        if len(values) > 1
+        else values[0]
+    )
+
+
+def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
+    """Prints what was measured."""
+    rows: list[list[object]] = []
+    for mode, by_fault in measured.items():
+        for fault, costs in by_fault.items():
+            seconds, redone = [cost.seconds for cost in costs], [cost.redone for cost in costs]
+            middle, high = statistics.median(seconds), _percentile(seconds, 0.95)
+            rows.append(
+                [f"{mode}, {fault} x {len(costs)}", middle, high, max(seconds), statistics.median(redone), max(redone)]
+            )
+    columns = ["", "p50, s", "p95, s", "worst, s", "redone, median", "most"]
+    table("From the fault to the first new step, and steps done again", columns, rows)
+    rows = []
+    for mode, by_fault in measured.items():
+        for fault, costs in by_fault.items():
+            known = [cost.parts for cost in costs if cost.parts]
+            if known:
+                middles = [statistics.median(parts.get(_wire(part), 0.0) for parts in known) for part in PARTS]
+                rows.append([f"{mode}, {fault}", *middles, f"{len(known)}/{len(costs)}"])
+    table("The same by parts, as the operator tells them (medians, s)", ["", *PARTS, "told"], rows)
+
+
+def _wire(part: str) -> str:
+    return "firstStep" if part == "first_step" else part
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.fault_cost", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--faults", nargs="*", default=[f"{name}={count}" for name, count in FAULTS.items()])
+    given = parser.parse_args()
+    counts = {name: int(count) for name, _, count in (fault.partition("=") for fault in given.faults)}
+    measured = {}
+    for mode in given.modes:
+        # A cluster and an operator for each, so that none has the others' history.
+        async with world(nodes=WORKERS + 1) as made:
+            with operator(made) as running:
+                running.serving()
+                measured[mode] = await run_mode(made, mode, counts)
+    show(measured)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
