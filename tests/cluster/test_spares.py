@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from tests.cluster.scenarios import Scenario, train
+from tests.cluster.operator_under_test import training_job
+from tests.cluster.scenarios import Scenario, Stage, train
 
 NO_RESTART = {"maxRestarts": 0}
 QUICK = {"spec": {"terminationGracePeriodSeconds": 3}}
-# Long enough after the spare has taken its place for a test to see that the replacement hadn't come before.
 BY_FORCE = ("--force", "--grace-period=0", "--wait=false")
+# What a rank takes to save a checkpoint when it is asked to leave: longer than one of a broken attempt is given.
+SAVES = """
+def save(*_):
+    time.sleep(1)
+    print(f"rank {rank} has saved.", flush=True)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+"""
 
 
 def until_spares(scenario: Scenario, count: int) -> None:
@@ -32,3 +40,122 @@ def test_a_deleted_pods_place_is_taken_before_its_replacement_runs(scenario: Sce
     scenario.cluster.kubectl("delete", "pod", f"{name}-0", *BY_FORCE)
     scenario.succeeds(attempt=3, disruptions=2)
     assert scenario.status["workerOrder"] == [1, 2]
+
+
+def test_a_deleted_spare_costs_nothing(scenario: Scenario) -> None:
+    spare = f"{scenario.name}-2"
+    scenario.apply(spares=1, failurePolicy=NO_RESTART, podTemplate=QUICK)
+    scenario.until_training()
+    until_spares(scenario, 1)
+    before = scenario.uids()
+    scenario.cluster.kubectl("delete", "pod", spare, "--wait=false")
+    scenario.until(lambda: scenario.uids().get(spare) not in (None, before[spare]), "a new spare")
+    until_spares(scenario, 1)
+    assert scenario.accounts == (1, 0, 0)
+    assert scenario.status["phase"] == "Running"
+    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", *BY_FORCE)
+    scenario.succeeds(attempt=2, disruptions=1)
+
+
+def test_of_two_pods_lost_at_once_one_is_waited_for(scenario: Scenario) -> None:
+    name = scenario.name
+    scenario.apply(workers=3, spares=1, failurePolicy=NO_RESTART, podTemplate=QUICK)
+    scenario.until_training(workers=3)
+    until_spares(scenario, 1)
+    scenario.cluster.kubectl("delete", "pod", f"{name}-0", f"{name}-1", *BY_FORCE)
+    scenario.until_phase("Succeeded")
+    _, restarts, disruptions = scenario.accounts
+    # The operator may have answered the first deletion before it knew of the second one.
+    assert (restarts, disruptions in (1, 2)) == (0, True), scenario.failures
+    assert scenario.status["workerOrder"][2] == 2
+    assert 3 in scenario.status["workerOrder"][:2]
+
+
+def test_an_evicted_pods_ranks_save_before_a_spare_takes_its_place(scenario: Scenario) -> None:
+    name = scenario.name
+    in_peace = {"spec": {"terminationGracePeriodSeconds": 20}}
+    scenario.apply(train(first=SAVES), spares=1, failurePolicy=NO_RESTART, podTemplate=in_peace)
+    scenario.until_training()
+    until_spares(scenario, 1)
+    scenario.cluster.kubectl("delete", "pod", f"{name}-1", "--wait=false")
+    scenario.succeeds(attempt=2, disruptions=1)
+    assert scenario.status["workerOrder"] == [0, 2]
+    assert "rank 0 has saved." in scenario.kept_log(0)
+
+
+def test_a_suspended_job_keeps_no_spare_and_has_them_again_afterwards(scenario: Scenario) -> None:
+    scenario.apply(train(faults=2), spares=1, failurePolicy=NO_RESTART, podTemplate=QUICK)
+    scenario.until_training()
+    until_spares(scenario, 1)
+    scenario.patch('{"runPolicy": {"suspend": true}}')
+    scenario.until_phase("Suspended")
+    scenario.until(lambda: scenario.pods() == {}, "no pods")
+    scenario.patch('{"runPolicy": {"suspend": false}}')
+    scenario.until_training(attempt=2)
+    until_spares(scenario, 1)
+    scenario.cluster.kubectl("delete", "pod", f"{scenario.name}-0", *BY_FORCE)
+    scenario.succeeds(attempt=3, disruptions=1)
+
+
+def test_scaling_changes_the_workers_and_keeps_the_spares(scenario: Scenario) -> None:
+    name = scenario.name
+    scenario.apply(
+        train(faults=3),
+        spares=1,
+        elastic={"minWorkers": 1, "maxWorkers": 3},
+        failurePolicy=NO_RESTART,
+        podTemplate=QUICK,
+    )
+    scenario.until_training()
+    until_spares(scenario, 1)
+    scenario.cluster.kubectl("scale", "dtj", name, "--replicas=3")
+    scenario.until_training(attempt=2, workers=3)
+    assert scenario.status["workerOrder"] == [0, 1, 2], "who was the spare"
+    until_spares(scenario, 1)
+    assert sorted(scenario.pods()) == [f"{name}-{index}" for index in range(4)]
+    assert scenario.status["replicas"] == 3
+    scenario.cluster.kubectl("delete", "pod", f"{name}-0", *BY_FORCE)
+    scenario.until_training(attempt=3, workers=3)
+    assert scenario.status["workerOrder"] == [3, 1, 2], "a spare comes before a smaller group"
+    scenario.cluster.kubectl("scale", "dtj", name, "--replicas=1")
+    scenario.succeeds(attempt=4, disruptions=1)
+    assert scenario.status["workerOrder"] == [1], "of those that have an index still, the first by rank"
+
+
+def test_a_spare_of_another_kind_of_machine_stands_in_for_nobody(scenario: Scenario) -> None:
+    name = scenario.name
+    groups = [{"name": "large", "workers": 1, "spares": 1}, {"name": "small", "workers": 1}]
+    job = training_job(name, train(faults=2), workerGroups=groups, failurePolicy=NO_RESTART, podTemplate=QUICK)
+    del job["spec"]["workers"]
+    scenario.cluster.apply(job)
+    scenario.until_training()
+    until_spares(scenario, 1)
+    assert sorted(scenario.pods()) == [f"{name}-large-0", f"{name}-large-1", f"{name}-small-2"]
+    scenario.cluster.kubectl("delete", "pod", f"{name}-small-2", *BY_FORCE)
+    scenario.until_training(attempt=2)
+    assert scenario.status["workerOrder"] == [0, 2]
+    until_spares(scenario, 1)
+    scenario.cluster.kubectl("delete", "pod", f"{name}-large-0", *BY_FORCE)
+    scenario.succeeds(attempt=3, disruptions=2)
+    assert scenario.status["workerOrder"] == [1, 2]
+
+
+def test_a_lost_nodes_worker_is_replaced_before_kubernetes_ends_its_pod(stage: Stage, scenario: Scenario) -> None:
+    with stage.nodes(3, gpus=1) as nodes:
+        scenario.apply(
+            spares=1,
+            failurePolicy={"nodes": {"lostAfterSeconds": 30}},
+            resources={"gpus": 1},
+            podTemplate={"spec": {"nodeSelector": {"for": nodes[0]}, "terminationGracePeriodSeconds": 30}},
+        )
+        scenario.until_training()
+        until_spares(scenario, 1)
+        lost = scenario.nodes()[f"{scenario.name}-1"]
+        cluster = stage.main.embedded
+        cluster.call(cluster.cluster.lose_node(lost))
+        scenario.until_phase("Succeeded")
+        assert scenario.accounts[1:] == (0, 1), scenario.failures
+        failure = scenario.failures[0]
+        assert (failure["reason"], failure["worker"], failure["node"]) == ("NodeLost", 1, lost), failure
+        assert "its agent hasn't joined" in failure["message"]
+        assert scenario.status["workerOrder"] == [0, 2]

@@ -239,17 +239,14 @@ class Situation:
 
     @cached_property
     def saves_until(self) -> float | None:
-        """Returns until when a pod of the attempt may still be ending as it was asked to."""
-        times = [
-            pod.deadline
-            for worker, pod in self.pods.items()
-            if pod.deleting
-            and pod.deadline is not None
-            and pod.deadline > self.now
-            and pod.uid == self.worker_uids.get(worker)
-            and pod.disruption not in NODE_LOST
-        ]
-        return max(times, default=None)
+        """Returns when the grace period of a pod of the attempt is over that was asked to end, and may be gone already:
+        its peers were asked later, and save for as long."""
+        views = [*self.pods.values(), *self.observed.gone.values()]
+        uids = frozenset(self.worker_uids.values())
+        ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
+        return max(
+            (pod.deadline for pod in ending if pod.deadline is not None and pod.deadline > self.now), default=None
+        )
 
     def _has_left(self, worker: int) -> bool:
         """Returns whether a worker's ranks have ended, as far as it can say."""

@@ -71,7 +71,12 @@ def fail_attempt(situation: Situation) -> Transition | None:
     if not situation.running:
         return None
     cause = cause_of(situation, situation.status.attempt)
-    return None if cause is None else _respond(_with_early_failures_merged(situation, cause), cause)
+    return None if cause is None else end_attempt(situation, cause)
+
+
+def end_attempt(situation: Situation, cause: Failure, going: frozenset[str] = frozenset()) -> Transition:
+    """Ends the current attempt for this cause. `going`: the uids of pods that are to be replaced because of it."""
+    return _respond(_with_early_failures_merged(situation, cause), cause, going=going)
 
 
 def reattribute(situation: Situation) -> Transition | None:
@@ -110,16 +115,11 @@ def reopen(situation: Situation) -> Transition | None:
     return open_attempt(situation, workers, "AttemptOpened")
 
 
-def open_attempt(
-    situation: Situation, workers: tuple[int, ...], reason: str, going: frozenset[str] = frozenset()
-) -> Transition:
-    """Returns the transition that opens the next attempt with these workers.
-
-    `going`: the uids of pods that are replaced while it runs, besides those that are being replaced already.
-    """
+def open_attempt(situation: Situation, workers: tuple[int, ...], reason: str) -> Transition:
+    """Returns the transition that opens the next attempt with these workers."""
     message = f"attempt {situation.status.attempt + 1} opens with {_count(len(workers))}"
     message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
-    return Transition("Starting", reason, message, _opening(situation, workers, going))
+    return Transition("Starting", reason, message, _opening(situation, workers))
 
 
 def held_since(situation: Situation) -> str | None:
@@ -178,7 +178,9 @@ def fail(situation: Situation, reason: str, message: str, change: StatusChange |
     return Transition("Failed", reason, message, (change or NO_CHANGE) | ended)
 
 
-def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Transition:
+def _respond(
+    situation: Situation, cause: Failure, at: str | None = None, going: frozenset[str] = frozenset()
+) -> Transition:
     """Opens a new attempt, waits for one, or ends the job."""
     response = _response(situation, cause)
     if response.answer == "Fail":
@@ -216,14 +218,14 @@ def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Tra
         )
     if waiting:
         message += f"; {crash_loop_backoff.sentence(waiting)}"
-    going = _going(situation, waiting, moved_from=cause.node if moving else None)
-    workers = situation.lineup(without=frozenset(going))
-    if wait <= 0 and situation.can_open(workers, without=frozenset(going)):
+    replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
+    going |= frozenset(replacing)
+    workers = situation.lineup(without=going)
+    if wait <= 0 and situation.can_open(workers, without=going):
         opening = _opening(situation, workers, going)
         message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
         return Transition("Starting", "AttemptOpened", message, change | opening)
-    replacing = list(dict.fromkeys([*situation.status.replacing_pod_uids, *going]))
-    change |= StatusChange(replacing_pod_uids=replacing)
+    change |= StatusChange(replacing_pod_uids=list(dict.fromkeys([*situation.status.replacing_pod_uids, *replacing])))
     if wait > 0:
         return Transition("Restarting", "BackOff", f"{message}; the next attempt waits {wait:g} s", change)
     if waiting:
@@ -231,7 +233,7 @@ def _respond(situation: Situation, cause: Failure, at: str | None = None) -> Tra
     return Transition("Restarting", "WaitingForPods", f"{message}; waiting for the pods of all workers", change)
 
 
-def _going(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
+def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str | None) -> list[str]:
     """Returns the uids of the pods that the operator itself replaces, because of what has just ended the attempt."""
     current = frozenset(situation.worker_uids.values())
     moved = [pod.uid for pod in situation.pods.values() if pod.node == moved_from is not None and pod.uid in current]
@@ -361,9 +363,9 @@ def _with_failure_recorded(
     return [failure, *situation.status.failures][:MAX_FAILURES]
 
 
-def _opening(situation: Situation, workers: tuple[int, ...], going: Iterable[str] = ()) -> StatusChange:
+def _opening(situation: Situation, workers: tuple[int, ...], going: frozenset[str] = frozenset()) -> StatusChange:
     """Returns what opens the next attempt. A pod whose place a spare takes is replaced while the attempt goes on."""
-    replaced = situation.leaving | situation.unresponsive | frozenset(going)
+    replaced = situation.leaving | situation.unresponsive | going
     left_out = [pod for worker, pod in situation.pods.items() if worker not in workers and is_alive(pod)]
     workers = in_rank_order(situation, workers)
     return _pods_recorded(situation, workers) | StatusChange(

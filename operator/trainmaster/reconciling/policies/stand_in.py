@@ -2,14 +2,15 @@
 
 A lost pod's place is taken when its attempt fails (`attempts`). Here is the rest: a worker whose pod has had no node
 for `nodes.lostAfterSeconds`, so that the group would wait for ever, and one whose agent doesn't join the leader though
-its container is said to run: on a node that is gone that is so for a minute and a half, until Kubernetes ends its pods.
+its container is said to run. Its node, or the way there, is gone: Kubernetes takes a minute and a half to end its pods.
 """
 
 from __future__ import annotations
 
+from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.situation import Situation, is_alive
-from trainmaster.reconciling.policies.attempts import held_since, open_attempt, restart_at
-from trainmaster.reconciling.times import since
+from trainmaster.reconciling.policies.attempts import end_attempt, held_since, open_attempt, restart_at
+from trainmaster.reconciling.times import since, to_text
 from trainmaster.reconciling.transition import Transition
 
 # Seconds after which an agent whose container runs has joined the leader: it tries ten times a second, and its start
@@ -24,14 +25,7 @@ def stand_in(situation: Situation) -> Transition | None:
         return None
     if status.resizing or status.scheduling_backoff or (failure is not None and failure.provisional):
         return None
-    silent = _silent(situation)
-    if situation.now < (restart_at(situation) or 0.0) or (not silent and situation.now < _given_up_at(situation)):
-        return None
-    absent = _nowhere(situation) | silent
-    workers = situation.lineup(without=absent | (_unjoined(situation) if silent else frozenset()))
-    if set(workers) <= {*situation.workers}:
-        return None
-    return open_attempt(situation, workers, "SpareStandsIn", silent) if situation.can_open(workers, absent) else None
+    return _for_silent(situation) or _for_nowhere(situation)
 
 
 def stands_in_at(situation: Situation) -> float | None:
@@ -48,29 +42,45 @@ def stands_in_at(situation: Situation) -> float | None:
     return min((at for at in times if at > situation.now), default=None)
 
 
+def _for_silent(situation: Situation) -> Transition | None:
+    """Ends an attempt that a worker's agent hasn't joined, where a spare's has."""
+    stream = situation.observed.stream
+    if not situation.running or not stream.connected or stream.leader not in situation.workers:
+        return None
+    joined = {agent.uid for agent in stream.workers if agent.connected}
+    late = (worker for worker in situation.workers if situation.unreported_seconds(worker) >= JOINED_WITHIN)
+    silent = [pod for worker in late if worker != stream.leader and (pod := situation.pods[worker]).uid not in joined]
+    uids = frozenset(pod.uid for pod in silent)
+    unjoined = frozenset(pod.uid for pod in situation.pods.values()) - joined
+    workers = situation.lineup(without=uids | unjoined)
+    if not silent or not situation.can_open(workers, without=uids):
+        return None
+    pod, attempt = silent[0], situation.status.attempt
+    cause = Failure(
+        attempt=attempt,
+        reason="NodeLost",
+        message=f"pod {pod.name} of worker {pod.worker} on node {pod.node} doesn't answer: its agent hasn't joined "
+        f"attempt {attempt}, and Kubernetes knows of no end",
+        worker=pod.worker,
+        pod=pod.name,
+        node=pod.node,
+        failed_at=to_text(situation.now),
+    )
+    return end_attempt(situation, cause, going=uids)
+
+
+def _for_nowhere(situation: Situation) -> Transition | None:
+    """Opens the next attempt without workers whose pods have had no node for too long."""
+    if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
+        return None
+    pods = (situation.pods.get(worker) for worker in situation.desired_workers)
+    nowhere = frozenset(pod.uid for pod in pods if pod is not None and is_alive(pod) and pod.node is None)
+    workers = situation.lineup(without=nowhere)
+    if set(workers) <= {*situation.workers} or not situation.can_open(workers, without=nowhere):
+        return None
+    return open_attempt(situation, workers, "SpareStandsIn")
+
+
 def _given_up_at(situation: Situation) -> float:
     waited = since(situation.now, held_since(situation))
     return situation.now - waited + situation.spec.failure_policy.nodes.lost_after_seconds
-
-
-def _nowhere(situation: Situation) -> frozenset[str]:
-    """Returns the pods of workers that have had no node for too long."""
-    if situation.now < _given_up_at(situation):
-        return frozenset()
-    pods = (situation.pods.get(worker) for worker in situation.desired_workers)
-    return frozenset(pod.uid for pod in pods if pod is not None and is_alive(pod) and pod.node is None)
-
-
-def _silent(situation: Situation) -> frozenset[str]:
-    """Returns the pods of workers whose agents should have joined the leader by now."""
-    stream = situation.observed.stream
-    if not situation.running or not stream.connected or stream.leader not in situation.workers:
-        return frozenset()
-    waited = (worker for worker in situation.workers if situation.unreported_seconds(worker) >= JOINED_WITHIN)
-    return frozenset(situation.pods[worker].uid for worker in waited if worker != stream.leader) & _unjoined(situation)
-
-
-def _unjoined(situation: Situation) -> frozenset[str]:
-    """Returns the pods whose agents aren't connected with the leader."""
-    connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
-    return frozenset(pod.uid for pod in situation.pods.values()) - connected

@@ -157,6 +157,8 @@ def test_ranks_save_their_checkpoint_before_a_spare_takes_an_evicted_pods_place(
     waiting = decided(of, some)
     assert waiting.status.phase == "Restarting"
     assert waiting.requeue_after == pytest.approx(30), "the grace period's end"
+    gone = observed(said(0, "Running"), said(1, "Stopped"), given=[pod(0), pod(2)], gone={leaving.uid: leaving})
+    assert decided(of, gone).status.phase == "Restarting", "worker 0 saves for as long, and began later"
     left = observed(said(0, "Stopped"), said(1, "Stopped"), given=pods(leaving, workers=3))
     assert decided(of, left).status.worker_order == [0, 2]
     assert decided(of, some, NOW + 30.5).status.worker_order == [0, 2]
@@ -224,11 +226,14 @@ class TestAWorkerThatDoesntCome:
 
     def test_or_has_an_agent_that_doesnt_join(self) -> None:
         """Its node is gone, and Kubernetes doesn't know that yet."""
-        status = running(2, phase="Starting", ago=6.0, worker_order=[0, 1])
+        broken = {"attempt": 1, "reason": "PeerLost", "worker": 0, "failed_at": to_text(NOW - 6)}
+        status = running(2, phase="Starting", ago=6.0, worker_order=[0, 1], restarts=1, failures=[broken])
         found = observed(said(0, "Starting", 2), given=pods(workers=3), stream=stream(2, workers=(0, 2)), attempt=2)
         decision = decided(with_spare(status), found)
         assert decision.status.worker_order == [0, 2]
         assert "Delete bert-1" in kinds(decision)
+        assert (decision.status.restarts, decision.status.disruptions) == (0, 1), "all of it is one disruption"
+        assert [(failure.reason, failure.node) for failure in decision.status.failures] == [("NodeLost", "node-1")]
 
     @pytest.mark.parametrize(
         ("ago", "joined"),
