@@ -239,3 +239,48 @@ def test_kueue_admits_evicts_and_admits_again(
         cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")
         cluster.eventually(lambda: says("Finished") == "True", 60, "Finished")
         cluster.kubectl("delete", "resourceflavor", flavor)
+
+
+def test_a_gang_is_its_workers_and_never_waits_for_its_spares(cluster: Cluster, operator: OperatorProcess) -> None:
+    job = training_job("job", DONE, spares=1, scheduling={"gang": {"scheduler": "volcano"}})
+    job["spec"]["resources"] = {"cpu": "100m"}
+    with installed(cluster, VOLCANO):
+        cluster.apply(job)
+        pods = cluster.eventually(lambda: len(found := cluster.items("pods")) == 3 and found, 60, "its pods")
+        (group,) = pod_groups(cluster)
+        assert group["spec"] == {"minMember": 2, "minResources": {"cpu": "200m"}}
+        node = cluster.items("nodes")[0]["metadata"]["name"]
+        for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))[:2]:
+            bind(cluster, pod, node)
+        cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded without its spare")
+
+
+def test_kueues_quota_is_for_the_spares_too(
+    cluster: Cluster, operator: OperatorProcess, two_racks: list[NodeConfig], tmp_path: Path
+) -> None:
+    cluster.embedded.call(cluster.embedded.cluster.add_node(two_racks[1]))
+    flavor = f"{cluster.namespace}-west"
+    job = training_job("job", WHO, elastic={"minWorkers": 1, "maxWorkers": 2}, spares=1, resources={"gpus": 1})
+    job["spec"]["scheduling"] = {"gang": {"scheduler": "kueue"}, "queue": "team"}
+    job["spec"]["args"] = [str(tmp_path / "end")]
+    labels = {"for": cluster.namespace, "rack": "west"}
+    with installed(cluster, *KUEUE):
+        cluster.apply(
+            {
+                "apiVersion": "kueue.x-k8s.io/v1beta2",
+                "kind": "ResourceFlavor",
+                "metadata": {"name": flavor},
+                "spec": {"nodeLabels": labels},
+            }
+        )
+        cluster.apply(job)
+        (made,) = cluster.eventually(lambda: cluster.items("workloads.kueue.x-k8s.io"), 60, "the Workload")
+        (pod_set,) = made["spec"]["podSets"]
+        assert (pod_set["count"], pod_set["minCount"]) == (3, 2)
+        admit(cluster, "job", 2, flavor)
+        cluster.eventually(lambda: status(cluster).get("phase") == "Running", 60, "one worker and its spare")
+        assert status(cluster)["workerOrder"] == [0]
+        assert len(cluster.items("pods")) == 2
+        (tmp_path / "end").touch()
+        cluster.eventually(lambda: status(cluster).get("phase") == "Succeeded", 60, "Succeeded")
+        cluster.kubectl("delete", "resourceflavor", flavor)
