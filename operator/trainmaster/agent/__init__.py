@@ -6,6 +6,7 @@ trains an attempt twice. Standard library only, Python 3.9 and later, because it
 - `planner/` decides: what is known (`state`), what happened (`events`), what is to be done (`plan`). Pure.
 - `executor` is one loop, one queue of events, and the actions that the planner asks for. `main` is the command line.
 - `process/` runs an attempt: the setup line, the launcher, its ranks, what they print and leave behind.
+- `warm/` keeps a process from which ranks are forked, with everything slow imported.
 - `network/` is the leader and its followers, HTTP for the operator, and the way to the leader.
 - `hang/` finds ranks that make no progress, and which of all ranks stopped first.
 - `settings` is what the manifest says; `assignment` reads the assignment's file, `authority` and `ed25519` verify it.

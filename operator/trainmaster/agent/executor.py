@@ -50,6 +50,7 @@ from trainmaster.wire.values import last_lines
 
 if TYPE_CHECKING:
     from trainmaster.agent.hang.watch import Found, RankWatch
+    from trainmaster.agent.warm.warm_process import WarmProcess
 
 FILE_SECONDS = 0.05
 KEPT_ATTEMPTS = 5
@@ -71,6 +72,7 @@ class Executor:
         self._file = AssignmentFile(settings.assignment_file)
         self._authority = Authority(settings)
         self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
+        self._warm: WarmProcess | None = None
         self._processes: RunProcesses | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
@@ -100,6 +102,8 @@ class Executor:
         while not self._loop.stopped:
             self._wait()
             self._settle()
+        if self._warm is not None:
+            self._warm.kill()
         for printer in self._printers:
             printer.drain(1.0)
         return 1 if self._state.exit_code is None else self._state.exit_code
@@ -175,6 +179,16 @@ class Executor:
             return events.SaveFailed(f"cannot write {error.filename}: {error.strerror}")
         return None
 
+    def _warm_up(self, action: actions.WarmUp) -> None:
+        # Here, because a job that starts cold doesn't need it.
+        from trainmaster.agent.process import torchrun
+        from trainmaster.agent.warm.warm_process import WarmProcess
+
+        settings = self._settings
+        if self._warm is None:
+            self._warm = WarmProcess(self._loop, settings, self._command, self._printers, self._events.append)
+        self._warm.start(*torchrun.warm_environment(settings, action.environ))
+
     def _launch(self, action: actions.Launch) -> events.Event:
         assignment, settings = action.assignment, self._settings
         address = lookup_hosts(settings.hosts_file, assignment.master)
@@ -184,7 +198,9 @@ class Executor:
             address = settings.pod_ip or address
         if address:
             assignment = assignment._replace(hosts=(address, *assignment.hosts[1:]))
-        run = RunProcesses(self._loop, settings, assignment, action.node_rank, self._printers, self._events.append)
+        run = RunProcesses(
+            self._loop, settings, assignment, action.node_rank, self._printers, self._events.append, self._warm
+        )
         try:
             launched = run.start(self._command, action.environ)
         except LaunchError as error:
@@ -250,6 +266,8 @@ class Executor:
     def _reap(self) -> None:
         for pid, ending in children.reap().items():
             self._setup.process_ended(pid, ending)
+            if self._warm is not None:
+                self._warm.process_ended(pid, ending)
             if self._processes is not None:
                 self._processes.process_ended(pid, ending)
 
@@ -343,6 +361,7 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.Hurry: lambda it, _: it._network.hurry(_now()),
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
+    actions.WarmUp: Executor._warm_up,
     actions.Launch: Executor._launch,
     actions.DescribeEnvironment: Executor._describe_environment,
     actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),

@@ -21,6 +21,10 @@ class Settings(NamedTuple):
     """Ranks of this worker (NPROC_PER_NODE)."""
     launcher: str
     """`torchrun` or `exec`."""
+    warm_start: bool
+    """Whether ranks are forked from a process that has imported what is slow."""
+    preload: tuple[str, ...]
+    """Modules that it imports beside what it learns."""
     setup: str
     """A shell line run before the launcher, its environment kept; empty: none."""
     job: str
@@ -68,6 +72,8 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         worker=_whole(environ, "TRAINMASTER_WORKER", 0, 0),
         processes=_whole(environ, "NPROC_PER_NODE", 1, 1),
         launcher=launcher,
+        warm_start=launcher == "torchrun" and environ.get("TRAINMASTER_WARM_START") == "true",
+        preload=tuple(filter(None, environ.get("TRAINMASTER_PRELOAD", "").split(","))),
         setup=environ.get("TRAINMASTER_SETUP", "").strip(),
         job=environ.get("TRAINMASTER_JOB", ""),
         job_uid=environ.get("TRAINMASTER_JOB_UID", ""),

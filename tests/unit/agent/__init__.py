@@ -56,4 +56,8 @@
 | `process/saved_report` | `test_hostile_lines` |
 | `process/saving` | `process/test_saving`, `test_group` |
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
+| `process/torchrun` | `process/test_torchrun`, `warm/test_same_rank` |
+| `warm/command` | `warm/test_command` |
+| `warm/stage` | `warm/test_same_rank` |
+| `warm/warm_process` | `warm/test_same_rank` |
 """

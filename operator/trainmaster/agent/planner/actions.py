@@ -46,12 +46,18 @@ class RunSetup(Action):
     """Run the setup line."""
 
 
+class WarmUp(Action):
+    """Start the process from which ranks are forked."""
+
+    environ: Mapping[str, str]
+
+
 class CancelSetup(Action):
     """Kill what runs of the setup line."""
 
 
 class Launch(Action):
-    """Start the launcher."""
+    """Start the ranks, or the launcher that starts them."""
 
     assignment: Assignment
     node_rank: int

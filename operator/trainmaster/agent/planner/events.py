@@ -61,12 +61,30 @@ class SaveFailed(OwnEvent):
 
 
 class Launched(OwnEvent):
-    """The launcher runs."""
+    """The launcher runs, or ranks have been ordered from the warm process."""
 
     pid: int
+    """0: there is no launcher."""
     wraps_ranks: bool
     """Whether ranks announce themselves; else the launcher is the only rank that is known."""
     first_rank: int
+
+
+class LauncherStarted(OwnEvent):
+    """The launcher runs after all, because the warm process has forked no ranks."""
+
+    pid: int
+
+
+class NothingForked(OwnEvent):
+    """The warm process has forked no ranks, and none are wanted any more."""
+
+
+class WarmProcessEnded(OwnEvent):
+    """There is no warm process any more, or none could be started."""
+
+    for_good: bool
+    """Whether another one would fare the same."""
 
 
 class LaunchFailed(OwnEvent):

@@ -13,13 +13,15 @@ from typing import Any
 
 from trainmaster.agent.planner import actions, ranks
 from trainmaster.agent.planner.leaving import exit_at
-from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State
+from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State, Warm
 from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch, wanted_attempt
 from trainmaster.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster.wire.reasons import EXIT_TERMINATED
 from trainmaster.wire.report import Report
 
 Actions = tuple[actions.Action, ...]
+MAX_WARM_STARTS = 12
+"""In one life of the agent: a process that ends again and again is of no use."""
 
 
 def plan(state: State, now: Now) -> Actions:
@@ -113,12 +115,27 @@ def _end_ranks(state: State, now: Now) -> Actions:
         needed = run.launcher_knows_more or run.grace >= ranks.PLANNED_GRACE
         kill = run.wraps_ranks and not needed and run.launcher_ending is None
         # Where no rank has announced itself yet, the launcher is all there is.
-        return (actions.Terminate(tuple(run.living or [run.launcher]), run.launcher if kill else 0),)
+        launcher = (run.launcher,) if run.launcher else ()
+        return (actions.Terminate(tuple(run.living) or launcher, run.launcher if kill else 0),)
     if run.late:
         return (actions.Terminate(run.late),)
     if ranks.kill_due(run, now.steady):
         return (actions.FindSavingRanks(),)
     return (actions.Sweep(),) if ranks.sweep_due(run, now.steady) else ()
+
+
+def _warm_up(state: State, _now: Now) -> Actions:
+    warm, assignment = state.warm, state.applied
+    if not state.settings.warm_start or state.terminating or state.environ is None:
+        return ()
+    if assignment is None or assignment.state != "Run":
+        return ()
+    if warm.runs or warm.hopeless or warm.starts >= MAX_WARM_STARTS:
+        return ()
+    if state.run is not None and (state.report is None or state.report.state != "Running"):
+        # Ranks that start cold need the machine for themselves.
+        return ()
+    return (actions.WarmUp(state.environ),)
 
 
 def _prepare(state: State, now: Now) -> Actions:
@@ -176,6 +193,7 @@ _STEPS: tuple[Callable[[State, Now], Actions], ...] = (
     _save_report,
     _publish_report,
     _end_ranks,
+    _warm_up,
     _prepare,
     _start,
     _leave,
@@ -225,6 +243,7 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.Introduce: lambda state, _, __: state._replace(introducing=False),
     actions.Begin: _begun,
     actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),
+    actions.WarmUp: lambda state, _, __: state._replace(warm=Warm(True, state.warm.starts + 1)),
     actions.Launch: lambda state, _, __: state._replace(preparation=None),
     actions.ExamineRank: _examined,
     actions.ExamineLauncher: _examined,

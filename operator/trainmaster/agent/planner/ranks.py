@@ -62,7 +62,7 @@ def rank_started(run: Run, event: RankStarted) -> Run:
 def process_ended(run: Run, ended: Report | None, event: ProcessEnded) -> Run:
     """A process has ended; it may be an orphan that is none of ours. `ended`: this worker's end, where it is known."""
     ending = event.ending
-    if ending is not None and event.pid == run.launcher and run.launcher_ending is None:
+    if run.launcher and ending is not None and event.pid == run.launcher and run.launcher_ending is None:
         run = run._replace(launcher_ending=ending)
         if run.wraps_ranks:
             return run if _is_settled(run, ended, ending) else _examine(run, Examination(None, ending))
@@ -98,7 +98,7 @@ def _was_ended(run: Run, ended: Report | None, ending: Ending, unseen: frozenset
     """Returns whether we have ended the rank, or torchrun: it sends SIGTERM to the others as soon as one has failed."""
     if run.terminated:
         return True
-    if not run.wraps_ranks or ending.signal != signal.SIGTERM:
+    if not run.launcher or not run.wraps_ranks or ending.signal != signal.SIGTERM:
         return False
     # On a loaded machine torchrun may have reaped the one that failed before we saw it: then its report names it.
     return ended is not None or run.launcher_knows_more or not unseen.isdisjoint(run.living)
@@ -178,12 +178,12 @@ def unspared(run: Run) -> tuple[int, ...]:
 
 
 def sweep_due(run: Run, now: float) -> bool:
-    """Returns whether whatever is left is to be killed: the grace is over, or the launcher and all ranks have ended."""
+    """Returns whether whatever is left is to be killed: the grace is over, or the launcher or all ranks have ended."""
     if run.sweeping:
         return False
     if now >= run.last_kill_at:
         return True
-    return run.launcher_ending is not None and not (run.living and run.terminated)
+    return run.done and not (run.living and run.terminated)
 
 
 def _examine(run: Run, examination: Examination) -> Run:

@@ -83,11 +83,14 @@ class Run(NamedTuple):
     """Run has the processes of an attempt. Moments are of the monotonic clock."""
 
     launcher: int
+    """0: the ranks are forked from the warm process, and the agent's own children."""
     wraps_ranks: bool
     first_rank: int
     """The global rank of local rank 0."""
     ranks: Mapping[int, int] = {}
     """Pids by local rank, as far as known."""
+    awaited: int = 0
+    """So many ranks are forked; 0: a launcher waits for the ranks."""
     endings: Mapping[int, Optional[Ending]] = {}
     """How ranks ended, in the order of their ends; None where only the launcher, which has reaped them, knows how."""
     launcher_ending: Optional[Ending] = None
@@ -124,9 +127,26 @@ class Run(NamedTuple):
         return None in self.endings.values()
 
     @property
+    def done(self) -> bool:
+        """Returns whether the launcher has ended, or all ranks where there is none."""
+        if self.launcher:
+            return self.launcher_ending is not None
+        return len(self.endings) >= self.awaited
+
+    @property
     def living(self) -> list[int]:
         """Returns the pids of the ranks whose end hasn't been seen."""
         return [pid for local_rank, pid in self.ranks.items() if local_rank not in self.endings]
+
+
+class Warm(NamedTuple):
+    """Warm is what is known of the process from which ranks are forked."""
+
+    runs: bool = False
+    starts: int = 0
+    """How often it was started."""
+    hopeless: bool = False
+    """Whether it can't be started here at all."""
 
 
 class State(NamedTuple):
@@ -145,6 +165,8 @@ class State(NamedTuple):
     environ: Optional[Mapping[str, str]] = None
     """What the setup line leaves behind, found once in an agent's life."""
     setup_runs: bool = False
+
+    warm: Warm = Warm()
 
     report: Optional[Report] = None
     """The last report of the newest attempt that was started here, or `Waiting`."""

@@ -172,13 +172,28 @@ def _save_failed(state: State, event: events.SaveFailed, now: Now) -> State:
 def _launched(state: State, event: events.Launched, now: Now) -> State:
     known = {} if event.wraps_ranks else {0: event.pid}
     way = None if state.way is None else state.way.launched(state.started, now.wall)
-    state = state._replace(way=way, run=Run(event.pid, event.wraps_ranks, event.first_rank, known))
+    awaited = 0 if event.pid else state.settings.processes
+    run = Run(event.pid, event.wraps_ranks, event.first_rank, known, awaited)
+    state = state._replace(way=way, run=run)
     # After the start, which must not wait for it.
     return _post(state, DescribeEnvironment(state.started, state.environ or {}))
 
 
 def _launch_failed(state: State, event: events.LaunchFailed, now: Now) -> State:
-    return _end(state, failed(_report(state, now), "LaunchError", event.error), now)
+    state = _end(state, failed(_report(state, now), "LaunchError", event.error), now)
+    return state.change_run(lambda run: run._replace(awaited=0))
+
+
+def _launcher_started(state: State, event: events.LauncherStarted, _now: Now) -> State:
+    return state.change_run(lambda run: run._replace(launcher=event.pid, awaited=0))
+
+
+def _nothing_forked(state: State, _event: events.NothingForked, _now: Now) -> State:
+    return state.change_run(lambda run: run._replace(awaited=0))
+
+
+def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now) -> State:
+    return state._replace(warm=state.warm._replace(runs=False, hopeless=state.warm.hopeless or event.for_good))
 
 
 def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
@@ -329,6 +344,9 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.SaveFailed: _save_failed,
     events.Launched: _launched,
     events.LaunchFailed: _launch_failed,
+    events.LauncherStarted: _launcher_started,
+    events.NothingForked: _nothing_forked,
+    events.WarmProcessEnded: _warm_process_ended,
     events.RankStarted: _rank_started,
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,

@@ -100,53 +100,55 @@ def rank_environment(
     settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str]
 ) -> dict[str, str]:
     """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
-    nodes, processes = len(assignment.workers), settings.processes
-    folder = attempt_dir(settings, assignment.attempt)
-    environ = dict(base)
-    environ.update(
-        {
-            "MASTER_ADDR": assignment.master,
-            "MASTER_PORT": str(assignment.port),
-            "NNODES": str(nodes),
-            "NODE_RANK": str(node_rank),
-            "NPROC_PER_NODE": str(processes),
-            "WORLD_SIZE": str(assignment.world_size(processes)),
-            "PET_NNODES": str(nodes),
-            "PET_NPROC_PER_NODE": str(processes),
-            "PET_NODE_RANK": str(node_rank),
-            "PET_MASTER_ADDR": assignment.master,
-            "PET_MASTER_PORT": str(assignment.port),
-            "PET_RDZV_BACKEND": "static",
-            "PET_MAX_RESTARTS": "0",
-            "TRAINMASTER_ATTEMPT": str(assignment.attempt),
-            "TRAINMASTER_PROGRESS_FILE": os.path.join(folder, "progress"),
-            "TRAINMASTER_SAVING_FILE": os.path.join(folder, "saving"),
-            "TRAINMASTER_STACKS_FILE": os.path.join(folder, "stacks"),
-            "TRAINMASTER_STATE_DIR": settings.state_dir,
-        }
-    )
-    if settings.launcher == "exec":
-        environ.update(
-            {
-                "RANK": str(assignment.first_rank(node_rank, processes)),
-                "LOCAL_RANK": "0",
-                "LOCAL_WORLD_SIZE": str(processes),
-                "TORCHELASTIC_ERROR_FILE": os.path.join(folder, "error.json"),
-            }
-        )
-    else:
+    environ = {**base, **attempt_variables(settings, assignment, node_rank, base)}
+    if settings.launcher != "exec":
         # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
         environ.pop("RANK", None)
+    environ["TRAINMASTER_STATE_DIR"] = settings.state_dir
     # Without it a rank's last lines stay in its buffer when it is killed, and those are the ones that matter.
     environ.setdefault("PYTHONUNBUFFERED", "1")
-    for name, value in recorder_environment(folder).items():
-        environ.setdefault(name, value)
     # An image seldom has a name for the user that a pod sets, and getpass.getuser() of such a user is a KeyError.
     if not any(environ.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME")) and not _has_name(os.getuid()):
         environ["USER"] = environ["LOGNAME"] = str(os.getuid())
     # A rank that is killed by a fatal signal then says where it was (docs.python.org/3/library/faulthandler.html).
     environ.setdefault("PYTHONFAULTHANDLER", "1")
     return environ
+
+
+def attempt_variables(
+    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own."""
+    nodes, processes = len(assignment.workers), settings.processes
+    folder = attempt_dir(settings, assignment.attempt)
+    variables = {
+        "MASTER_ADDR": assignment.master,
+        "MASTER_PORT": str(assignment.port),
+        "NNODES": str(nodes),
+        "NODE_RANK": str(node_rank),
+        "NPROC_PER_NODE": str(processes),
+        "WORLD_SIZE": str(assignment.world_size(processes)),
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": str(processes),
+        "PET_NODE_RANK": str(node_rank),
+        "PET_MASTER_ADDR": assignment.master,
+        "PET_MASTER_PORT": str(assignment.port),
+        "PET_RDZV_BACKEND": "static",
+        "PET_MAX_RESTARTS": "0",
+        "TRAINMASTER_ATTEMPT": str(assignment.attempt),
+        "TRAINMASTER_PROGRESS_FILE": os.path.join(folder, "progress"),
+        "TRAINMASTER_SAVING_FILE": os.path.join(folder, "saving"),
+        "TRAINMASTER_STACKS_FILE": os.path.join(folder, "stacks"),
+    }
+    if settings.launcher == "exec":
+        variables["RANK"] = str(assignment.first_rank(node_rank, processes))
+        variables["LOCAL_RANK"] = "0"
+        variables["LOCAL_WORLD_SIZE"] = str(processes)
+        variables["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
+    for name, value in recorder_environment(folder).items():
+        if name not in base:
+            variables[name] = value
+    return variables
 
 
 def _has_name(uid: int) -> bool:
@@ -160,5 +162,10 @@ def _has_name(uid: int) -> bool:
     return True
 
 
+def is_python(program: str) -> bool:
+    """Returns whether a program is Python by its name."""
+    return _PYTHON.fullmatch(os.path.basename(program)) is not None
+
+
 def _python_of(command: Sequence[str]) -> Optional[str]:
-    return command[0] if _PYTHON.fullmatch(os.path.basename(command[0])) else None
+    return command[0] if is_python(command[0]) else None

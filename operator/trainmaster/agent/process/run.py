@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
@@ -21,6 +21,9 @@ from trainmaster.agent.planner.events import (
     Event,
     Launched,
     LauncherExamined,
+    LauncherStarted,
+    LaunchFailed,
+    NothingForked,
     ProcessEnded,
     RankExamined,
     RankStarted,
@@ -28,13 +31,18 @@ from trainmaster.agent.planner.events import (
     SavingRanksFound,
 )
 from trainmaster.agent.planner.state import Ending
-from trainmaster.agent.process import children, launcher
+from trainmaster.agent.process import children, launcher, torchrun
 from trainmaster.agent.process.cgroup import oom_kill_count
 from trainmaster.agent.process.error_files import read_error_file
 from trainmaster.agent.process.output import KeptLog, Printer, Pump
 from trainmaster.agent.process.saving import saving_seconds
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
+from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.values import last_lines
+
+if TYPE_CHECKING:
+    from trainmaster.agent.warm.warm_process import WarmProcess
 
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -59,6 +67,7 @@ class RunProcesses:
         node_rank: int,
         printers: tuple[Printer, Printer],
         put: Callable[[Event], None],
+        warm: Optional[WarmProcess] = None,
     ) -> None:
         self.attempt = assignment.attempt
         self.node_rank = node_rank
@@ -71,9 +80,11 @@ class RunProcesses:
         self._stdout, self._stderr = printers
         self._put = put
         self._folder = launcher.attempt_dir(settings, assignment.attempt)
+        self._warm = warm
+        self._line = launcher.CommandLine((), False)
         self._launcher_pid = 0
+        """0: there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
-        self._wraps_ranks = False
         self._ended: set[int] = set()
         """Local ranks whose end has been seen."""
         self._pumps: dict[str, Pump] = {}
@@ -91,62 +102,131 @@ class RunProcesses:
     @property
     def up(self) -> bool:
         """Returns whether all ranks of this worker have been started."""
-        return len(self.pids) == (self._settings.processes if self._wraps_ranks else 1)
+        return len(self.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
 
     def first_rank(self) -> int:
         """Returns the global rank of local rank 0."""
         return self._assignment.first_rank(self.node_rank, self._settings.processes)
 
     def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> Launched:
-        """Start the launcher. Raises LaunchError, or OSError where the state folder can't be written."""
-        line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
-        environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
-        children.find_program(command[0], environ)
-        program = launcher.find_launcher(line, environ)
+        """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
+        self._line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
+        self._environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
+        children.find_program(command[0], self._environ)
+        warm = self._warm if self._warm is not None and not self._warm.reason else None
+        if warm is None:
+            # Before anything is made for it.
+            launcher.find_launcher(self._line, self._environ)
         os.makedirs(self._folder, exist_ok=True)
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
-        self._wraps_ranks = line.wraps_ranks
-        self._environ = environ
-        if line.wraps_ranks:
+        if self._line.wraps_ranks:
             self._open_rank_pipes()
-            name, prefix = "launcher", f"[worker {self._settings.worker}]: "
-        else:
-            name, prefix = "rank-0", f"[rank {self.first_rank()}]: "
         if self.attempt > 1:
             # Several attempts may print into one container's log.
             self._stdout.write(b"--- attempt %d ---\n" % self.attempt)
+        self.started_at = time.monotonic()
+        if warm is not None:
+            self._fork_ranks(warm, base_environ)
+        else:
+            if self._warm is not None:
+                self._print_cold(self._warm.reason)
+            self._start_launcher()
+        return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank())
+
+    def _fork_ranks(self, warm: WarmProcess, base_environ: Mapping[str, str]) -> None:
+        """Order the ranks from the warm process; raises OSError where their files can't be made."""
+        settings, assignment = self._settings, self._assignment
+        attempt = launcher.attempt_variables(settings, assignment, self.node_rank, base_environ)
+        ranks = []
+        for local_rank in range(settings.processes):
+            os.makedirs(torchrun.error_folder(settings, self.attempt, local_rank), exist_ok=True)
+            own = torchrun.rank_variables(settings, assignment, self.node_rank, local_rank)
+            stem = os.path.join(self._folder, f"rank-{local_rank}")
+            ranks.append(
+                {
+                    "localRank": local_rank,
+                    "environ": {**attempt, **own},
+                    "stdout": f"{stem}.out",
+                    "stderr": f"{stem}.err",
+                }
+            )
+        warm.fork(self.attempt, os.path.join(self._folder, "ranks"), ranks, self._forked)
+
+    def _forked(self, reason: str) -> None:
+        """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""
+        self._announced(0)
+        if self.up:
+            # Whatever has become of the warm process since.
+            self._print(f"attempt {self.attempt} starts warm")
+        else:
+            self._retreat(reason)
+
+    def _retreat(self, reason: str) -> None:
+        """Start cold, once nothing is left of what the warm process may have begun."""
+        rest = self._below()
+        if rest:
+            children.send(rest, signal.SIGKILL)
+            self._loop.call_later(SWEEP_SECONDS[0], lambda: self._retreat(reason))
+            return
+        if self.stopping or self.ended:
+            self._put(NothingForked())
+            return
+        self._print_cold(reason)
+        try:
+            self._start_launcher()
+        except LaunchError as error:
+            self._put(LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
+        else:
+            self._put(LauncherStarted(self._launcher_pid))
+
+    def _start_launcher(self) -> None:
+        program = launcher.find_launcher(self._line, self._environ)
+        if self._line.wraps_ranks:
+            name, prefix = "launcher", f"[worker {self._settings.worker}]: "
+        else:
+            name, prefix = "rank-0", f"[rank {self.first_rank()}]: "
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
         self._pump(f"{name}.out", out_read, prefix, self._stdout)
         self._pump(f"{name}.err", err_read, prefix, self._stderr)
         try:
-            self._launcher_pid = children.spawn(program, line.arguments, environ, {1: out_write, 2: err_write})
+            streams = {1: out_write, 2: err_write}
+            self._launcher_pid = children.spawn(program, self._line.arguments, self._environ, streams)
         except LaunchError:
             self._close()
             raise
         finally:
             os.close(out_write)
             os.close(err_write)
-        self.started_at = time.monotonic()
-        if not line.wraps_ranks:
+        if not self._line.wraps_ranks:
             self.pids[0] = self._launcher_pid
-        return Launched(self._launcher_pid, line.wraps_ranks, self.first_rank())
+
+    def _print_cold(self, reason: str) -> None:
+        self._print(f"attempt {self.attempt} starts cold: {reason}")
+
+    def _print(self, sentence: str) -> None:
+        self._stderr.write(f"[agent]: {sentence}\n".encode())
 
     def process_ended(self, pid: int, ending: Ending | None) -> None:
         """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
+        # A rank that was forked and has ended was announced before.
+        self._announced(0)
         if pid == self._launcher_pid:
             self._launcher_ended = True
         local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
         if local_rank is not None:
             self._ended.add(local_rank)
         unseen: frozenset[int] = frozenset()
-        if self._wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
+        if self._line.wraps_ranks and local_rank is not None and ending is not None and ending.signal == signal.SIGTERM:
             living = {rank_pid for rank, rank_pid in self.pids.items() if rank not in self._ended}
             unseen = frozenset(each for each in living if children.process_state(each) in "XZ")
         self._put(ProcessEnded(pid, ending, unseen))
 
     def terminate(self, action: Terminate) -> None:
         """Send SIGTERM to ranks, and SIGKILL to a launcher that would only wait for them."""
+        if self._warm is not None and self._warm.busy:
+            # It may hang, and its ranks must not come later.
+            self._warm.kill()
         if action.launcher:
             children.send([action.launcher], signal.SIGKILL)
         children.send([children.signal_target(pid) for pid in action.pids], signal.SIGTERM)
@@ -159,16 +239,16 @@ class RunProcesses:
             seconds = saving_seconds(path)
             if seconds is not None:
                 # All ranks of a launcher of the user's own are one process to the planner.
-                known = local_rank if self._wraps_ranks else 0
+                known = local_rank if self._line.wraps_ranks else 0
                 found[known] = max(seconds, found.get(known, 0.0))
         return SavingRanksFound(found)
 
     def sweep(self) -> None:
-        """SIGKILL everything below the agent, until there is nothing."""
-        rest = children.descendants(os.getpid())
+        """SIGKILL everything below the agent but a warm process that has nothing to do, until there is nothing."""
+        rest = self._below()
         if rest:
             children.send(rest, signal.SIGKILL)
-        elif self._launcher_ended:
+        elif self._launcher_ended or not self._launcher_pid:
             self._close()
             self._put(RunEmptied())
             return
@@ -195,7 +275,7 @@ class RunProcesses:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self._folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
-                printed = self._log_path(f"rank-{local_rank if self._wraps_ranks else 0}.err")
+                printed = self._log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
                 found.append(RankProcess(rank, pid, (stacks, printed), self._environ))
         return found
 
@@ -231,16 +311,21 @@ class RunProcesses:
 
     def _rank_pids(self) -> dict[int, int]:
         """Returns pids by local rank; the launcher's, where it is all that there is."""
-        if self._wraps_ranks or self._launcher_ended:
+        if self._line.wraps_ranks or self._launcher_ended:
             return self.pids
         below = children.rank_processes(self._launcher_pid).items()
         return {rank: pid for rank, pid in below if rank < self._settings.processes} or self.pids
+
+    def _below(self) -> list[int]:
+        """Returns the processes below the agent that belong to the attempt."""
+        spared = set() if self._warm is None or self._warm.busy else self._warm.pids
+        return [pid for pid in children.descendants(os.getpid()) if pid not in spared]
 
     def _oom_kills(self) -> int:
         return oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
 
     def _error_files(self, local_rank: int) -> list[str]:
-        if not self._wraps_ranks:
+        if not self._line.wraps_ranks:
             return [os.path.join(self._folder, "error.json")]
         # torchrun puts a folder with a name of its own in between, one in each of its lives.
         folder = os.path.join(self._folder, "torchrun")
@@ -279,6 +364,8 @@ class RunProcesses:
         return os.path.join(self._folder, f"{name}.log")
 
     def _announced(self, _events: int) -> None:
+        if self._announcements < 0:
+            return
         try:
             data = os.read(self._announcements, 65_536)
         except BlockingIOError:
@@ -292,6 +379,9 @@ class RunProcesses:
     def _rank_started(self, local_rank: int, pid: int) -> None:
         self.pids[local_rank] = pid
         self._put(RankStarted(local_rank, pid))
+        if not self._launcher_pid:
+            # The agent's own child, whose end it sees when it reaps it.
+            return
         try:
             fd = os.pidfd_open(pid)
         except ProcessLookupError:

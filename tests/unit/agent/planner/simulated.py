@@ -53,6 +53,8 @@ class Agent:
         """What ranks that write their state ask for, in seconds."""
         self.launching_fails = False
         self.wraps_ranks = False
+        self.forks = False
+        """Whether ranks are ordered from the warm process."""
         self.crash_after: int | None = None
         """So many actions more, and the process is killed."""
         self.life = 0
@@ -146,6 +148,8 @@ class Agent:
             if self.launching_fails:
                 return events.LaunchFailed("command not found: 'x' is in no folder of PATH")
             self.pid += 1
+            if self.forks:
+                return events.Launched(0, True, action.assignment.first_rank(action.node_rank, self.settings.processes))
             first = action.assignment.first_rank(action.node_rank, self.settings.processes)
             return events.Launched(self.pid, self.wraps_ranks, first)
         elif isinstance(action, actions.ExamineRank):

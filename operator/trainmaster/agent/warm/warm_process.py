@@ -1,0 +1,279 @@
+"""The agent's half of the warm process: it is started, sent orders, and watched; everything in the loop's thread.
+
+It may hang, be killed or refuse at any time. An order is answered within its time or the process is killed: one that
+wakes up later must not fork the ranks of an attempt that nobody wants any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
+
+from trainmaster.agent.errors import LaunchError
+from trainmaster.agent.loop import READ, Loop, Timer
+from trainmaster.agent.planner.events import Event, WarmProcessEnded
+from trainmaster.agent.planner.state import Ending
+from trainmaster.agent.process import children
+from trainmaster.agent.process.output import KeptLog, Printer, Pump
+from trainmaster.agent.process.saved_report import write_atomically
+from trainmaster.agent.settings import Settings
+from trainmaster.agent.warm.command import WarmCommand, warm_command
+from trainmaster.agent.warm.stage import CHANNEL, EXIT_PROBED, MARK, PROBE, VARIABLE
+
+ORDER_SECONDS = 3.0
+"""A process that imports nothing answers an order in so many seconds."""
+IMPORT_SECONDS = 15.0
+"""One that still imports torch is waited for as long: torchrun and the ranks would have to import it too."""
+PRELOAD_SECONDS = 120.0
+"""And one that imports what spec.warmStart.preload names, which the ranks would else do themselves."""
+MAX_ANSWER_BYTES = 1_048_576
+_REQUIRED = "torch"
+"""Without it a warm process saves next to nothing."""
+
+
+class WarmProcess:
+    """See the module. `put` gets `WarmProcessEnded`; an order's end is told to who gave it."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        settings: Settings,
+        command: Sequence[str],
+        printers: tuple[Printer, Printer],
+        put: Callable[[Event], None],
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._command = command
+        self._printers = printers
+        self._put = put
+        self._folder = os.path.join(settings.state_dir, "warm")
+        self._environ: Mapping[str, str] = {}
+        self._own_variables: frozenset[str] = frozenset()
+        self._warm: Optional[WarmCommand] = None
+        self._probe_pid = 0
+        self.pid = 0
+        self._channel: Optional[socket.socket] = None
+        self._received = b""
+        self._pumps: list[Pump] = []
+        self._logs: list[KeptLog] = []
+        self._ready = False
+        self._order: Optional[bytes] = None
+        self._sent = False
+        self._answered: Callable[[str], None] = _nobody
+        self._timer: Optional[Timer] = None
+        self._left_out: list[str] = []
+        self._hopeless = False
+        self.reason = "it was not started"
+        """Why there is none; empty where there is one, or will be."""
+
+    def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
+        """Start it in this environment, which lacks what is each rank's own."""
+        warm = warm_command(self._command, os.getcwd())
+        if isinstance(warm, str):
+            self._end(warm, for_good=True)
+            return
+        self._warm, self._own_variables = warm, own_variables
+        self._environ = environ
+        self.reason = ""
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            write_atomically(os.path.join(self._folder, "sitecustomize.py"), _stage_source())
+            self._probe_pid = self._spawn((*warm.interpreter, "-c", "raise SystemExit(1)"), PROBE, {})
+        except (LaunchError, OSError) as error:
+            self._end(f"it cannot be started: {error}", for_good=True)
+
+    def fork(
+        self, attempt: int, announcements: str, ranks: Sequence[Mapping[str, Any]], answered: Callable[[str], None]
+    ) -> None:
+        """Have an attempt's ranks forked. `ranks`: of each `localRank`, `environ`, `stdout` and `stderr`.
+
+        `answered` is called once: with an empty text, or the reason why there are none.
+        """
+        order = {
+            "type": "fork",
+            "attempt": attempt,
+            "announcements": announcements,
+            "ranks": list(ranks),
+            "modulesFile": "",
+        }
+        self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
+        patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
+        self._timer = self._loop.call_later(ORDER_SECONDS if self._ready else patience, self._late)
+        self._send_order()
+
+    @property
+    def pids(self) -> set[int]:
+        """Returns the processes that belong to no attempt."""
+        return {pid for pid in (self._probe_pid, self.pid) if pid}
+
+    @property
+    def busy(self) -> bool:
+        """Returns whether an order hasn't been answered."""
+        return self._order is not None
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        children.send(self.pids, signal.SIGKILL)
+
+    def process_ended(self, pid: int, ending: Ending) -> None:
+        """A child of the agent was reaped."""
+        if pid == self._probe_pid:
+            self._probe_pid = 0
+            self._probed(ending)
+        elif pid == self.pid:
+            self._read(0)
+            self.pid = 0
+            how = f"by signal {ending.signal}" if ending.signal else f"with exit code {ending.exit_code}"
+            self._end(self.reason or f"the warm process has ended {how}", for_good=self._hopeless)
+
+    # Its start
+
+    def _probed(self, ending: Ending) -> None:
+        """Start the process itself, once it is certain that this Python stops before it runs the user's program."""
+        if self._warm is None or ending.exit_code != EXIT_PROBED:
+            self._end("this Python doesn't import sitecustomize from PYTHONPATH", for_good=True)
+            return
+        config = {
+            "pythonPath": self._environ.get("PYTHONPATH"),
+            "path": self._warm.path,
+            "ownVariables": sorted(self._own_variables),
+            "leftOut": self._left_out,
+            "required": [_REQUIRED],
+            "preload": list(self._settings.preload),
+            "later": [],
+        }
+        path = os.path.join(self._folder, "config.json")
+        ours, theirs = socket.socketpair()
+        try:
+            write_atomically(path, json.dumps(config))
+            self.pid = self._spawn(tuple(self._command), path, {CHANNEL: theirs.fileno()})
+        except (LaunchError, OSError) as error:
+            ours.close()
+            self._end(f"it cannot be started: {error}", for_good=True)
+            return
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._channel = ours
+        self._loop.watch(ours.fileno(), READ, self._read)
+        self._send_order()
+
+    def _spawn(self, arguments: tuple[str, ...], told: str, streams: Mapping[int, int]) -> int:
+        environ = dict(self._environ)
+        # An empty entry would be the working directory.
+        environ["PYTHONPATH"] = ":".join(filter(None, (self._folder, environ.get("PYTHONPATH"))))
+        environ[VARIABLE] = told
+        # By this and the state folder the next agent finds what is left of this one.
+        environ[MARK] = "warm"
+        out_read, out_write = os.pipe()
+        err_read, err_write = os.pipe()
+        for name, fd, printer in (("out", out_read, self._printers[0]), ("err", err_read, self._printers[1])):
+            log = KeptLog(os.path.join(self._folder, f"warm.{name}.log"))
+            self._logs.append(log)
+            self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
+        try:
+            program = children.find_program(arguments[0], environ)
+            return children.spawn(program, arguments, environ, {1: out_write, 2: err_write, **streams})
+        finally:
+            os.close(out_write)
+            os.close(err_write)
+
+    # What it says
+
+    def _read(self, _events: int) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        while True:
+            try:
+                data = channel.recv(65_536)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self._loop.unwatch(channel.fileno())
+                break
+            self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        if len(self._received) > MAX_ANSWER_BYTES:
+            self.kill()
+        for line in lines:
+            self._handle(json.loads(line))
+
+    def _handle(self, answer: Mapping[str, Any]) -> None:
+        kind = answer["type"]
+        if kind == "ready":
+            self._ready = True
+        elif kind in ("forked", "refused"):
+            self._answer(str(answer.get("reason", "")))
+        elif kind == "unforkable":
+            self._left_out.append(str(answer["name"]))
+            self._hopeless = answer["name"] == _REQUIRED
+            self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
+
+    # Orders
+
+    def _send_order(self) -> None:
+        order, channel = self._order, self._channel
+        if order is None or channel is None or self._sent:
+            return
+        self._sent = True
+        try:
+            complete = channel.send(order) == len(order)
+        except OSError:
+            complete = False
+        if not complete:
+            self.reason = "the warm process takes no orders"
+            self.kill()
+
+    def _late(self) -> None:
+        self.reason = "the warm process didn't answer in time"
+        self.kill()
+
+    def _answer(self, reason: str) -> None:
+        if self._order is None:
+            return
+        self._order = None
+        if self._timer is not None:
+            self._timer.cancel()
+        answered, self._answered = self._answered, _nobody
+        answered(reason)
+
+    def _end(self, reason: str, *, for_good: bool) -> None:
+        """There is no warm process any more."""
+        self.reason = reason
+        self._ready = False
+        if self._channel is not None:
+            self._loop.unwatch(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        self._received = b""
+        for pump in self._pumps:
+            pump.close()
+        for log in self._logs:
+            log.close()
+        self._pumps.clear()
+        self._logs.clear()
+        self._answer(reason)
+        self._put(WarmProcessEnded(for_good))
+
+
+def _stage_source() -> str:
+    """Returns the stage's source: the job's Python needn't be the agent's."""
+    from importlib.util import find_spec
+
+    spec = find_spec("trainmaster.agent.warm.stage")
+    source = None if spec is None else spec.loader.get_source(spec.name)  # type: ignore[union-attr]
+    if not source:
+        raise LaunchError("this agent has no source of its stage")
+    return str(source)
+
+
+def _nobody(_reason: str) -> None:
+    return

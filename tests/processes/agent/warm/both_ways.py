@@ -1,0 +1,30 @@
+"""One worker's agent with ranks of a real torch, started cold (by torchrun) or warm."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.processes.agent.agents import Agent, Job, until
+
+
+def start(job: Job, warm: bool, *command: str, ranks: int = 2, worker: int = 0, **environ: str) -> Agent:
+    """Start an agent whose ranks are Python's; `command` without Python itself."""
+    settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": str(warm).lower()}
+    agent = job.agent(worker, NPROC_PER_NODE=str(ranks), **settings, **environ)
+    return agent.start(sys.executable, *command)
+
+
+def until_lines(agent: Agent, *lines: str, seconds: float = 60.0) -> None:
+    """Wait until a worker has printed all of these lines."""
+    until(lambda: set(lines) <= set(agent.output().splitlines()), seconds, f"{lines} in {agent.output()}")
+
+
+def until_files(paths: list[Path], seconds: float = 90.0) -> None:
+    until(lambda: all(path.exists() for path in paths), seconds, f"{paths}")
+
+
+def starts(agent: Agent) -> list[str]:
+    """What the agent said about how attempts start."""
+    said = (line.removeprefix("[agent]: ") for line in agent.output().splitlines() if line.startswith("[agent]: "))
+    return [line for line in said if " starts " in line]

@@ -1,0 +1,94 @@
+"""A rank that is started warm sees what one of torchrun's sees, variable by variable."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tests.processes.agent.agents import Job, until
+
+from .both_ways import start, starts
+
+PROBE = Path(__file__).with_name("probe.py")
+DIFFERS = {
+    # Without torchrun rank 0 makes the store.
+    "environ.TORCHELASTIC_USE_AGENT_STORE": ("True", "False"),
+    "C environment.TORCHELASTIC_USE_AGENT_STORE": ("True", "False"),
+    "environ.TRAINMASTER_WARM_START": ("false", "true"),
+    "C environment.TRAINMASTER_WARM_START": ("false", "true"),
+}
+"""All that may differ: cold, warm."""
+C_LIBRARY_SIGNAL = 1 << 32
+"""glibc's own (SIGSETXID): ignored until a process has its first thread, and then again as in torchrun's ranks."""
+
+
+def sees(job: Job, way: str, command: list[str], **environ: str) -> list[dict[str, Any]]:
+    """What two ranks see, cold or warm."""
+    worker = 0 if way == "cold" else 1
+    agent = start(job, way == "warm", *command, str(job.folder / f"by-{way}"), worker=worker, **environ)
+    assignment = job.assignment(1, workers=(worker,))
+    (job.folder / f"by-{way}").mkdir()
+    agent.annotate(assignment)
+    until(lambda: agent.output().count("atexit was here") == 2, 120, f"{way}: {agent.output}")
+    assert starts(agent) == (["attempt 1 starts warm"] if way == "warm" else [])
+    found = [json.loads((job.folder / f"by-{way}" / f"seen.{rank}").read_text()) for rank in range(2)]
+    return [normal(each, way, agent.address, str(assignment["port"])) for each in found]
+
+
+def normal(seen: dict[str, Any], way: str, address: str, port: str) -> dict[str, Any]:
+    """Without what differs between two workers anyway: names, addresses and ports."""
+    worker = "0" if way == "cold" else "1"
+    life = seen["sees"]["environ"]["TORCHELASTIC_ERROR_FILE"].split("/")[-4]
+    text = json.dumps(seen)
+    for own, common in (
+        (f"by-{way}", "by-way"),
+        (f"worker-{worker}", "worker"),
+        (f"uid-{worker}", "uid"),
+        (f"/torchrun/{life}/", "/torchrun/life/"),
+        (address, "address"),
+        (f'"{port}"', '"port"'),
+    ):
+        text = text.replace(own, common)
+    found: dict[str, Any] = json.loads(text)
+    for variables in ("environ", "C environment"):
+        del found["sees"][variables]["TRAINMASTER_WORKER"]
+    status = found["sees"]["status"]
+    status["SigIgn"] = hex(int(status["SigIgn"], 16) & ~C_LIBRARY_SIGNAL)
+    return found
+
+
+def differences(cold: Any, warm: Any, name: str = "") -> dict[str, Any]:
+    if isinstance(cold, dict) and isinstance(warm, dict):
+        found = {}
+        for key in sorted({*cold, *warm}):
+            found.update(differences(cold.get(key), warm.get(key), f"{name}.{key}".lstrip(".")))
+        return found
+    return {} if cold == warm else {name: (cold, warm)}
+
+
+def compare(job: Job, command: list[str], **environ: str) -> None:
+    shutil.copy(PROBE, job.folder / "probe.py")
+    cold, warm = (sees(job, way, command, **environ) for way in ("cold", "warm"))
+    for rank in range(2):
+        assert differences(cold[rank]["sees"], warm[rank]["sees"]) == DIFFERS, f"rank {rank}"
+    for seen in (cold, warm):
+        for name in seen[0]["own"]:
+            assert seen[0]["own"][name] != seen[1]["own"][name], f"{name} is each rank's own"
+        assert len({str(rank["parent"]) for rank in seen}) == 1
+
+
+def test_everything_that_a_rank_can_see_of_a_script_is_as_torchrun_gives_it(job: Job) -> None:
+    compare(job, ["-W", "once", "-X", "dev", str(job.folder / "probe.py")])
+
+
+def test_everything_that_a_rank_can_see_of_a_module_is_as_torchrun_gives_it(job: Job) -> None:
+    """With the image's own sitecustomize, buffered output, a hash seed and a number of threads."""
+    folder = job.folder / "path"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("import sys\nsys.site_runs = getattr(sys, 'site_runs', 0) + 1\n")
+    environ = {"PYTHONPATH": f"{folder}:{job.folder}", "PYTHONUNBUFFERED": "", "PYTHONHASHSEED": "7"}
+    compare(job, ["-m", "probe"], OMP_NUM_THREADS="2", PYTHONFAULTHANDLER="", **environ)
+    seen = json.loads((job.folder / "by-warm" / "seen.0").read_text())["sees"]
+    assert seen["site"] == [1, True, False]

@@ -1,0 +1,134 @@
+"""Ranks that are forked from the warm process: how their ends become the worker's, and when the process is started."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.agent.planner import actions, events
+from trainmaster.agent.planner.plan import MAX_WARM_STARTS
+from trainmaster.agent.planner.state import Ending
+
+from .simulated import Agent, assignment, idle
+
+WARM = {"TRAINMASTER_WARM_START": "true", "TRAINMASTER_LAUNCHER": "torchrun", "NPROC_PER_NODE": "2"}
+FINE, KILLED, TERMINATED = Ending(0), Ending(137, 9), Ending(143, 15)
+
+
+def warm(**environ: str) -> Agent:
+    """A worker whose attempt's two ranks, 101 and 102, were forked."""
+    agent = Agent(**WARM, **environ)
+    agent.forks = True
+    return agent.run().give(events.RankStarted(0, 101), events.RankStarted(1, 102))
+
+
+def ended(pid: int, ending: Ending) -> events.ProcessEnded:
+    return events.ProcessEnded(pid, ending)
+
+
+def test_the_warm_process_is_started_before_the_ranks_and_once() -> None:
+    agent = warm()
+    assert agent.names.count("WarmUp") == 1
+    assert agent.names.index("WarmUp") < agent.names.index("Launch")
+
+
+@pytest.mark.parametrize("missing", ["TRAINMASTER_WARM_START", "TRAINMASTER_LAUNCHER"])
+def test_there_is_none_where_it_is_not_wanted(missing: str) -> None:
+    agent = Agent(**{**WARM, missing: "exec" if missing == "TRAINMASTER_LAUNCHER" else "false"}).run()
+    assert "WarmUp" not in agent.names and "Launch" in agent.names
+
+
+def test_there_is_none_for_a_job_that_is_held() -> None:
+    assert "WarmUp" not in Agent(**WARM).give(events.AssignmentReceived(assignment(1, "Hold"))).names
+
+
+def test_it_waits_for_the_environment_that_the_setup_line_leaves() -> None:
+    agent = Agent(**WARM, TRAINMASTER_SETUP="source /opt/env.sh").run()
+    assert "WarmUp" not in agent.names
+    agent.give(events.SetupEnded({"FLAVOUR": "npu"}))
+    assert [action.environ for action in agent.all(actions.WarmUp)] == [{"FLAVOUR": "npu"}]
+
+
+def test_the_worker_has_finished_when_all_ranks_have() -> None:
+    agent = warm().give(ended(102, FINE))
+    assert not idle(agent.state) and "Sweep" not in agent.names
+    agent.give(ended(101, FINE))
+    assert agent.names.count("Sweep") == 1
+    assert agent.give(events.RunEmptied()).state.ended.state == "Finished"  # type: ignore[union-attr]
+
+
+def test_when_a_rank_fails_the_agent_stops_the_others() -> None:
+    agent = warm().give(ended(102, KILLED))
+    report = agent.state.ended
+    assert report is not None and (report.reason, report.rank, report.signal) == ("Signal", 3, 9)
+    assert agent.all(actions.Terminate) == [actions.Terminate((101,), 0)]
+    agent.give(ended(101, TERMINATED))
+    assert agent.names[-1] == "Sweep", "there is no launcher to wait for"
+    assert agent.give(events.RunEmptied()).state.ended == report
+
+
+def test_sigterm_from_somebody_else_is_a_failure() -> None:
+    """torchrun ends ranks by SIGTERM when another has failed; here only the agent does."""
+    report = warm().give(ended(101, TERMINATED)).state.ended
+    assert report is not None and (report.reason, report.signal, report.rank) == ("Signal", 15, 2)
+
+
+def test_a_rank_that_ignores_sigterm_is_killed_when_its_grace_is_over() -> None:
+    agent = warm().give(ended(102, KILLED)).wait(0.39)
+    assert "Sweep" not in agent.names
+    assert agent.wait(0.02).names.count("Sweep") == 1
+
+
+def test_an_attempt_that_is_stopped_before_its_ranks_are_forked_leaves_nothing() -> None:
+    agent = Agent(**WARM)
+    agent.forks = True
+    agent.run().give(events.AssignmentReceived(assignment(1, "Hold")))
+    assert agent.all(actions.Terminate) == [actions.Terminate((), 0)], "nobody, and above all not process group 0"
+    agent.give(events.NothingForked())
+    assert agent.names[-1] == "Sweep"
+    assert agent.give(events.RunEmptied()).state.ended.state == "Stopped"  # type: ignore[union-attr]
+
+
+def test_where_no_rank_is_forked_the_launcher_is_waited_for() -> None:
+    agent = Agent(**WARM)
+    agent.forks = True
+    agent.run().give(events.LauncherStarted(55), events.RankStarted(0, 101), events.RankStarted(1, 102))
+    agent.give(ended(101, FINE), ended(102, FINE))
+    assert "Sweep" not in agent.names
+    assert agent.give(ended(55, FINE)).names[-1] == "Sweep"
+
+
+def test_where_the_launcher_cannot_be_started_either_the_attempt_has_failed() -> None:
+    agent = Agent(**WARM)
+    agent.forks = True
+    agent.run().give(events.LaunchFailed("this image has no torch"))
+    assert agent.names[-1] == "Sweep"
+    report = agent.give(events.RunEmptied()).state.ended
+    assert report is not None and (report.reason, report.error) == ("LaunchError", "this image has no torch")
+    assert idle(agent.state)
+
+
+def test_a_process_that_has_ended_is_started_again_but_not_for_ever() -> None:
+    agent = warm().give(events.RanksUp(1))
+    for _ in range(MAX_WARM_STARTS + 3):
+        agent.give(events.WarmProcessEnded(False))
+    assert agent.names.count("WarmUp") == MAX_WARM_STARTS
+
+
+def test_it_is_not_started_again_while_ranks_start_cold() -> None:
+    agent = Agent(**WARM)
+    agent.forks = True
+    agent.run().give(events.WarmProcessEnded(False), events.LauncherStarted(55))
+    assert agent.names.count("WarmUp") == 1
+    assert (
+        agent.give(events.RankStarted(0, 101), events.RankStarted(1, 102), events.RanksUp(1)).names.count("WarmUp") == 2
+    )
+
+
+def test_one_that_would_fare_the_same_is_not_started_again() -> None:
+    assert warm().give(events.RanksUp(1), events.WarmProcessEnded(True)).names.count("WarmUp") == 1
+    assert (
+        warm()
+        .give(events.RanksUp(1), events.TerminationRequested(), events.WarmProcessEnded(False))
+        .names.count("WarmUp")
+        == 1
+    )

@@ -1,0 +1,47 @@
+"""What torchrun gives a rank, and which of it may be known before there is an attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.signer import GOOD, environment
+from trainmaster.agent.process import launcher, torchrun
+from trainmaster.agent.settings import Settings, read_settings
+from trainmaster.wire.assignment import Assignment
+
+UNEVEN = Assignment.parse({**GOOD, "processes": [8, 2]})
+
+
+def settings(processes: int) -> Settings:
+    variables = {"TRAINMASTER_WORKER": "1", "TRAINMASTER_STATE_DIR": "/state", "NPROC_PER_NODE": str(processes)}
+    return read_settings({**environment(), **variables})
+
+
+def test_a_rank_is_counted_over_all_workers() -> None:
+    made = torchrun.rank_variables(settings(2), UNEVEN, 1, 1)
+    assert (made["RANK"], made["LOCAL_RANK"], made["GROUP_RANK"], made["ROLE_RANK"]) == ("9", "1", "1", "9")
+    assert (made["WORLD_SIZE"], made["LOCAL_WORLD_SIZE"], made["GROUP_WORLD_SIZE"]) == ("10", "2", "2")
+    assert made["TORCHELASTIC_ERROR_FILE"] == "/state/attempt-3/torchrun/warm/attempt_0/1/error.json"
+
+
+def test_the_warm_process_and_a_rank_have_together_what_a_cold_rank_has() -> None:
+    base = {"PATH": "/bin", "RANK": "9", "MASTER_ADDR": "manifest", "FLAVOUR": "npu"}
+    environ, own = torchrun.warm_environment(settings(2), base)
+    assert not own & environ.keys()
+    attempt = launcher.attempt_variables(settings(2), UNEVEN, 1, base)
+    rank = torchrun.rank_variables(settings(2), UNEVEN, 1, 0)
+    assert own == attempt.keys() | rank.keys()
+    cold = launcher.rank_environment(settings(2), UNEVEN, 1, base)
+    added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PWD": str(Path.cwd())}
+    added["TORCHELASTIC_SIGNALS_TO_HANDLE"] = torchrun.SIGNALS
+    assert {**environ, **attempt, **rank} == {**cold, **added, **rank}
+
+
+def test_what_a_user_has_set_is_kept() -> None:
+    given = {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_FR_DUMP_TEMP_FILE": "/mine"}
+    environ, own = torchrun.warm_environment(settings(2), given)
+    assert given.items() <= environ.items() and not own & given.keys()
+
+
+def test_one_rank_may_use_all_cores() -> None:
+    assert "OMP_NUM_THREADS" not in torchrun.warm_environment(settings(1), {})[0]
