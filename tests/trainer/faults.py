@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ def attempt(
     number: int,
     ranks: int,
     memory: Path,
-    settings: Config,
+    settings: Any,
     faults: dict[int, Fault] | None = None,
     function: Callable[..., Any] | None = None,
     local_ranks: int = 1,
@@ -68,12 +69,15 @@ def _ended(code: int | None, out: Path) -> Any:
     return value if kind == "value" else f"error: {value}"
 
 
-def _surviving(function: Callable[..., Any], variables: dict[str, str], settings: Config, fault: Fault | None) -> Any:
+def _surviving(function: Callable[..., Any], variables: dict[str, str], settings: Any, fault: Fault | None) -> Any:
     os.environ.update(variables)
     try:
         return function(settings, fault)
     except RuntimeError:  # a collective's, of a rank that has lost another one
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # as the interpreter does where nobody catches it
         return f"error: {traceback.format_exc()}"
+    except SystemExit as stopped:
+        return f"exit code {stopped.code}"
 
 
 def train(settings: Config, fault: Fault | None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def _run_plain(folder: Path, steps: int) -> str:
     ranks = [
         subprocess.Popen(
             [sys.executable, EXAMPLES / "plain_train.py"],
-            env={**os.environ, **environment(rank, 2, port), **more},
+            env={**os.environ, **environment(rank, 2, port), **more, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"},
             stdout=subprocess.PIPE,
             text=True,
         )

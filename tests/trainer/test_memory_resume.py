@@ -27,10 +27,25 @@ def test_a_run_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, ra
     settings = config(None, **NORMED)
     through = run_ranks(ranks, train, settings)
     memory = tmp_path / "memory"
-    first = attempt(1, ranks, memory, settings, {victim: ("kill", 4)})
-    assert first[victim] == "SIGKILL" and sealed(memory) == ["1-4-0-of-1.sealed"] * (ranks - 1)
+    first = attempt(1, ranks, memory, settings, {victim: ("kill", 3)})
+    assert first[victim] == "SIGKILL" and sealed(memory) == ["1-3-0-of-1.sealed"] * (ranks - 1)
+    resumed = attempt(2, ranks, memory, settings)
+    assert began(resumed) == [3] * ranks
+    for rank in range(ranks):
+        assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+    assert sealed(memory) == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, ranks: int) -> None:
+    """Snapshots come after the fourth step, and then when a hundredth of the time pays for them."""
+    settings = config(None, **NORMED)
+    through = run_ranks(ranks, train, settings)
+    memory = tmp_path / "memory"
+    first = attempt(1, ranks, memory, settings, dict.fromkeys(range(ranks), ("kill", 6)))
+    assert first == ["SIGKILL"] * ranks and sealed(memory) == ["1-4-0-of-1.sealed"] * ranks
     resumed = attempt(2, ranks, memory, settings)
     assert began(resumed) == [4] * ranks
     for rank in range(ranks):
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
-    assert sealed(memory) == []

@@ -401,7 +401,7 @@ class Trainer:
             self._export()
             self.log.write("result", {"step": step, "updates": updates, **self.state.results})
             self.progress.result(self.state.results)
-            self.memory.forget()
+            self.memory.end()
         return stopped
 
     def _export(self) -> None:

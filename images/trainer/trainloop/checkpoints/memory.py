@@ -45,7 +45,10 @@ class NothingInMemory:
         """The step is made: all of `trainer` is as it is after `trainer.state.step`."""
 
     def forget(self) -> None:
-        """Delete what is in memory: the run is at its end, or goes back to an older state."""
+        """Delete what is in memory: the run goes back to an older state."""
+
+    def end(self) -> None:
+        """The run is at its end, and leaves nothing in memory."""
 
     def __enter__(self) -> NothingInMemory:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,8 +19,9 @@ from trainloop.errors import Diverged
 from trainloop.optimization.anomaly import AnomalyDetector
 from trainloop.recovery import generators
 from trainloop.recovery.agreement import Found, Group, newest
-from trainloop.recovery.keeper import Keeper
-from trainloop.recovery.place import Place
+from trainloop.recovery.encoding import cloned
+from trainloop.recovery.keeper import Keeper, Kept
+from trainloop.recovery.place import Place, memory_directory
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 def build(trainer: Trainer) -> NothingInMemory:
     """Returns what keeps the state of `trainer` in memory; nothing does where that can't be done to the bit."""
     config, world = trainer.config, trainer.world
-    place = Place.from_environment(world.rank, world.size, _say(world.rank))
+    directory = memory_directory(_say(world.rank))
     unsuited = {
         "communication.local_steps": config.communication.local_steps > 1,
         "delayed.pattern": config.delayed.pattern is not None,
@@ -40,18 +42,21 @@ def build(trainer: Trainer) -> NothingInMemory:
     if reasons:
         trainer.log.info(f"no state is kept in memory with {' and '.join(reasons)}: it is different on every rank")
     # All ranks, or none.
-    if not all(world.gather(place is not None)) or reasons or place is None:
+    if not all(world.gather(directory is not None)) or reasons or directory is None:
         return NothingInMemory()
-    return InMemory(trainer, place)
+    return InMemory(trainer, directory)
 
 
 class InMemory(NothingInMemory):
     """Keeps the state of a model that every rank has whole."""
 
-    def __init__(self, trainer: Trainer, place: Place) -> None:
-        self._trainer, self._place = trainer, place
-        self._say = _say(place.rank)
-        self._keeper = Keeper(place, trainer.world.device, self._whole, self._own, self._say)
+    def __init__(self, trainer: Trainer, directory: Path) -> None:
+        world = trainer.world
+        self._trainer, self._say = trainer, _say(world.rank)
+        self._place = Place.from_environment(world.rank, world.size)
+        self._group = Group(self._place)
+        kept = Kept(self._whole, self._own)
+        self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
         self._committed = (TrainState(), dict[str, Any](), trainer.judge.verdict)
 
     def begin(self) -> None:
@@ -67,6 +72,9 @@ class InMemory(NothingInMemory):
 
     def forget(self) -> None:
         self._keeper.forget()
+
+    def end(self) -> None:
+        self._keeper.end()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         # A run that has diverged would do so again from here.
@@ -117,9 +125,10 @@ class InMemory(NothingInMemory):
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
         trainer, least = self._trainer, (0, 0)
         if newest_on_disk is not None:
-            attempt = newest_on_disk.about.get("attempt")
-            least = (attempt if isinstance(attempt, int) and has_agent() else 0, newest_on_disk.step)
-        for found in newest(self._place, Group(self._place), self._say, least):
+            # Without an agent all attempts have the same number.
+            attempt = newest_on_disk.about.get("attempt") if has_agent() else self._place.attempt
+            least = (attempt if isinstance(attempt, int) else 0, newest_on_disk.step)
+        for found in newest(self._place, self._group, self._say, self._keeper.directory, than=least):
             if problem := self._misfit(found):
                 self._say(f"state in memory passed over: step {found.step} {problem}")
             if any(trainer.world.gather(problem)):
@@ -135,9 +144,8 @@ class InMemory(NothingInMemory):
 
     def _misfit(self, found: Found) -> str | None:
         """Returns why a state isn't of this run's model, before anything of it is loaded."""
-        model, saved = self._trainer.replica.model, found.parts.get(0)
+        model, saved = self._trainer.replica.model, found.state()
         try:
-            assert isinstance(saved, dict)
             own = {name: tensor.shape for name, tensor in self._trainer.replica.model.named_parameters()}
             shapes = {name: tensor.shape for name, tensor in saved["model"].items()}
             if any(shapes.get(name) != shape for name, shape in own.items()):
@@ -149,24 +157,25 @@ class InMemory(NothingInMemory):
             ):
                 return "is of another optimizer"
             TrainState(**saved["train"])
-        except (AssertionError, TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError) as error:
             return f"isn't what a {type(model).__name__} leaves: {error!r}"
         return None
 
     def _restore(self, found: Found) -> None:
-        trainer, saved, world = self._trainer, found.parts[0], self._trainer.world
+        trainer, saved, world = self._trainer, found.state(), self._trainer.world
         # Rank 0's buffers count, as in DDP's next forward.
-        left = found.own.get(0) or found.own.get(min(found.own, default=0), {})
+        left = found.own_of(0) or found.own_of(world.rank) or {}
         buffers = {**dict(trainer.replica.model.named_buffers()), **left.get("buffers", {})}
         names = trainer.replica.model.state_dict().keys()
         model = {**saved["model"], **{name: tensor for name, tensor in buffers.items() if name in names}}
         trainer.state = TrainState(**saved["train"])
         trainer.replica.load_model(model)
-        trainer.replica.load_optimizer(trainer.optimizer, saved["optimizer"])
+        # Copies, because torch keeps the tensors that it is given, and these are a file's.
+        trainer.replica.load_optimizer(trainer.optimizer, cloned(saved["optimizer"]))
         if trainer.stateful or saved["stateful"]:
             from trainloop.checkpoints import stateful
 
-            stateful.restore(trainer, saved["stateful"])
+            stateful.restore(trainer, cloned(saved["stateful"]))
         if saved["scaler"]:
             trainer.precision.scaler.load_state_dict(saved["scaler"])
         (trainer.objectives or trainer.detector).load(saved["anomaly"])
@@ -175,12 +184,11 @@ class InMemory(NothingInMemory):
             trainer.checkpoints.parent = saved["parent"]
         if not has_agent():
             trainer.log.attempt = saved["logAttempt"] + 1
-        own = found.own.get(world.data_rank)
+        own = found.own_of(world.data_rank)
         if own is not None:
             generators.restore(own["random"], world.device)
         else:
-            if world.data_rank < found.ranks:
-                self._say("the random state of this rank was lost with its pod: it is seeded anew")
+            self._say(f"there is no random state of this rank after step {found.step}: it is seeded anew")
             seeding.seed_all(trainer.config.seed.value, seeding.RANK, world.data_rank, found.step)
 
 

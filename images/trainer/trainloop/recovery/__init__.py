@@ -6,6 +6,27 @@
 3. `keeper`: a rank that survives a fault writes the last finished step's state; `slots`: what is copied at every step's
    end, `generators` among it; `saving`: the agent waits for a rank that writes.
 4. `agreement`: the next attempt's ranks agree on the newest state that is held anywhere, and give it to who lacks it.
+5. `snapshots`: what is in memory already where no rank may survive; `tensors`: of what is sharded, a rank's part.
+6. `script`: all of it for a script of one's own, by three lines.
 
-It imports torch and the standard library, and nothing else of trainloop, whose loop uses it as any script may.
+It imports torch and the standard library, and of trainloop what reports progress and stacks; the loop uses this package
+as any script may.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainloop.recovery.script import Recovery
+
+__all__ = ["Recovery"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when used: the loop has no use for it, and its start is part of every recovery.
+    if name == "Recovery":
+        from trainloop.recovery.script import Recovery
+
+        return Recovery
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

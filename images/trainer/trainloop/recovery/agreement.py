@@ -55,25 +55,66 @@ class Group:
         for chunk in torch.split(data, CHUNK):
             dist.broadcast(chunk, source, self._group)
 
+    def begin_to_ask(self, yes: bool) -> Callable[[], bool]:
+        """Begin to ask all ranks; returns what waits for the answer, whether any says yes."""
+        if self.size == 1:
+            return lambda: yes
+        answer = torch.tensor(int(yes))
+        work = dist.all_reduce(answer, dist.ReduceOp.MAX, self._group, async_op=True)
+        assert work is not None
+
+        def waited() -> bool:
+            work.wait()
+            return bool(answer)
+
+        return waited
+
+    def pass_on(self, sent: torch.Tensor | None, target: int, received: torch.Tensor, source: int) -> None:
+        """Send bytes to one rank and receive those of another, all ranks at once."""
+        work = [dist.irecv(received, source, self._group)] if received.numel() else []
+        work += [dist.isend(sent, target, self._group)] if sent is not None else []
+        for each in filter(None, work):
+            each.wait()
+
 
 class Found:
-    """A state that all ranks have agreed on, where it may be had, and what each rank of then has left of its own."""
+    """A state that all ranks have agreed on, and what each rank of then has left of its own."""
 
-    def __init__(self, attempt: int, step: int, parts: dict[int, Any], own: dict[int, Any], ranks: int) -> None:
-        self.attempt, self.step = attempt, step
-        #: The state, by part; one that was in one part has the part 0 alone.
-        self.parts = parts
-        #: The ranks' own states, by the rank of then, as far as they were left, and how many ranks there were.
-        self.own, self.ranks = own, ranks
+    def __init__(self, seal: Seal, parts: dict[int, Any], own: dict[int, Any]) -> None:
+        self.attempt, self.step = seal.attempt, seal.step
+        #: In how many parts the state is, and those of them that this rank has been given.
+        self.count, self.parts = seal.parts, parts
+        self._own = own
+
+    def state(self, part: int = 0) -> Any:
+        return self.parts[part]["state"]
+
+    def own_of(self, rank: int) -> Any:
+        """Returns what a rank of then has left of its own; None where that is lost."""
+        return self._own.get(rank)
 
 
-def newest(place: Place, group: Group, say: Callable[[str], None], than: tuple[int, int]) -> Iterator[Found]:
-    """Yields the newest state in memory that isn't older than `than` (attempt and step), and then, if the caller wants
-    another, the next; the same on every rank. Collective.
+def newest(
+    place: Place,
+    group: Group,
+    say: Callable[[str], None],
+    memory: Path | None,
+    disk: Path | None = None,
+    than: tuple[int, int] = (0, 0),
+    *,
+    all_parts: bool = False,
+) -> Iterator[Found]:
+    """Yields the newest state in `memory` or on `disk` that isn't older than `than` (attempt and step), and then, if
+    the caller wants another, the next; the same on every rank. Collective.
+
+    A rank is given its own part where there are as many parts as ranks, else, and with `all_parts`, all of them.
     """
-    here, wrong = sealed.sealed_files(place.directory, place.job)
-    for sentence in wrong:
-        say(f"state in memory passed over: {sentence}")
+    here = dict[Seal, Path]()
+    for directory in filter(None, (disk, memory)):
+        found, wrong = sealed.sealed_files(directory, place.job, adopting=directory == disk)
+        here |= found
+        for sentence in wrong:
+            say(f"state passed over: {sentence}")
     claims = _claims(group.gather([vars(seal) for seal in here]), place.attempt)
     for age in sorted({seal.age for seal in claims if seal.age >= than}, reverse=True):
         # Of a step that was saved in one piece and by parts, the one piece.
@@ -81,11 +122,17 @@ def newest(place: Place, group: Group, say: Callable[[str], None], than: tuple[i
             holders = {seal: ranks for seal, ranks in claims.items() if seal.age == age and seal.parts == count}
             missing = set(range(count)) - {seal.part for seal in holders}
             if missing:
-                say(f"state in memory passed over: step {age[1]} lacks {len(missing)} of its {count} parts")
+                say(f"state passed over: step {age[1]} lacks {len(missing)} of its {count} parts")
                 continue
-            parts = _parts(place, group, say, here, holders, count)
+            needed = {place.rank} if count == group.size and not all_parts else set(range(count))
+            parts = _parts(group, say, here, holders, count, needed)
             if parts is not None:
-                yield Found(*age, parts, *_own(place, group, *age))
+                own = _own(place, group, memory, *age)
+                for part, content in parts.items():
+                    # What went with the state itself: of its own rank, or of all.
+                    own |= {part: content["own"]} if "own" in content else {}
+                    own |= _decoded(dict(enumerate(content.get("ranks", []))))
+                yield Found(next(iter(holders)), parts, own)
 
 
 def _claims(gathered: list[Any], attempt: int) -> dict[Seal, list[int]]:
@@ -99,15 +146,14 @@ def _claims(gathered: list[Any], attempt: int) -> dict[Seal, list[int]]:
 
 
 def _parts(
-    place: Place,
     group: Group,
     say: Callable[[str], None],
     here: dict[Seal, Path],
     holders: dict[Seal, list[int]],
     count: int,
+    needed: set[int],
 ) -> dict[int, Any] | None:
     """Returns the parts that this rank needs, or None, on every rank, where some part can't be had."""
-    needed = {place.rank} if count == group.size else set(range(count))
     parts = dict[int, Any]()
     for part in range(count):
         for seal in sorted(seal for seal in holders if seal.part == part):
@@ -116,11 +162,13 @@ def _parts(
             if data is not None and part in needed:
                 try:
                     state = decode(data)
+                    if not isinstance(state, dict) or "state" not in state:
+                        problem = "it is no state of a run"
                 except EncodingError as error:
                     problem = str(error)
             good = group.gather(data is not None and problem is None)
             if problem:
-                say(f"state in memory passed over: step {seal.step}: {problem}")
+                say(f"state passed over: step {seal.step}: {problem}")
             if all(good):
                 if part in needed:
                     parts[part] = state
@@ -141,7 +189,7 @@ def _from_holders(
         try:
             own = sealed.read(file, seal)
         except SealError as error:
-            say(f"state in memory passed over: {error}")
+            say(f"state passed over: {error}")
     there = group.gather([own is not None, needed])
     lacking = [rank for rank, (has, needs) in enumerate(there) if needs and not has]
     for source in (rank for rank in ranks if there[rank][0]):
@@ -160,25 +208,29 @@ def _from_holders(
         if not any(group.gather(problem)):
             return own if own is not None else torch.empty(0, dtype=torch.uint8)
         if problem:
-            say(f"state in memory passed over: {problem}")
+            say(f"state passed over: {problem}")
             own = None
     return None
 
 
-def _own(place: Place, group: Group, attempt: int, step: int) -> tuple[dict[int, Any], int]:
-    """Returns what the ranks of the attempt have left of their own after `step`, by rank, and how many they were."""
-    left = slots.read(place.directory, place.job, attempt, step)
-    mine = {str(rank): [ranks, content.hex()] for rank, (ranks, content) in left.items()}
-    own, count = dict[int, Any](), 0
-    for gathered in group.gather(mine):
-        for rank, entry in gathered.items() if isinstance(gathered, dict) else ():
-            try:
-                ranks, content = int(entry[0]), bytes.fromhex(entry[1])
-                own[int(rank)] = decode(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-                count = max(count, ranks)
-            except (ValueError, TypeError, LookupError):
-                continue  # that rank's generators are seeded anew, as those of one that has left nothing
-    return own, count
+def _own(place: Place, group: Group, memory: Path | None, attempt: int, step: int) -> dict[int, Any]:
+    """Returns what the ranks of the attempt have left of their own after `step`, by rank."""
+    left = slots.read(memory, place.job, attempt, step) if memory else {}
+    own = dict[int, Any]()
+    for gathered in group.gather({str(rank): content.hex() for rank, content in left.items()}):
+        own |= _decoded(gathered)
+    return own
+
+
+def _decoded(contents: Any) -> dict[int, Any]:
+    """Returns ranks' own states, as far as they are some: the generators of a rank without one are seeded anew."""
+    own = dict[int, Any]()
+    for rank, content in contents.items() if isinstance(contents, dict) else ():
+        try:
+            own[int(rank)] = decode(torch.frombuffer(bytearray.fromhex(content), dtype=torch.uint8))
+        except (ValueError, TypeError):
+            continue
+    return own
 
 
 def _plain(message: torch.Tensor) -> Any:

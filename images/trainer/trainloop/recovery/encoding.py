@@ -77,6 +77,15 @@ def decode(data: torch.Tensor) -> Any:
         raise EncodingError(f"it is no state of a run: {str(error)[:200]}") from None
 
 
+def cloned(value: Any) -> Any:
+    """Returns the value with tensors of its own, which needs nothing of the bytes that it was decoded from."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: cloned(item) for key, item in value.items()}
+    return type(value)(map(cloned, value)) if isinstance(value, list | tuple) else value
+
+
 def _value(plain: Any, data: torch.Tensor) -> Any:
     if isinstance(plain, list):
         return [_value(item, data) for item in plain]

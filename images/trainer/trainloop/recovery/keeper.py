@@ -17,39 +17,47 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from trainloop.recovery import room, sealed, slots
+from trainloop.recovery.agreement import Group
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.place import Place
 from trainloop.recovery.saving import announced
 from trainloop.recovery.slots import Slots
+from trainloop.recovery.snapshots import Snapshots
 
 #: Seconds that a rank waits for the end of an update, or for another rank of its worker that writes the same state.
 PATIENCE = 10.0
 _STOP = 0
 
 
-class Keeper:
-    """Keeps one rank's state for the next attempt.
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a run. `state` is called in any thread, while nothing of it changes."""
 
-    `whole` returns what all ranks have alike, as it is after the last finished step; it is called in any thread, while
-    nothing of that changes. `own` returns what is this rank's alone and changes before the weights do.
-    """
+    #: Returns the state as it is after the last finished step: what all ranks have alike, or with `divided` this rank's
+    #: part, which only together with all other ranks' parts is the run's state.
+    state: Callable[[], Any]
+    #: Returns what is this rank's alone, or changes in a step before the weights do.
+    own: Callable[[], Any]
+    divided: bool = False
+
+
+class Keeper:
+    """Keeps one rank's state for the next attempt."""
 
     def __init__(
-        self,
-        place: Place,
-        device: torch.device,
-        whole: Callable[[], Any],
-        own: Callable[[], Any],
-        say: Callable[[str], None],
+        self, place: Place, directory: Path, device: torch.device, kept: Kept, group: Group, say: Callable[[str], None]
     ) -> None:
-        self.place, self._device, self._whole, self._own, self._say = place, device, whole, own, say
-        self._slots: Slots | None = Slots(place.directory, place.job, place.attempt, place.rank, place.ranks)
+        self.place, self.directory, self._device, self._kept, self._say = place, directory, device, kept, say
+        self._slots: Slots | None = Slots(directory, place.job, place.attempt, place.rank)
+        self._snapshots = Snapshots(place, directory, group, kept.divided, say)
         #: The last finished step; None before the first one begins.
         self._step: int | None = None
         self._still = threading.Lock()  # held while the state changes, or is written
@@ -62,8 +70,11 @@ class Keeper:
 
     def begin(self, step: int) -> None:
         """The state is that after `step`, from which the first step of this attempt is made."""
-        sealed.clean(self.place.directory)
-        slots.clean(self.place.directory, self.place.attempt)
+        sealed.clean(self.directory)
+        # What is sealed of an earlier attempt may be gone on from once more, and goes with its ranks' own states.
+        sealed_there, _ = sealed.sealed_files(self.directory, self.place.job)
+        slots.clean(self.directory, {self.place.attempt, *(seal.attempt for seal in sealed_there)})
+        self._snapshots.begin(step)
         self.finished(step)
         if threading.current_thread() is threading.main_thread():
             self._watch_for_signals()
@@ -86,6 +97,8 @@ class Keeper:
         if self._changing:
             self._changing = False
             self._still.release()
+        if self._snapshots.is_due(step):
+            self._snapshot(step)
 
     def save(self) -> None:
         """Write the state of the last finished step, if it is there and isn't written yet; says why where it isn't."""
@@ -106,9 +119,17 @@ class Keeper:
 
     def forget(self) -> None:
         """Delete what is kept of this job in this worker: it is finished, or goes on from an older state."""
-        here, _ = sealed.sealed_files(self.place.directory, self.place.job)
+        here, _ = sealed.sealed_files(self.directory, self.place.job)
         for file in here.values():
             sealed.remove(file)
+
+    def end(self) -> None:
+        """The run is at its end, and leaves nothing."""
+        self.forget()
+        if self._slots is not None:
+            self._slots.close()
+            self._slots = None
+        self.close()
 
     def close(self) -> None:
         """End watching for signals; what was written stays."""
@@ -126,33 +147,46 @@ class Keeper:
         if self._slots is None:
             return
         try:
-            self._slots.write(step, Encoded(self._own()))
+            self._slots.write(step, Encoded(self._kept.own()))
         except (OSError, EncodingError) as error:
             self._slots = None
             self._say(f"this rank's random state isn't kept in memory: {error}")
 
     def _write(self, step: int) -> None:
-        place = self.place
         try:
             with self._beside_the_main_thread():
-                encoded = Encoded(self._whole())
-                self._size = encoded.size
-                with self._first_of_worker():
-                    here, _ = sealed.sealed_files(place.directory, place.job)
-                    if any(seal.age == (place.attempt, step) and seal.parts == 1 for seal in here):
+                encoded = self._encoded()
+                with nullcontext() if self._kept.divided else self._first_of_worker():
+                    here, _ = sealed.sealed_files(self.directory, self.place.job)
+                    parts, part = (self.place.ranks, self.place.rank) if self._kept.divided else (1, 0)
+                    if any(seal.age == (self.place.attempt, step) and seal.part == part for seal in here):
                         return
-                    if lacking := room.lacking(place.directory, encoded.size):
+                    if lacking := room.lacking(self.directory, encoded.size):
                         self._say(f"state of step {step} not kept in memory: {lacking}")
                         return
                     began = time.monotonic()
-                    sealed.write(place.directory, encoded, place.job, place.attempt, step)
+                    sealed.write(self.directory, encoded, self.place.job, self.place.attempt, step, parts, part)
+                    seconds = time.monotonic() - began
                     for seal, file in here.items():
-                        if seal.age < (place.attempt, step):
+                        # Other ranks may be short of this step's part, and then the parts before it are what is left.
+                        if seal.age < (self.place.attempt, step) and not self._kept.divided:
                             sealed.remove(file)
-            seconds = time.monotonic() - began
             self._say(f"state of step {step} kept in memory: {encoded.size:,} bytes in {seconds:.3f} s")
         except (OSError, EncodingError, RuntimeError) as error:
             self._say(f"state of step {step} not kept in memory: {error}")
+
+    def _encoded(self) -> Encoded:
+        # A part goes with what is its rank's own: whoever has the one is to have the other.
+        state = self._kept.state()
+        encoded = Encoded({"state": state} | ({"own": self._kept.own()} if self._kept.divided else {}))
+        self._size = encoded.size
+        return encoded
+
+    def _snapshot(self, step: int) -> None:
+        """Write a snapshot, all ranks after the same step, in case that no rank survives the next fault."""
+        if self._slots is not None:
+            self._slots.keep(step)
+        self._snapshots.make(step, self._encoded)
 
     @contextmanager
     def _beside_the_main_thread(self) -> Iterator[None]:
@@ -167,7 +201,7 @@ class Keeper:
     @contextmanager
     def _first_of_worker(self) -> Iterator[None]:
         """Surrounds what one rank of the worker does after the other; one that dies meanwhile leaves it to the next."""
-        with os.fdopen(os.open(self.place.directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
+        with os.fdopen(os.open(self.directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600), "wb") as stream:
             until = time.monotonic() + PATIENCE
             while True:
                 try:

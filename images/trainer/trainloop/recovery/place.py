@@ -15,34 +15,38 @@ DIRECTORY_VARIABLE = "TRAINMASTER_MEMORY_DIR"
 
 @dataclass(frozen=True)
 class Place:
-    """A place says which rank of which attempt of which job this is, and where its worker's memory is."""
+    """A place says which rank of which attempt of which job this is."""
 
-    directory: Path
     job: str
     attempt: int
     rank: int
     ranks: int
-    local_rank: int
     local_ranks: int
 
     @classmethod
-    def from_environment(cls, rank: int, ranks: int, say: Callable[[str], None]) -> Place | None:
-        """Returns this rank's place; None where no directory is named, or it can't be used, which is said."""
-        named = os.environ.get(DIRECTORY_VARIABLE)
-        if not named:
-            return None
-        try:
-            directory = sealed.private(Path(named))
-        except (OSError, sealed.SealError) as error:
-            say(f"no state is kept in memory: {DIRECTORY_VARIABLE} is {named}: {error}")
-            return None
-        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return cls(
-            directory,
-            os.environ.get("TRAINMASTER_JOB_UID", ""),
-            int(os.environ.get("TRAINMASTER_ATTEMPT", "1")),
-            rank,
-            ranks,
-            int(os.environ.get("LOCAL_RANK", "0")),
-            local_ranks,
-        )
+    def from_environment(cls, rank: int, ranks: int) -> Place:
+        """Returns this rank's place; without an agent all attempts are the first."""
+        job, attempt = os.environ.get("TRAINMASTER_JOB_UID", ""), os.environ.get("TRAINMASTER_ATTEMPT", "1")
+        return cls(job, int(attempt), rank, ranks, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+    @property
+    def worker(self) -> int:
+        return self.rank // self.local_ranks
+
+    @property
+    def is_first_of_worker(self) -> bool:
+        return self.rank % self.local_ranks == 0
+
+
+def memory_directory(say: Callable[[str], None]) -> Path | None:
+    """Returns this user's own directory in the pod's memory; None where none is named, or it can't be used, which is
+    said.
+    """
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    if not named:
+        return None
+    try:
+        return sealed.private(Path(named))
+    except (OSError, sealed.SealError) as error:
+        say(f"no state is kept in memory: {DIRECTORY_VARIABLE} is {named}: {error}")
+        return None

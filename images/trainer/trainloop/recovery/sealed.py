@@ -12,8 +12,9 @@ import json
 import mmap
 import os
 import stat
+import threading
 import zlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,12 @@ class Seal:
 
     @property
     def name(self) -> str:
-        return f"{self.attempt}-{self.step}-{self.part}-of-{self.parts}{_SUFFIX}"
+        return name_of(self.attempt, self.step, self.part, self.parts)
+
+
+def name_of(attempt: int, step: int, part: int, parts: int) -> str:
+    """Returns the name of a sealed file."""
+    return f"{attempt}-{step}-{part}-of-{parts}{_SUFFIX}"
 
 
 def private(directory: Path) -> Path:
@@ -69,9 +75,21 @@ def private(directory: Path) -> Path:
     return own
 
 
-def write(directory: Path, encoded: Encoded, job: str, attempt: int, step: int, parts: int = 1, part: int = 0) -> Path:
-    """Write and seal a state; returns its file. Raises OSError where the file system refuses."""
-    partial = directory / f"{attempt}-{step}-{part}-of-{parts}.{os.getpid()}{_PARTIAL}"
+def write(
+    directory: Path,
+    encoded: Encoded,
+    job: str,
+    attempt: int,
+    step: int,
+    parts: int = 1,
+    part: int = 0,
+    *,
+    durable: bool = False,
+) -> Path:
+    """Write and seal a state; returns its file, which with `durable` is on the disk then. Raises OSError where the file
+    system refuses.
+    """
+    partial = _partial(directory, name_of(attempt, step, part, parts))
     try:
         # Unbuffered, because a buffer would copy each tensor once more.
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as stream:
@@ -84,10 +102,25 @@ def write(directory: Path, encoded: Encoded, job: str, attempt: int, step: int, 
             seal = Seal(attempt, step, parts, part, job, encoded.size, checksum)
             stream.seek(0)
             stream.write(json.dumps({"magic": _MAGIC, **asdict(seal)}).encode().ljust(HEADER_BYTES))
-        return partial.rename(directory / seal.name)
+            if durable:
+                os.fsync(stream.fileno())
+        file = partial.rename(directory / seal.name)
+        if durable:
+            _sync(directory)
+        return file
     except OSError:
         partial.unlink(missing_ok=True)
         raise
+
+
+def place(data: torch.Tensor, file: Path) -> None:
+    """Give a whole sealed file that another rank has sent its place here. Raises OSError."""
+    partial = _partial(file.parent, file.name)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb", buffering=0) as stream:
+        chunk = data.numpy().data
+        while chunk:
+            chunk = chunk[stream.write(chunk) :]
+    partial.rename(file)
 
 
 def read_seal(file: Path) -> Seal:
@@ -117,8 +150,11 @@ def seal_of(plain: Any) -> Seal | None:
     return seal if plausible and isinstance(seal.job, str) and seal.part < seal.parts else None
 
 
-def sealed_files(directory: Path, job: str) -> tuple[dict[Seal, Path], list[str]]:
-    """Returns the sealed files of `job` by their seals, and what is wrong with others, as sentences."""
+def sealed_files(directory: Path, job: str, *, adopting: bool = False) -> tuple[dict[Seal, Path], list[str]]:
+    """Returns the sealed files of `job` by their seals, and what is wrong with others, as sentences.
+
+    With `adopting` other jobs' are taken as of an attempt before the first: on a disk a job may go on from another's.
+    """
     found, wrong = dict[Seal, Path](), list[str]()
     for file in sorted(directory.glob(f"*{_SUFFIX}")):
         try:
@@ -128,6 +164,8 @@ def sealed_files(directory: Path, job: str) -> tuple[dict[Seal, Path], list[str]
             continue
         if seal.job == job:
             found[seal] = file
+        elif adopting:
+            found[replace(seal, attempt=0)] = file
         else:
             wrong.append(f"{file} is of another job")
     return found, wrong
@@ -151,14 +189,27 @@ def verified(data: torch.Tensor, seal: Seal, name: str) -> torch.Tensor:
     return data
 
 
+def _partial(directory: Path, name: str) -> Path:
+    """Returns the name of what will be a sealed file, by the thread that writes it: two may write at once."""
+    return directory / f"{name}.{threading.get_native_id()}{_PARTIAL}"
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove(file: Path) -> None:
     """Delete a file that another rank of the worker may have deleted."""
     file.unlink(missing_ok=True)
 
 
 def clean(directory: Path) -> None:
-    """Delete what writers that were killed have left half-written, of processes that are gone."""
+    """Delete what writers that were killed have left half-written, of threads that are gone."""
     for file in directory.glob(f"*{_PARTIAL}"):
-        pid = file.name.removesuffix(_PARTIAL).rpartition(".")[2]
-        if not Path("/proc", pid).exists():
+        thread = file.name.removesuffix(_PARTIAL).rpartition(".")[2]
+        if not Path("/proc", thread).exists():
             remove(file)

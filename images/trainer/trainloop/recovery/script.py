@@ -1,0 +1,247 @@
+"""A script of one's own that has a loop over steps keeps its state, and goes on from it, by three lines:
+
+    from trainloop.recovery import Recovery
+
+    recovery = Recovery(model, optimizer)
+    for step in recovery.steps(10_000):
+        ...
+
+The state is kept in memory, and on a disk where TRAINMASTER_CHECKPOINT_DIR names one; progress is reported, stacks are
+given to the agent that looks for a hang, and SIGTERM ends the run after a step, saved, with exit code 143.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from trainloop.distributed.diagnostics import dump_stacks_on_signal
+from trainloop.progress import Progress
+from trainloop.recovery import generators, sealed
+from trainloop.recovery.agreement import Found, Group, newest
+from trainloop.recovery.encoding import Encoded, EncodingError, cloned
+from trainloop.recovery.keeper import Keeper, Kept
+from trainloop.recovery.place import Place, memory_directory
+from trainloop.recovery.tensors import local, spread_as
+
+EXIT_STOPPED = 143
+#: Newest states that stay on the disk.
+_KEPT_ON_DISK = 2
+
+
+class Stateful(Protocol):
+    """Schedulers, scalers and averages of weights have these two."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> object: ...
+
+
+class Recovery:
+    """Keeps the state of a script's model, optimizer and what else it names, and restores it.
+
+    Every rank makes one, after the process group and with the model as it is trained: bare, in
+    DistributedDataParallel, or sharded by `fully_shard`. `others` are a scheduler, a scaler and their like, by names of
+    one's own. `every` is the number of steps between two states on the disk, which is `path`, or
+    TRAINMASTER_CHECKPOINT_DIR, or none.
+
+    A run that goes on equals one that was never interrupted to the bit where its data follows from the step alone. With
+    more than two ranks DistributedDataParallel sums its first step in another order than later ones; with `rehearsal`
+    the first step after a recovery is made twice, and counts once, and that difference is gone too.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        every: int = 1000,
+        path: str | os.PathLike[str] | None = None,
+        rehearsal: bool = False,
+        **others: Stateful,
+    ) -> None:
+        self.step = 0
+        self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        self._optimizer, self._others = optimizer, others
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        self._place = Place.from_environment(dist.get_rank() if ranks > 1 else 0, ranks)
+        self._group = Group(self._place, _host_group() if ranks > 1 else None)
+        self._every, self._rehearses = every, rehearsal and ranks > 2
+        named = path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
+        self._disk = Path(named) if named else None
+        parameters = list(self._model.parameters())
+        self._device = parameters[0].device
+        self._divided = ranks > 1 and any(hasattr(parameter, "device_mesh") for parameter in parameters)
+        memory = memory_directory(self._say)
+        self._keeper: Keeper | None = None
+        if all(self._group.gather(memory is not None)) and memory is not None:
+            kept = Kept(self._state, self._own, self._divided)
+            self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
+        self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
+        self._reported: dict[str, float] = {}
+        self._stop_requested = False
+        self._excepthook = sys.excepthook
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Yields the numbers of the steps that are left, from 1 to `total`; a step is finished when the next one is
+        asked for. Raises SystemExit(143) after the step in which SIGTERM came to any rank.
+        """
+        found = self._resume()
+        if found is not None and self._rehearses and self.step < total:
+            yield self.step + 1
+            self._restore(found)
+        del found
+        self._begin()
+        while self.step < total:
+            stopping = self._group.begin_to_ask(self._stop_requested)
+            yield self.step + 1
+            self.step += 1
+            if self._keeper is not None:
+                self._keeper.finished(self.step)
+            self._progress.step(self.step, totalSteps=total, **self._reported)
+            stop = stopping()
+            if stop or self.step == total or self.step % self._every == 0:
+                self.save()
+            if stop and self.step < total:
+                self._end(finished=False)
+                raise SystemExit(EXIT_STOPPED)
+        self._end(finished=True)
+
+    def report(self, **numbers: float) -> None:
+        """Report numbers of this step, `loss` for one, with the next progress (docs/protocol.md names the fields)."""
+        self._reported = numbers
+
+    def save(self) -> None:
+        """Write the state to the disk, where there is one; a disk that refuses doesn't stop the run. Collective."""
+        if self._disk is None:
+            return
+        place, disk = self._place, self._disk
+        parts, part = (place.ranks, place.rank) if self._divided else (1, 0)
+        ranks = self._group.gather(b"".join(Encoded(self._own()).chunks()).hex())
+        if part < place.rank:
+            return
+        self._progress.enter("checkpoint")
+        try:
+            disk.mkdir(parents=True, exist_ok=True)
+            state = Encoded({"state": self._state(), "ranks": ranks})
+            sealed.write(disk, state, place.job, place.attempt, self.step, parts, part, durable=True)
+            here, _ = sealed.sealed_files(disk, place.job)
+            mine = sorted((seal for seal in here if (seal.part, seal.parts) == (part, parts)), reverse=True)
+            for seal in mine[_KEPT_ON_DISK:]:
+                sealed.remove(here[seal])
+        except (OSError, EncodingError) as error:
+            self._say(f"the state of step {self.step} can't be written to {disk}: {error}")
+        self._progress.enter("train")
+
+    def _resume(self) -> Found | None:
+        """Go on from the newest state that is anywhere; returns it. Raises RuntimeError where there are states, and
+        none is of this model: to start anew would be a surprise.
+        """
+        self._progress.enter("setup", message="looking for a state to go on from")
+        memory = self._keeper.directory if self._keeper else None
+        problems = list[str]()
+        for found in newest(self._place, self._group, self._say, memory, self._disk):
+            problem = None
+            try:
+                self._restore(found)
+            except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+                problem = f"step {found.step} of attempt {found.attempt} isn't of this model: {error!r}"
+                self._say(f"state passed over: {problem}")
+            problems = [text for text in self._group.gather(problem) if text]
+            if not problems:
+                self.step = found.step
+                if self._place.rank == 0:
+                    self._say(f"goes on after step {found.step}, of attempt {found.attempt}")
+                return found
+        if problems:
+            raise RuntimeError(f"no state can be gone on from: {problems[0]}")
+        return None
+
+    @torch.no_grad()
+    def _restore(self, found: Found) -> None:
+        [part] = found.parts if len(found.parts) == 1 else [self._place.rank]
+        saved, own = found.state(part), found.own_of(self._place.rank)
+        if self._divided != (found.count > 1):
+            raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
+        # Rank 0's buffers count, as in the next forward pass of DistributedDataParallel.
+        first = own if self._divided else found.own_of(0) or found.own_of(self._place.rank)
+        tensors: dict[str, Any] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        values = {**saved["model"], **(first or {}).get("buffers", {})}
+        for name, parameter in self._model.named_parameters():
+            if values[name].shape != local(parameter).shape:
+                raise ValueError(f"{name} has shape {list(values[name].shape)}")
+        optimizer = cloned(saved["optimizer"])
+        ordered = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        for number, state in optimizer["state"].items():
+            state.update({key: spread_as(value, ordered[number]) for key, value in state.items()})
+        self._optimizer.load_state_dict(optimizer)
+        for name, tensor in tensors.items():
+            if name in values:
+                local(tensor).copy_(values[name])
+        for name, each in self._others.items():
+            each.load_state_dict(cloned(saved["others"][name]))
+        if own is not None:
+            generators.restore(own["random"], self._device)
+        elif found.step:
+            self._say("the random state of this rank was lost with its pod: it goes on with the one that it has")
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "model": {name: local(parameter) for name, parameter in self._model.named_parameters()},
+            "optimizer": local(self._optimizer.state_dict()),
+            "others": {name: each.state_dict() for name, each in self._others.items()},
+        }
+
+    def _own(self) -> dict[str, Any]:
+        return {"random": generators.capture(self._device), "buffers": local(dict(self._model.named_buffers()))}
+
+    def _begin(self) -> None:
+        self._progress.begin(self.step)
+        if "TRAINMASTER_ATTEMPT" in os.environ:
+            dump_stacks_on_signal(self._place.rank)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._request_stop)
+        if self._keeper is not None:
+            keeper = self._keeper
+            self._optimizer.register_step_pre_hook(lambda *_: keeper.changing())
+            keeper.begin(self.step)
+            sys.excepthook = self._on_error
+            atexit.register(keeper.save)  # a script that ends early, whatever has caught the error
+
+    def _end(self, *, finished: bool) -> None:
+        self._progress.enter("finish")
+        sys.excepthook = self._excepthook
+        if self._keeper is not None:
+            atexit.unregister(self._keeper.save)
+            if finished:
+                self._keeper.end()
+            else:
+                self._keeper.save()
+                self._keeper.close()
+
+    def _on_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        assert self._keeper is not None
+        self._keeper.save()
+        self._excepthook(kind, error, trace)
+
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        self._stop_requested = True
+
+    def _say(self, sentence: str) -> None:
+        print(f"rank {self._place.rank}: {sentence}", flush=True)
+
+
+def _host_group() -> dist.ProcessGroup | None:
+    """Returns a group whose collectives are the host's; None for the default one, where that is one."""
+    return None if "cpu:gloo" in str(dist.get_backend_config()) else dist.new_group(backend="gloo")

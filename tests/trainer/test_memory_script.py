@@ -1,0 +1,106 @@
+"""A script of one's own keeps its state by `Recovery`, and goes on from it as if nothing had happened
+(`recovery/script`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.trainer.faults import FAULTS, Fault, attempt, sealed
+from tests.trainer.ranks import run_ranks
+from tests.trainer.toy import same_bits
+from trainloop.recovery import Recovery
+
+STEPS = 8
+
+
+def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
+    """Train by a loop of one's own, with all that has a state: BatchNorm, dropout, a scheduler."""
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    layers: list[nn.Module] = [nn.Linear(6, 40), nn.BatchNorm1d(40), nn.Tanh(), nn.Dropout(0.3)]
+    layers += [module for _ in range(4) for module in (nn.Linear(40, 40), nn.Tanh())]
+    network = nn.Sequential(*layers, nn.Linear(40, 3))
+    model: nn.Module = network
+    if settings.get("sharded"):
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(network)
+    else:
+        # Several buckets, which are ordered anew after the first step.
+        model = DistributedDataParallel(network, bucket_cap_mb=0.004)
+    torch.manual_seed(rank)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    recovery = Recovery(model, optimizer, every=settings.get("every", 1000), rehearsal=True, scheduler=scheduler)
+    seen, reported = [], []
+    for step in recovery.steps(STEPS):
+        seen.append(step)
+        if fault and step == fault[1] + 1:
+            FAULTS[fault[0]]()
+        points = torch.randn(8, 6, generator=torch.Generator().manual_seed(step * size + rank))
+        loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        reported.append(loss.item())
+        recovery.report(loss=loss.item())
+    state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor for name, tensor in state.items()}
+    found = {"weights": whole, "seen": seen}
+    dist.barrier()
+    dist.destroy_process_group()
+    return found | {"loss": reported[-1:], "rate": optimizer.param_groups[0]["lr"]}
+
+
+def through(ranks: int, **settings: Any) -> list[dict[str, Any]]:
+    """Returns what a run gives that nothing interrupts, without any memory."""
+    found: list[dict[str, Any]] = run_ranks(ranks, script, settings, None)
+    return found
+
+
+def equal(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+    """Returns whether two runs have come to the same weights, loss and rate on every rank, to the bit."""
+    pairs = list(zip(one, other, strict=True))
+    same = all(same_bits(a["weights"], b["weights"]) for a, b in pairs)
+    return same and all((a["loss"], a["rate"]) == (b["loss"], b["rate"]) for a, b in pairs)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("ranks", "victim"), [(2, 0), (4, 3)])
+def test_a_script_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, ranks: int, victim: int) -> None:
+    first = attempt(1, ranks, tmp_path, {}, {victim: ("kill", 3)}, script)
+    assert first[victim] == "SIGKILL" and sealed(tmp_path) == ["1-3-0-of-1.sealed"] * (ranks - 1)
+    resumed = attempt(2, ranks, tmp_path, {}, None, script)
+    rehearsed = [4] if ranks > 2 else []
+    assert resumed[0]["seen"] == [*rehearsed, 4, 5, 6, 7, 8]
+    assert equal(resumed, through(ranks)) and sealed(tmp_path) == []
+
+
+@pytest.mark.torch
+def test_a_sharded_script_goes_on_from_its_snapshots(tmp_path: Path) -> None:
+    """No rank has what another one's shards were: all have a snapshot of the fourth step."""
+    attempt(1, 2, tmp_path, {"sharded": True}, {1: ("kill", 6)}, script, local_ranks=2)
+    resumed = attempt(2, 2, tmp_path, {"sharded": True}, None, script, local_ranks=2)
+    assert resumed[0]["seen"] == [5, 6, 7, 8]
+    assert equal(resumed, through(2, sharded=True))
+
+
+@pytest.mark.torch
+def test_without_memory_a_script_goes_on_from_its_disk(tmp_path: Path) -> None:
+    disk = {"TRAINMASTER_CHECKPOINT_DIR": str(tmp_path / "disk")}
+    attempt(1, 2, tmp_path / "one", {"every": 2}, {0: ("kill", 5)}, script, TRAINMASTER_MEMORY_DIR="", **disk)
+    resumed = attempt(2, 2, tmp_path / "two", {"every": 2}, None, script, **disk)
+    assert resumed[0]["seen"] == [5, 6, 7, 8] and equal(resumed, through(2))
+    # Another job goes on from there too: it is at the end.
+    other = attempt(1, 2, tmp_path / "three", {"every": 2}, None, script, TRAINMASTER_JOB_UID="other", **disk)
+    assert other[0]["seen"] == [] and same_bits(other[0]["weights"], resumed[0]["weights"])
