@@ -11,6 +11,6 @@
 `recovery` keeps a run's state in memory for the next attempt; it is a library for any script, and needs no loop.
 
 Beside the loop stands what only some runs import: `streams`, `own_batches` and `rows` (other data, and measurements by
-sample), `mistakes` and `advice` (what is said of a wrong configuration, and of too little memory), `dry_run`, and
-`versions`, the command `trainloop checkpoints`.
+sample), `prepared` (data that is prepared once in a pod), `mistakes` and `advice` (what is said of a wrong
+configuration, and of too little memory), `dry_run`, and `versions`, the command `trainloop checkpoints`.
 """

