@@ -4,7 +4,9 @@ Real agents and ranks; the ranks' processes are killed from here, and nodes are 
 cluster. The second table is the sure way alone: an operator that reaches no agent learns of failures from the kubelet,
 which would start a container again after 10, 20, 40 … seconds; pods that would wait are replaced.
 
-Parts can be chosen: `fast_way`, `sure_way`, or rows of the latter: `fresh`, `row`, `pod`.
+Parts can be chosen: `fast_way`, `spares`, `sure_way`, or rows of the latter: `fresh`, `row`, `pod`. The rows of spares
+are twice there: with pods that start at once, as only this cluster's do, and with pods whose init container takes
+SLOW_POD_SECONDS, about what nodes need that have the image (a scheduler's round, volumes, the sandbox).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 import psutil
 
 from bench.clusters import World, job, operator, spread, table, world
+from trainmaster.controller.apiserver.cluster import RawObject
 
 WORKERS = 4
 RUNS = 5
@@ -26,6 +29,7 @@ ROW = 10
 HANG_SECONDS = 3
 LOST_AFTER_SECONDS = 2
 GRACE_SECONDS = 3
+SLOW_POD_SECONDS = 2
 # The goals, medians on a real kubelet, the program's own start apart; JobSet needs 1.34 for a killed rank.
 KILLED_GOAL, POD_GOAL, AGENT_GOAL, HANG_GOAL, SURE_GOAL = 0.25, 1.0, 1.0, 1.0, 1.5
 # Rows of the second table.
@@ -48,14 +52,20 @@ class Bench:
     def __init__(self, made: World) -> None:
         self.made = made
         self.rows: list[list[object]] = []
+        # Spares of each job.
+        self.spares: dict[str, int] = {}
 
     async def start(self, name: str, **spec: Any) -> None:
+        self.spares[name] = spec.get("spares", 0)
         await self.made.apply(job(name, WORKERS, **POLICY, **spec))
         await self.made.joined(name, WORKERS, 1)
 
     async def steady(self, name: str) -> tuple[int, dict[int, tuple[int, float]]]:
         """Returns the running attempt and its ranks' processes, when the operator has seen it run for a moment."""
-        while (status := await self.made.status(name)).get("phase") != "Running":
+        spares = self.spares.get(name, 0)
+        while (status := await self.made.status(name)).get("phase") != "Running" or (
+            status["workers"].get("spares", 0) < spares
+        ):
             await asyncio.sleep(0.05)
         ranks = await self.made.joined(name, WORKERS, status["attempt"])
         await asyncio.sleep(0.5)
@@ -95,16 +105,21 @@ class Bench:
         os.kill(ranks[rank][0], signal.SIGSTOP)
         return await self.recovered(name, attempt, since) - HANG_SECONDS
 
-    async def delete_pod(self, name: str, worker: int) -> float:
+    async def pod_of(self, name: str, position: int) -> RawObject:
+        """Returns the pod in a position of the attempt's workers."""
+        worker = ((await self.made.status(name)).get("workerOrder") or range(WORKERS))[position]
+        return next(pod for pod in await self.made.pods(name) if pod["metadata"]["name"] == f"{name}-{worker}")
+
+    async def delete_pod(self, name: str, position: int) -> float:
         attempt, _ = await self.steady(name)
-        pod = next(pod for pod in await self.made.pods(name) if pod["metadata"]["name"] == f"{name}-{worker}")
+        pod = await self.pod_of(name, position)
         since = time.time()
         await self.made.force_delete(pod)
         return await self.recovered(name, attempt, since)
 
-    async def lose_node(self, name: str, worker: int) -> float:
+    async def lose_node(self, name: str, position: int) -> float:
         attempt, _ = await self.steady(name)
-        pod = next(pod for pod in await self.made.pods(name) if pod["metadata"]["name"] == f"{name}-{worker}")
+        pod = await self.pod_of(name, position)
         since = time.time()
         await self.made.order("lose", pod["spec"]["nodeName"])
         took = await self.recovered(name, attempt, since)
@@ -164,6 +179,33 @@ async def fast_way(made: World) -> None:
     )
 
 
+async def with_spares(made: World) -> None:
+    """The same faults of pods and nodes without and with a spare, one after the other."""
+    bench = Bench(made)
+    init = {"name": "slow", "image": "busybox:1.36", "command": ["sleep", str(SLOW_POD_SECONDS)]}
+    slow = {"podTemplate": {"spec": {"initContainers": [init]}}}
+    with operator(made) as running:
+        running.serving()
+        for kind, pods in (("", {}), (f" that takes {SLOW_POD_SECONDS} s to start", slow)):
+            for spares in (0, 1):
+                name = f"spares-{spares}-{len(pods)}"
+                await bench.start(name, spares=spares, **pods)
+                title = f"pod{kind} deleted by force" + (", with a spare" if spares else "")
+                goal = POD_GOAL if spares else None
+                bench.add(title, [await bench.delete_pod(name, 2) for _ in range(RUNS)], goal)
+                bench.add(f"the leader's {title}", [await bench.delete_pod(name, 0) for _ in range(RUNS)], goal)
+                await made.delete(name)
+        for spares in (0, 1):
+            name = f"spares-node-{spares}"
+            grace = {"podTemplate": {"spec": {"terminationGracePeriodSeconds": GRACE_SECONDS}}}
+            await bench.start(name, spares=spares, **grace)
+            title = "node lost" + (", with a spare" if spares else "")
+            bench.add(title, [await bench.lose_node(name, 1) for _ in range(RUNS)])
+            await made.delete(name)
+    columns = ["", "median", "min", "max", "ratio to the goal"]
+    table(f"From the fault to all {WORKERS} ranks joined, without and with a spare, s", columns, bench.rows)
+
+
 async def without_operator(bench: Bench, made: World) -> list[float]:
     """Kills the operator and a rank, and starts the next operator; before that, training doesn't notice."""
     taken = []
@@ -207,6 +249,9 @@ async def main(parts: list[str]) -> None:
     if not parts or "fast_way" in parts:
         async with world(nodes=3) as made:
             await fast_way(made)
+    if not parts or "spares" in parts:
+        async with world(nodes=3) as made:
+            await with_spares(made)
     rows = SURE_ROWS if not parts or "sure_way" in parts else tuple(row for row in SURE_ROWS if row in parts)
     if rows:
         async with world(nodes=3) as made:
@@ -214,7 +259,8 @@ async def main(parts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    unknown = set(sys.argv[1:]) - {"fast_way", "sure_way", *SURE_ROWS}
+    known = ("fast_way", "spares", "sure_way", *SURE_ROWS)
+    unknown = set(sys.argv[1:]) - {*known}
     if unknown:
-        sys.exit(f"{', '.join(sorted(unknown))}: no such part; there are fast_way, sure_way, {', '.join(SURE_ROWS)}")
+        sys.exit(f"{', '.join(sorted(unknown))}: no such part; there are {', '.join(known)}")
     asyncio.run(main(sys.argv[1:]))

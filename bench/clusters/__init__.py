@@ -130,7 +130,8 @@ class World:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found: dict[int, tuple[int, float]] = {}
-            for worker in range(workers):
+            # Of a job with spares, the status says who trains.
+            for worker in (await self.status(name)).get("workerOrder") or range(workers):
                 try:
                     text = await self.cluster.pod_log(
                         NAMESPACE, f"{name}-{worker}", container="worker", tail_lines=50, limit_bytes=65_536

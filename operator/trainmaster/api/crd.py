@@ -57,6 +57,7 @@ COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
     {"name": "Samples/s", "type": "number", "jsonPath": ".status.progress.samplesPerSecond", "priority": 1},
     {"name": "Goodput", "type": "number", "jsonPath": ".status.progress.goodput", "priority": 1},
+    {"name": "Spares", "type": "integer", "jsonPath": ".status.workers.spares", "priority": 1},
     # The attempt that failed last has this reason, also while the next one runs.
     {"name": "Failure", "type": "string", "jsonPath": ".status.failures[0].reason", "priority": 1},
     {"name": "Message", "type": "string", "jsonPath": _RUNNING + ".message", "priority": 1},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,7 +63,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     if job.status.time_spent is not None:
         parts.extend(_time(job.status.time_spent, None if job.finished else now))
     if pods:
-        parts.append(pod_table(pods, now))
+        parts.append(pod_table(pods, now, () if job.status.workers.spares is None else job.status.worker_order))
     if job.status.failures:
         parts.append(_failures(job.status.failures))
         parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
@@ -120,8 +120,8 @@ def as_json(job: TrainingJob) -> dict[str, object]:
     return {"namespace": job.namespace, "name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
 
 
-def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
-    """Returns a table with one line a worker's pod."""
+def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Table:
+    """Returns a table with one line a worker's pod. `training`: of a job with spares, who isn't one."""
     table = Table(box=None, pad_edge=False)
     for name in ("WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"):
         table.add_column(name)
@@ -129,8 +129,9 @@ def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime) -> Table:
         metadata, status = pod["metadata"], pod.get("status") or {}
         created = parse_time(metadata.get("creationTimestamp"))
         containers = status.get("containerStatuses") or []
+        index = str(metadata.get("labels", {}).get(POD_INDEX_LABEL, ""))
         table.add_row(
-            metadata.get("labels", {}).get(POD_INDEX_LABEL, ""),
+            f"{index} (spare)" if training and index not in map(str, training) else index,
             metadata["name"],
             pod_state(pod),
             str(sum(container.get("restartCount", 0) for container in containers)),
@@ -209,6 +210,8 @@ def _headline(job: TrainingJob, now: datetime) -> Text:
         text.append(f"  workers finished {workers.finished}/{workers.desired}")
     else:
         text.append(f"  workers {workers.running}/{workers.desired}")
+        if workers.spares is not None:
+            text.append(f"  spares {workers.spares}")
     start = parse_time(status.start_time)
     if start is not None:
         end = parse_time(status.completion_time) or now

@@ -72,6 +72,19 @@ def test_status_shows_attempt_progress_workers_and_who_failed(transport: FakeTra
         assert words in result.output
 
 
+def test_status_shows_who_is_a_spare(transport: FakeTransport) -> None:
+    workers = {"desired": 2, "running": 2, "spares": 1}
+    found = job(**{**RUNNING, "workers": workers, "workerOrder": [0, 2]})
+    transport.answers = {f"GET {JOBS}/reviews": found, f"GET {PODS}": {"items": [pod(0), pod(1), pod(2)]}}
+    output = run("status", "reviews").output
+    assert "workers 2/2  spares 1" in output
+    assert [line.split("  ")[0] for line in output.splitlines() if "reviews-" in line and "Running" in line] == [
+        "0",
+        "1 (spare)",
+        "2",
+    ]
+
+
 def test_status_shows_where_the_time_went(transport: FakeTransport) -> None:
     spent = {"until": "2026-11-21T05:00:00Z", "productive": 540.0, "recompute": 45.2, "restart": 13.8, "queue": 1.0}
     progress = {**RUNNING["progress"], "goodput": 0.9}
