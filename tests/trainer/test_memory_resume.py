@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.trainer.faults import attempt, began, sealed
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import EXACT, config, same_bits, train
+from tests.trainer.toy import EXACT, UNEVEN, config, largest_difference, same_bits, train
 
 #: BatchNorm's statistics are in it too: they change before the weights do, and rank 0's count.
 NORMED: dict[str, Any] = {
@@ -49,3 +50,45 @@ def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, 
     assert began(resumed) == [4] * ranks
     for rank in range(ranks):
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
+#: The ways over the ranks of which none has all of the state.
+PARTS = [("zero1", 2), ("zero1", 4), ("fsdp", 2), ("fsdp", 4)]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("strategy", "ranks"), PARTS)
+def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: Path, strategy: str, ranks: int) -> None:
+    """What the killed rank had is in its worker's memory, as it was after the fourth step."""
+    settings = config(None, **{**EXACT, "parallel": {"strategy": strategy, "bucket_mb": 0.004}})
+    through = run_ranks(ranks, train, settings)
+    attempt(1, ranks, tmp_path, settings, {1: ("kill", 5)}, local_ranks=ranks)
+    resumed = attempt(2, ranks, tmp_path, settings, local_ranks=ranks)
+    assert began(resumed) == [4] * ranks and sealed(tmp_path) == []
+    for rank in range(ranks):
+        assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+def test_a_lost_pods_part_is_in_its_neighbours_memory(tmp_path: Path, strategy: str) -> None:
+    settings = config(None, **{**UNEVEN, "parallel": {"strategy": strategy}})
+    through = run_ranks(2, train, settings)
+    attempt(1, 2, tmp_path, settings, {1: ("kill", 5)})
+    shutil.rmtree(tmp_path / "worker-1")
+    resumed = attempt(2, 2, tmp_path, settings)
+    assert began(resumed) == [4] * 2
+    assert largest_difference(resumed[1]["weights"], through[0]["weights"]) == 0
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "fsdp"])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (4, 2)])
+def test_another_number_of_ranks_goes_on_from_memory(tmp_path: Path, strategy: str, before: int, after: int) -> None:
+    """In double precision, to what rounding does in another order of adding; every sample is seen once."""
+    settings = config(None, **{**UNEVEN, "parallel": {"strategy": strategy}})
+    [through, *_] = run_ranks(after, train, settings)
+    attempt(1, before, tmp_path, settings, {0: ("kill", 5)}, local_ranks=before // 2)
+    resumed = attempt(2, after, tmp_path, settings)
+    assert began(resumed) == [5 if strategy == "ddp" else 4] * after
+    assert largest_difference(resumed[0]["weights"], through["weights"]) < 1e-12

@@ -9,7 +9,7 @@ as pickles, which run code where they are read.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,24 +38,32 @@ def write_own(folder: Path, rank: int, pieces: list[dict[str, Any]]) -> None:
 
 
 class Shards:
-    """Reads all ranks' pieces of a checkpoint. Raises CheckpointError where they aren't what `write_own` writes."""
+    """Puts together all ranks' pieces of a checkpoint. Raises CheckpointError where they aren't what `own_pieces`
+    yields.
+    """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, ranks: Iterable[tuple[object, Any]] | None = None) -> None:
+        """Reads a checkpoint's folder, or takes each rank's pieces, with what they are called in a sentence."""
         self.folder = folder
         self._pieces: dict[str, list[dict[str, Any]]] = {}
-        for file in sorted(folder.glob("rank-*.pt")):
-            for piece in storage.load_file(file, mapped=True):
+        files = sorted(folder.glob("rank-*.pt")) if ranks is None else []
+        for source, pieces in ranks or ((file, storage.load_file(file, mapped=True)) for file in files):
+            for piece in pieces:
                 if not _is_piece(piece):
-                    raise CheckpointError(f"{file} has something that is no piece of a tensor")
-                self._pieces.setdefault(piece["name"], []).append(piece)
+                    raise CheckpointError(f"{source} has something that is no piece of a tensor")
+                known = self._pieces.setdefault(piece["name"], [])
+                # What all ranks have, each may have written.
+                if not known or all(piece.get("offset") != other.get("offset") for other in known):
+                    known.append(piece)
         if not self._pieces:
             raise CheckpointError(f"{folder} has no files rank-*.pt that can be read: it is of another version")
 
-    def model_state(self, replica: Replica) -> dict[str, torch.Tensor]:
-        """Returns the model's state, sharded as `replica` is. Raises KeyError or RuntimeError where it is of another
-        model.
+    def model_state(self, replica: Replica, without: Container[str] = ()) -> dict[str, torch.Tensor]:
+        """Returns the model's state, sharded as `replica` is, `without` some names. Raises KeyError or RuntimeError
+        where it is of another model.
         """
-        return {name: self._like(f"model/{name}", own) for name, own in replica.model.state_dict().items()}
+        wanted = {name: own for name, own in replica.model.state_dict().items() if name not in without}
+        return {name: self._like(f"model/{name}", own) for name, own in wanted.items()}
 
     def optimizer_state(self, replica: Replica) -> NamedState:
         """Returns the optimizer's state by parameter name, sharded as the parameters are."""
@@ -100,18 +108,23 @@ class Shards:
         return region
 
 
-def own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[dict[str, Any]]:
-    """Yields what this rank writes of the model's and the optimizer's state."""
+def own_pieces(
+    replica: Replica, optimizer: torch.optim.Optimizer, writes: Callable[[str], bool] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yields what this rank writes of the model's and the optimizer's state; `writes` says, by its name, whether it
+    writes something that it has whole.
+    """
     world = replica.world
     named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in replica.model.state_dict().items()}
     for name, state in Replica.optimizer_state(replica, optimizer).items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
         # What all ranks have is written by one of them, another one for each.
-        mine = zlib.crc32(name.encode()) % world.size == world.rank
+        mine = writes(name) if writes else is_mine(name, world)
         if isinstance(value, DTensor):
             local = value.to_local().detach()
-            if local.numel() and not _is_copy(value, world):
+            # Alone, a rank finds its own part again, if only that it is empty.
+            if (local.numel() or writes) and not _is_copy(value, world):
                 offset = [begin for begin, _ in region(value)]
                 yield {"name": name, "shape": list(value.shape), "offset": offset, "data": _alone(local)}
         elif mine and isinstance(value, torch.Tensor):
@@ -119,6 +132,11 @@ def own_pieces(replica: Replica, optimizer: torch.optim.Optimizer) -> Iterator[d
             yield {"name": name, "shape": list(value.shape), "offset": [0] * value.dim(), "data": data}
         elif mine:
             yield {"name": name, "value": value}
+
+
+def is_mine(name: str, world: World) -> bool:
+    """Returns whether it is this rank that writes what all ranks have under a name."""
+    return zlib.crc32(name.encode()) % world.size == world.rank
 
 
 def _is_copy(tensor: DTensor, world: World) -> bool:

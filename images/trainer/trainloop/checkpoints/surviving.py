@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +32,11 @@ def build(trainer: Trainer) -> NothingInMemory:
     """Returns what keeps the state of `trainer` in memory; nothing does where that can't be done to the bit."""
     config, world = trainer.config, trainer.world
     directory = memory_directory(_say(world.rank))
+    method = config.communication.compression
     unsuited = {
         "communication.local_steps": config.communication.local_steps > 1,
         "delayed.pattern": config.delayed.pattern is not None,
-        f"communication.compression {config.communication.compression}": config.communication.compression
-        in ("powersgd", "onebit"),
-        f"parallel.strategy {config.parallel.strategy}": world.size > 1 and config.parallel.strategy != "ddp",
+        f"communication.compression {method}": method in ("powersgd", "onebit"),
     }
     reasons = [name for name, found in unsuited.items() if found]
     if reasons:
@@ -44,31 +44,40 @@ def build(trainer: Trainer) -> NothingInMemory:
     # All ranks, or none.
     if not all(world.gather(directory is not None)) or reasons or directory is None:
         return NothingInMemory()
+    if world.size > 1 and config.parallel.strategy != "ddp":
+        from trainloop.checkpoints.surviving_parts import PartsInMemory  # with DTensor
+
+        return PartsInMemory(trainer, directory)
     return InMemory(trainer, directory)
 
 
 class InMemory(NothingInMemory):
     """Keeps the state of a model that every rank has whole."""
 
+    #: Whether each rank has a part of the state, and whether all parts are needed to go on from any.
+    divided = False
+    all_parts = False
+
     def __init__(self, trainer: Trainer, directory: Path) -> None:
         world = trainer.world
-        self._trainer, self._say = trainer, _say(world.rank)
+        self.trainer, self._say = trainer, _say(world.rank)
         self._place = Place.from_environment(world.rank, world.size)
         self._group = Group(self._place)
-        kept = Kept(self._whole, self._own)
+        kept = Kept(self._state, self._own, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
         self._committed = (TrainState(), dict[str, Any](), trainer.judge.verdict)
+        self._source: int | None = None  # the attempt that the run goes on from, by memory
 
     def begin(self) -> None:
         self._commit()
-        self._keeper.begin(self._trainer.state.step)
+        self._keeper.begin(self.trainer.state.step, self._source)
 
     def changing(self) -> None:
         self._keeper.changing()
 
     def finished(self) -> None:
         self._commit()
-        self._keeper.finished(self._trainer.state.step)
+        self._keeper.finished(self.trainer.state.step)
 
     def forget(self) -> None:
         self._keeper.forget()
@@ -84,17 +93,26 @@ class InMemory(NothingInMemory):
 
     def _commit(self) -> None:
         """Keep what changes before the weights do, in the next step."""
-        trainer = self._trainer
+        trainer = self.trainer
         self._committed = (
             replace(trainer.state),
             (trainer.objectives or trainer.detector).state(),
             trainer.judge.verdict,
         )
 
-    def _whole(self) -> dict[str, Any]:
-        """Returns what all ranks have alike. Hooks' states are among it: they change after a step, and not in one."""
-        trainer, (state, anomaly, verdict) = self._trainer, self._committed
-        model, updates = trainer.replica.model, state.updates
+    def tensors(self) -> dict[str, Any]:
+        """Returns weights and moments, as far as this rank keeps them."""
+        model = self.trainer.replica.model
+        buffers = {name for name, _ in model.named_buffers()}
+        weights = {name: tensor for name, tensor in model.state_dict().items() if name not in buffers}
+        return {"model": weights, "optimizer": self.trainer.replica.optimizer_state(self.trainer.optimizer)}
+
+    def _state(self) -> dict[str, Any]:
+        """Returns the state after the last finished step. Hooks' states are among it: they change after a step, and not
+        in one.
+        """
+        trainer, (state, anomaly, verdict) = self.trainer, self._committed
+        updates = state.updates
         if verdict is not None and trainer.objectives is None:
             # The device's verdict on that step, which the host hasn't followed yet.
             detector = AnomalyDetector(trainer.config.anomaly)
@@ -104,10 +122,8 @@ class InMemory(NothingInMemory):
             if math.isfinite(norm) or not trainer.precision.scaler.is_enabled():
                 made = detector.judge(loss, norm, verdict.limits) in ("step", "forced")
             anomaly, updates = detector.state(), updates + bool(made)
-        buffers = {name for name, _ in model.named_buffers()}
         return {
-            "model": {name: tensor for name, tensor in model.state_dict().items() if name not in buffers},
-            "optimizer": trainer.replica.optimizer_state(trainer.optimizer),
+            **self.tensors(),
             "train": asdict(replace(state, updates=updates)),
             "scaler": trainer.precision.scaler.state_dict(),
             "anomaly": anomaly,
@@ -118,60 +134,66 @@ class InMemory(NothingInMemory):
         }
 
     def _own(self) -> dict[str, Any]:
-        state, model = generators.capture(self._trainer.world.device), self._trainer.replica.model
+        state, model = generators.capture(self.trainer.world.device), self.trainer.replica.model
         persistent = model.state_dict(keep_vars=True)
         return {"random": state, "buffers": {name: b for name, b in model.named_buffers() if name in persistent}}
 
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
-        trainer, least = self._trainer, (0, 0)
+        trainer, least = self.trainer, (0, 0)
         if newest_on_disk is not None:
             # Without an agent all attempts have the same number.
             attempt = newest_on_disk.about.get("attempt") if has_agent() else self._place.attempt
             least = (attempt if isinstance(attempt, int) else 0, newest_on_disk.step)
-        for found in newest(self._place, self._group, self._say, self._keeper.directory, than=least):
-            if problem := self._misfit(found):
-                self._say(f"state in memory passed over: step {found.step} {problem}")
-            if any(trainer.world.gather(problem)):
+        memory, all_parts = self._keeper.directory, self.all_parts
+        for found in newest(self._place, self._group, self._say, memory, than=least, all_parts=all_parts):
+            problem, loads = None, None
+            try:
+                loads = self.loading(found)
+                TrainState(**found.first()["train"])
+            except (RuntimeError, ValueError, TypeError, KeyError, AttributeError) as error:
+                problem = f"step {found.step} isn't of this run's model and optimizer: {error!r}"
+                self._say(f"state passed over: {problem}")
+            if any(trainer.world.gather(problem)) or loads is None:
                 continue
             warm_up(trainer)
+            loads()
             self._restore(found)
-            self.resumed = True
+            self.resumed, self._source = True, found.attempt
             trainer.log.info(f"resumed from memory after step {found.step} of attempt {found.attempt}")
             about = {"world": trainer.world.size, "checkpoint": "memory"}
             trainer.log.write("event", {"event": "resumed", "step": found.step, **about})
             return True
         return False
 
-    def _misfit(self, found: Found) -> str | None:
-        """Returns why a state isn't of this run's model, before anything of it is loaded."""
-        model, saved = self._trainer.replica.model, found.state()
-        try:
-            own = {name: tensor.shape for name, tensor in self._trainer.replica.model.named_parameters()}
-            shapes = {name: tensor.shape for name, tensor in saved["model"].items()}
-            if any(shapes.get(name) != shape for name, shape in own.items()):
-                return "is of another model"
-            if any(
-                isinstance(value, torch.Tensor) and value.dim() and value.shape != own.get(name)
-                for name, values in saved["optimizer"].items()
-                for value in values.values()
-            ):
-                return "is of another optimizer"
-            TrainState(**saved["train"])
-        except (TypeError, KeyError, AttributeError) as error:
-            return f"isn't what a {type(model).__name__} leaves: {error!r}"
-        return None
+    def loading(self, found: Found) -> Callable[[], None]:
+        """Returns what loads weights and moments. Raises ValueError or KeyError where they aren't this run's."""
+        replica, saved = self.trainer.replica, found.state()
+        own = {name: tensor.shape for name, tensor in replica.model.named_parameters()}
+        for name, shape in own.items():
+            if saved["model"][name].shape != shape:
+                raise ValueError(f"{name} has shape {list(saved['model'][name].shape)}")
+        for name, values in saved["optimizer"].items():
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor) and value.dim() and value.shape != own[name]:
+                    raise ValueError(f"{key} of {name} has shape {list(value.shape)}")
+
+        def load() -> None:
+            # Rank 0's buffers count, as in DDP's next forward.
+            replica.load_model({**saved["model"], **self.buffers(found.own_of(0) or found.own_of(replica.world.rank))})
+            # Copies, because torch keeps the tensors that it is given, and these are a file's.
+            replica.load_optimizer(self.trainer.optimizer, cloned(saved["optimizer"]))
+
+        return load
+
+    def buffers(self, own: Any) -> dict[str, torch.Tensor]:
+        """Returns the model's buffers, those that a rank has left of its own before those of the model."""
+        model = self.trainer.replica.model
+        names, left = model.state_dict().keys(), (own or {}).get("buffers", {})
+        return {name: left.get(name, tensor) for name, tensor in model.named_buffers() if name in names}
 
     def _restore(self, found: Found) -> None:
-        trainer, saved, world = self._trainer, found.state(), self._trainer.world
-        # Rank 0's buffers count, as in DDP's next forward.
-        left = found.own_of(0) or found.own_of(world.rank) or {}
-        buffers = {**dict(trainer.replica.model.named_buffers()), **left.get("buffers", {})}
-        names = trainer.replica.model.state_dict().keys()
-        model = {**saved["model"], **{name: tensor for name, tensor in buffers.items() if name in names}}
+        trainer, saved, world = self.trainer, found.first(), self.trainer.world
         trainer.state = TrainState(**saved["train"])
-        trainer.replica.load_model(model)
-        # Copies, because torch keeps the tensors that it is given, and these are a file's.
-        trainer.replica.load_optimizer(trainer.optimizer, cloned(saved["optimizer"]))
         if trainer.stateful or saved["stateful"]:
             from trainloop.checkpoints import stateful
 
@@ -184,7 +206,7 @@ class InMemory(NothingInMemory):
             trainer.checkpoints.parent = saved["parent"]
         if not has_agent():
             trainer.log.attempt = saved["logAttempt"] + 1
-        own = found.own_of(world.data_rank)
+        own = found.own_of(world.rank)
         if own is not None:
             generators.restore(own["random"], world.device)
         else:

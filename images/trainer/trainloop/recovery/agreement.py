@@ -89,6 +89,10 @@ class Found:
     def state(self, part: int = 0) -> Any:
         return self.parts[part]["state"]
 
+    def first(self) -> Any:
+        """Returns the state of the first part that this rank has been given."""
+        return self.state(min(self.parts))
+
     def own_of(self, rank: int) -> Any:
         """Returns what a rank of then has left of its own; None where that is lost."""
         return self._own.get(rank)

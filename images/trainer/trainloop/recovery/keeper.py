@@ -68,12 +68,16 @@ class Keeper:
         self._woke_before = -1
         self._thread: threading.Thread | None = None
 
-    def begin(self, step: int) -> None:
-        """The state is that after `step`, from which the first step of this attempt is made."""
+    def begin(self, step: int, attempt: int | None = None) -> None:
+        """The state is that after `step`, from which the first step is made: what `attempt` has left in memory, which
+        may be gone on from once more, until there is a newer one; all else is deleted.
+        """
         sealed.clean(self.directory)
-        # What is sealed of an earlier attempt may be gone on from once more, and goes with its ranks' own states.
-        sealed_there, _ = sealed.sealed_files(self.directory, self.place.job)
-        slots.clean(self.directory, {self.place.attempt, *(seal.attempt for seal in sealed_there)})
+        here, _ = sealed.sealed_files(self.directory, self.place.job)
+        for seal, file in here.items():
+            if seal.age != (attempt, step):
+                sealed.remove(file)
+        slots.clean(self.directory, {self.place.attempt, attempt})
         self._snapshots.begin(step)
         self.finished(step)
         if threading.current_thread() is threading.main_thread():
@@ -108,14 +112,14 @@ class Keeper:
         if own_thread and self._changing:
             self._say(f"state not kept in memory: step {self._step + 1} was half made when it failed")
             return
-        with announced(self.place.rank, self._size):
-            if not self._still.acquire(timeout=PATIENCE):
-                self._say(f"state not kept in memory: step {self._step + 1} is half made and doesn't end")
-                return
-            try:
+        if not self._still.acquire(timeout=PATIENCE):
+            self._say(f"state not kept in memory: step {self._step + 1} is half made and doesn't end")
+            return
+        try:
+            with announced(self.place.rank, self._size):
                 self._write(self._step)
-            finally:
-                self._still.release()
+        finally:
+            self._still.release()
 
     def forget(self) -> None:
         """Delete what is kept of this job in this worker: it is finished, or goes on from an older state."""

@@ -72,6 +72,7 @@ class Recovery:
         **others: Stateful,
     ) -> None:
         self.step = 0
+        self._source: int | None = None  # the attempt that the run goes on from
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._others = optimizer, others
         ranks = dist.get_world_size() if dist.is_initialized() else 1
@@ -160,7 +161,7 @@ class Recovery:
                 self._say(f"state passed over: {problem}")
             problems = [text for text in self._group.gather(problem) if text]
             if not problems:
-                self.step = found.step
+                self.step, self._source = found.step, found.attempt
                 if self._place.rank == 0:
                     self._say(f"goes on after step {found.step}, of attempt {found.attempt}")
                 return found
@@ -215,7 +216,7 @@ class Recovery:
         if self._keeper is not None:
             keeper = self._keeper
             self._optimizer.register_step_pre_hook(lambda *_: keeper.changing())
-            keeper.begin(self.step)
+            keeper.begin(self.step, self._source)
             sys.excepthook = self._on_error
             atexit.register(keeper.save)  # a script that ends early, whatever has caught the error
 

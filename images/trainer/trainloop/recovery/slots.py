@@ -97,7 +97,7 @@ def read(directory: Path, job: str, attempt: int, step: int) -> dict[int, bytes]
     return found
 
 
-def clean(directory: Path, attempts: set[int]) -> None:
+def clean(directory: Path, attempts: set[int | None]) -> None:
     """Delete what ranks have left of other attempts than these."""
     for file in directory.glob(f"*{_SUFFIX}"):
         if file.name.partition("-")[0] not in map(str, attempts):

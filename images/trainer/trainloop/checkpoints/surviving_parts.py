@@ -1,0 +1,58 @@
+"""Where each rank has a part of the state (ZeRO-1, FSDP2) all parts of a step are needed, and snapshots have them.
+
+With FSDP2 a part is all that its rank needs; any other number of ranks puts its shards together from all parts, as from
+a sharded checkpoint. With ZeRO-1 every rank needs the weights, of which each writes a share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainloop.checkpoints.shards import Shards, is_mine, own_pieces
+from trainloop.checkpoints.surviving import InMemory
+from trainloop.optimization.several import Optimizers
+from trainloop.recovery.agreement import Found
+
+if TYPE_CHECKING:
+    from trainloop.trainer import Trainer
+
+
+class PartsInMemory(InMemory):
+    """Keeps this rank's part of the state."""
+
+    divided = True
+
+    def __init__(self, trainer: Trainer, directory: Path) -> None:
+        self._sharded = trainer.config.parallel.strategy == "fsdp"
+        # Of what ranks share with a neighbour (tensor parallelism) one of them writes it.
+        self.all_parts = not self._sharded or trainer.world.tensor > 1
+        super().__init__(trainer, directory)
+
+    def tensors(self) -> dict[str, Any]:
+        replica, optimizer = self.trainer.replica, self.trainer.optimizer
+        if self._sharded:
+            return {"pieces": list(own_pieces(replica, optimizer, lambda name: True))}
+        buffers = {f"model/{name}" for name, _ in replica.model.named_buffers()}
+        members = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
+        own = Optimizers([member.optim for member in members])  # type: ignore[attr-defined]  # ZeRO-1's own part
+
+        def writes(name: str) -> bool:
+            return name.startswith("optimizer/") or (name not in buffers and is_mine(name, replica.world))
+
+        return {"pieces": list(own_pieces(replica, own, writes))}
+
+    def loading(self, found: Found) -> Callable[[], None]:
+        replica = self.trainer.replica
+        parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
+        shards = Shards(self._keeper.directory, parts)
+        left = {} if self._sharded else self.buffers(found.own_of(0))
+        model = {**shards.model_state(replica, left), **left}
+        optimizer = shards.optimizer_state(replica)
+
+        def load() -> None:
+            replica.load_model(model)
+            replica.load_optimizer(self.trainer.optimizer, optimizer)
+
+        return load
