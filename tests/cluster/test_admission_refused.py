@@ -21,6 +21,7 @@ from tests.cluster.admission import (
     SETS,
     Operator,
     Request,
+    agent,
     annotated,
     apply,
     delete,
@@ -93,6 +94,11 @@ ATTACKS: Mapping[str, Callable[[Operator], Request]] = {
     ),
     "scale a foreign StatefulSet": lambda _: merge(f"{SETS}/foreign/scale", {"spec": {"replicas": 1}}),
     "delete a foreign ConfigMap": lambda _: delete(f"{CONFIG_MAPS}/foreign"),
+    "create a ConfigMap of no job": lambda _: post(CONFIG_MAPS, agent("mine")),
+    "create a namespace's agent that can be changed": lambda _: post(CONFIG_MAPS, agent(immutable=False)),
+    "create a namespace's agent without its label": lambda _: post(
+        CONFIG_MAPS, agent(metadata={"name": agent()["metadata"]["name"]})
+    ),
     "create a Secret of another type": lambda _: post(SECRETS, secret("trainmaster-agents-1", type="Opaque")),
     "create a Secret of another name": lambda _: post(SECRETS, secret("other")),
     "create an agents' Secret without its label": lambda _: post(

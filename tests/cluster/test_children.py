@@ -23,6 +23,7 @@ from trainmaster.controller.apiserver.errors import Conflict, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.rendering import JobIdentity, Manifest, Placement, first_assignment, render
 from trainmaster_local.testing.clusters import Cluster
@@ -38,7 +39,8 @@ class Writing:
 
     @property
     def writer(self) -> ChildWriter:
-        return ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS))
+        agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
+        return ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), agents)
 
     def snapshot(self) -> Snapshot:
         found = self.store.snapshot(self.key)

@@ -68,8 +68,12 @@ yes
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [services, configmaps]
+  resources: [services]
   verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [configmaps]
+  # delete: a namespace's agent (trainmaster-agent-*) goes with the last job that needs it.
+  verbs: [get, list, watch, create, patch, delete]
 {{- if .Values.jobNetworkPolicies.enabled }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]

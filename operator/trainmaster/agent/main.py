@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from trainmaster.agent.settings import Settings
 
 _HELP = """usage: agent run -- <command> [args...]   train: start, watch and report the ranks of this worker
-       agent install <path>             copy this agent to <path>, atomically
        agent state                      print this worker's state as JSON
        agent --version | --help
 
@@ -37,8 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == ["run"]:
         return _run(given[1:])
-    if given[:1] == ["install"] and len(given) == 2:
-        return _install(given[1])
     if given == ["state"]:
         return _state()
     if given == ["--version"]:
@@ -104,28 +101,6 @@ def _refuse(termination_log: str, sentence: str, code: int, message: str = "") -
         except OSError as error:
             print(f"[agent]: cannot write the termination message: {error.strerror}", file=sys.stderr)
     return code
-
-
-def _install(path: str) -> int:
-    """Copy the zipapp that runs: so the init container gets the agent into any image."""
-    source = sys.argv[0]
-    try:
-        if not os.path.isfile(source) or not source.endswith(".pyz"):
-            from trainmaster.agent.build import zipapp_bytes
-
-            data = zipapp_bytes()
-        else:
-            with open(source, "rb") as file:
-                data = file.read()
-        temporary = f"{path}.{os.getpid()}"
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o755)
-        os.replace(temporary, path)
-    except OSError as error:
-        print(f"[agent]: cannot install to {path}: {error.strerror}", file=sys.stderr)
-        return 1
-    return 0
 
 
 def _state() -> int:

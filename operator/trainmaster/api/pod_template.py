@@ -131,10 +131,8 @@ def _check_pod(path: str, pod: Mapping[str, Any], devices: frozenset[str]) -> It
             yield from _check_worker(f"{path}.containers[{position}]", container, devices)
     for position, container in _items(pod.get("initContainers")):
         here = f"{path}.initContainers[{position}]"
-        if container.get("name") == AGENT_CONTAINER and set(container) - {"name", "resources", "securityContext"}:
-            yield Problem(
-                here, AGENT_CONTAINER, "installs the agent; only its resources and securityContext can change"
-            )
+        if container.get("name") == AGENT_CONTAINER:
+            yield Problem(here, AGENT_CONTAINER, "pods mount the agent, and nothing installs it; remove it")
     for position, volume in _items(pod.get("volumes")):
         name = volume.get("name")
         if isinstance(name, str) and name.startswith(RESERVED_PREFIX):

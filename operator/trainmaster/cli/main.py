@@ -65,9 +65,6 @@ def render(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of jobs whose file names none.")
     ] = "default",
-    agent_image: Annotated[
-        str | None, typer.Option("--agent-image", help="Image that the agent is copied from, as the operator's option.")
-    ] = None,
 ) -> None:
     """Show what a job becomes: its Service, ConfigMap and StatefulSets, as the operator would apply them.
 
@@ -75,7 +72,7 @@ def render(
     """
     from trainmaster.cli.manifests import render_files
 
-    raise typer.Exit(render_files(files, output, directory, namespace, agent_image))
+    raise typer.Exit(render_files(files, output, directory, namespace))
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.parsing import InvalidJob, ParsedJob, parse_job
 from trainmaster.api.printable import UNSAFE, json_text, yaml_escapes
 from trainmaster.api.v1alpha1 import KIND
@@ -15,7 +16,8 @@ from trainmaster.api.values import show
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
 from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
 from trainmaster.cli.terminal import say, write
-from trainmaster.rendering import JobIdentity, Manifest, Settings, first_assignment, render
+from trainmaster.rendering import AgentConfigMap, JobIdentity, Manifest, Settings, first_assignment, render
+from trainmaster.rendering.agent_source import config_map_name
 from trainmaster.wire.values import mapping
 
 # Stands for the uid that the API server will give.
@@ -33,11 +35,9 @@ def validate_files(files: Sequence[str]) -> int:
     return 1 if wrong else 0
 
 
-def render_files(
-    files: Sequence[str], output: str, directory: Path | None, namespace: str, agent_image: str | None
-) -> int:
+def render_files(files: Sequence[str], output: str, directory: Path | None, namespace: str) -> int:
     """Renders every job's children to stdout or into a folder, and returns the exit code."""
-    settings = Settings() if agent_image is None else Settings(agent_image=agent_image)
+    settings = Settings(agent=AgentConfigMap(config_map_name(zipapp_bytes())))
     manifests: list[Manifest] = []
     wrong = False
     for source in files:

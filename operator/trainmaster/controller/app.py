@@ -103,6 +103,7 @@ class Operator:
         background += [
             *(asyncio.create_task(watcher.run(), name="watcher") for watcher in parts.watchers),
             asyncio.create_task(parts.resync.run(), name="resync"),
+            asyncio.create_task(parts.agents.run(), name="agents"),
             asyncio.create_task(parts.large_jobs.run(parts.store), name="large jobs"),
             *([holding] if holding is not None else []),
         ]

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trainmaster import __version__
 from trainmaster.wire.names import AGENT_PORT
 
 ReachMode = Literal["auto", "direct", "proxy"]
@@ -135,13 +134,6 @@ class OperatorSettings:
         default=8080, metadata=_option("Port of probes and metrics; 0 takes a free one.", least=0, most=65535)
     )
     metrics_host: str = field(default="0.0.0.0", metadata=_option("Address that probes and metrics listen on."))
-    agent_image: str = field(
-        default=f"ghcr.io/trainmaster/trainer:{__version__}",
-        metadata=_option(
-            "Image whose agent is copied into workers of other images.",
-            default_text="the trainer's image of this version",
-        ),
-    )
     agent_port: int = field(
         default=AGENT_PORT,
         metadata=_option("Port of the agents, for benchmarks with faked ones.", least=1, most=65535, hidden=True),

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.signing import SigningKeys
-from trainmaster.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, Cluster
+from trainmaster.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, STATEFUL_SETS, Cluster
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey
@@ -37,10 +38,11 @@ from trainmaster.controller.watching.resync import Resync
 from trainmaster.controller.watching.watched import WATCHED, WatchedTypes
 from trainmaster.controller.watching.watcher import Watcher
 from trainmaster.controller.workqueue import WorkQueue
+from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor
-from trainmaster.rendering import NetworkPeers
+from trainmaster.rendering import AgentConfigMap, NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
 from trainmaster.wire.stream import EvidenceLine
 
@@ -60,6 +62,7 @@ class Parts:
     large_job_thread: LargeJobThread
     reach: Reach
     streams: LeaderStreams
+    agents: AgentConfigMaps
     evidence: EvidenceKeeper
     reconciler: Reconciler
 
@@ -85,6 +88,7 @@ def construct_parts(
     logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
     evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
     secrets = AgentsSecrets(cluster, keys)
+    agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
     direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
     reach: Reach = DirectReach(settings.agent_port) if direct else ProxyReach(cluster, settings.agent_port)
     events = _StreamEvents(queue, evidence, secrets, metrics, settings.progress_seconds)
@@ -93,7 +97,8 @@ def construct_parts(
         cluster,
         store,
         keys,
-        ChildWriter(cluster, store, secrets),
+        ChildWriter(cluster, store, secrets, agents),
+        agents,
         EventRecorder(cluster, time.time),
         push=streams.push,
         keep_logs=logs,
@@ -102,7 +107,7 @@ def construct_parts(
     )
     watched = WatchedTypes((*WATCHED, NETWORK_POLICIES) if settings.job_network_policies else WATCHED)
     resync = Resync(cluster, store, watched, settings.namespaces, interval=settings.resync_seconds)
-    receive = _receiver(store)
+    receive = _receiver(store, agents)
     gangs = GangWatcher(connection, cluster, store, watched, settings.namespaces, receive=receive, relisted=resync.soon)
 
     def restarted() -> None:
@@ -131,12 +136,14 @@ def construct_parts(
         lookups,
         metrics,
         decide,
-        _rendering(settings, keys),
+        _rendering(settings, keys, AgentConfigMap(agents.name)),
         kept_by_job=(lookups, executor, logs, evidence),
         thread=thread,
         want=gangs.want,
     )
-    return Parts(store, queue, resync, gangs, watchers, large_jobs, thread, reach, streams, evidence, reconciler)
+    return Parts(
+        store, queue, resync, gangs, watchers, large_jobs, thread, reach, streams, agents, evidence, reconciler
+    )
 
 
 class _StreamEvents:
@@ -169,23 +176,25 @@ class _StreamEvents:
         self._metrics.stream_faults.labels(fault=fault).inc()
 
 
-def _receiver(store: Store) -> Callable[[WatchEvent], None]:
+def _receiver(store: Store, agents: AgentConfigMaps) -> Callable[[WatchEvent], None]:
     """Returns what is done with each event of a watch."""
 
     def receive(event: WatchEvent) -> None:
         kind, resource, raw = event
         if kind == "DELETED":
             store.delete(resource, raw)
+            if resource == STATEFUL_SETS:
+                agents.set_is_gone()
             return
         store.upsert(resource, raw)
 
     return receive
 
 
-def _rendering(settings: OperatorSettings, keys: SigningKeys) -> RenderingSettings:
+def _rendering(settings: OperatorSettings, keys: SigningKeys, agent: AgentConfigMap) -> RenderingSettings:
     peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
     return RenderingSettings(
-        agent_image=settings.agent_image,
+        agent=agent,
         replace_after_seconds=settings.replace_after_seconds,
         keep_logs=settings.keep_logs,
         network_peers=peers if settings.job_network_policies else None,

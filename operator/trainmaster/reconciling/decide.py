@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES
+from trainmaster.reconciling.actions.agent_config_map import ensure_agent
 from trainmaster.reconciling.actions.assignments import assign, desired_assignment, touch
 from trainmaster.reconciling.actions.children import apply_children, scaled_to_zero
 from trainmaster.reconciling.actions.pod_group import delete_pod_group
@@ -125,6 +126,8 @@ def _actions(situation: Situation) -> Iterator[Action]:
         released = delete_pod_group(situation)
         if released is not None:
             yield released
+    elif (looked_for := ensure_agent(situation)) is not None:
+        yield looked_for
     if situation.running:
         woken = touch(situation, assignment)
         if woken is not None:

@@ -40,6 +40,13 @@ class Assign:
 
 
 @dataclass(frozen=True)
+class EnsureAgent:
+    """Look for the ConfigMap with the job's agent, and make it again where it is missing."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Touch:
     """Patch the touched annotation of pods whose agents haven't seen their assignment, to wake the kubelet."""
 
@@ -96,7 +103,7 @@ class DeleteJob:
     uid: str
 
 
-Action = Apply | Assign | Touch | DeletePod | DeleteChild | ReportWorkload | DeleteJob
+Action = Apply | Assign | EnsureAgent | Touch | DeletePod | DeleteChild | ReportWorkload | DeleteJob
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainmaster.reconciling.actions import stuck_pods
+from trainmaster.reconciling.actions.agent_config_map import next_look_at
 from trainmaster.reconciling.actions.assignments import next_touch_at
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, stand_in, startup
@@ -30,6 +31,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         deadlines.active_deadline_at(situation),
         deadlines.expires_at(situation.job),
         stuck_pods.next_check_at(situation),
+        next_look_at(situation) if not situation.terminal else None,
         next_touch_at(situation, assignment) if not situation.terminal else None,
         attempts.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),

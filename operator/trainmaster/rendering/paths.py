@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 BUNDLED_AGENT = "/opt/trainmaster/agent.pyz"
-INSTALLED_AGENT = "/run/trainmaster/agent/agent.pyz"
+AGENT_DIRECTORY = "/run/trainmaster/agent"
+AGENT_FILE = "agent.pyz"
+MOUNTED_AGENT = f"{AGENT_DIRECTORY}/{AGENT_FILE}"
 STATE_DIRECTORY = "/run/trainmaster/state"
 # In memory, and outlives ranks and containers: where ranks leave the state that the next attempt goes on from.
 MEMORY_DIRECTORY = "/run/trainmaster/memory"

@@ -12,6 +12,7 @@ from typing import Any
 
 from trainmaster.api.merge import merge
 from trainmaster.api.v1alpha1 import JobSpec, PodTemplate
+from trainmaster.rendering.agent_source import AgentSource
 from trainmaster.rendering.child import child_context, training_name
 from trainmaster.rendering.engine import render_template
 from trainmaster.rendering.layout import GroupLayout, JobIdentity, worker_layout
@@ -36,6 +37,7 @@ def render(
     placements: Mapping[str, Placement] | None = None,
     asked: int | None = None,
     priority: int | None = None,
+    agent: AgentSource | None = None,
     settings: Settings | None = None,
 ) -> tuple[Manifest, ...]:
     """Service, ConfigMap (for a training config), NetworkPolicy (where the settings say so), PodGroup or Workload (of a
@@ -44,7 +46,8 @@ def render(
     `assignment` goes into the pods' template. `replicas` overrides the number of pods by StatefulSet name: 0 for a
     job that is suspended or finished. `avoid_nodes`: nodes that pods go to only if no other will do. For Kueue:
     `placements` by group are what was admitted, `asked` is the number of workers where `spec` has the admitted one,
-    `priority` the value of the priority class. `spec` must have been checked by `api.parsing`.
+    `priority` the value of the priority class. `agent` is the one that the job has begun with. `spec` must have been
+    checked by `api.parsing`.
     """
     settings = settings or Settings()
     manifests = [_service(job)]
@@ -54,7 +57,7 @@ def render(
     bodies = []
     for group in layout:
         count = (replicas or {}).get(group.set_name, group.pods)
-        bodies.append(_stateful_set(job, spec, group, assignment, count, settings))
+        bodies.append(_stateful_set(job, spec, group, assignment, count, settings, agent))
     pods = [body["spec"]["template"]["spec"] for body in bodies]
     if settings.network_peers is not None and not spec.interconnect.host_network:
         # Pods on their node's network can't be distinguished from the node: no NetworkPolicy holds for them.
@@ -104,10 +107,11 @@ def _stateful_set(
     assignment: Assignment,
     replicas: int,
     settings: Settings,
+    agent: AgentSource | None,
 ) -> dict[str, Any]:
     """Returns the set as the job's spec has it: rendered, with the user's podTemplate merged over the pods'
     template."""
-    context = set_context(job, spec, group, assignment, replicas, settings)
+    context = set_context(job, spec, group, assignment, replicas, settings, agent)
     body = render_template("statefulset.yaml.j2", child=context.child, set=context)
     if spec.pod_template is not None:
         body["spec"]["template"] = merge(body["spec"]["template"], _patch(spec.pod_template))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.api.signing import SigningKeys
+from trainmaster.rendering.agent_source import AgentConfigMap
+
+_UNBUILT = AgentConfigMap("trainmaster-agent-00000000000000000000")
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,9 @@ class NetworkPeers:
 class Settings:
     """Settings are the operator's choices for what it renders, and where a cluster's ways matter for its decisions."""
 
-    # Image whose agent is copied into pods of other images. Must be the operator's own version.
-    agent_image: str = "ghcr.io/trainmaster/trainer:0.1.0"
-    # imagePullPolicy of that init container; None leaves it to Kubernetes (IfNotPresent for a tag that isn't latest).
-    agent_image_pull_policy: str | None = None
+    # Pods whose image isn't the bundled one have the agent from it, unless their job has begun with another. The name
+    # is known when the agent is built (`config_map_name`).
+    agent: AgentConfigMap = _UNBUILT
     # Seconds that a worker's container may wait in the kubelet's crash back-off before its pod is replaced instead (the
     # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
     # scheduler take longer). None: never.

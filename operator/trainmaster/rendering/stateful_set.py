@@ -12,14 +12,15 @@ from trainmaster.api.accelerator_names import resource_name
 from trainmaster.api.pod_schema import requests_and_limits
 from trainmaster.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import extended_resources, toleration_seconds
+from trainmaster.rendering.agent_source import AgentConfigMap, AgentImage, AgentSource
 from trainmaster.rendering.child import ChildContext, child_context, training_name
 from trainmaster.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
 from trainmaster.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
 from trainmaster.rendering.layout import GroupLayout, JobIdentity
 from trainmaster.rendering.paths import (
     BUNDLED_AGENT,
-    INSTALLED_AGENT,
     MEMORY_DIRECTORY,
+    MOUNTED_AGENT,
     PODINFO_DIRECTORY,
     STATE_DIRECTORY,
     TEMPORARY_DIRECTORY,
@@ -65,10 +66,10 @@ class SetContext:
     assignment_annotation: str
     image: str
     image_pull_policy: str | None
-    bundled: bool
     agent: str
-    agent_image: str
-    agent_image_pull_policy: str | None
+    # At most one of the two: neither for the bundled image.
+    agent_config_map: AgentConfigMap | None
+    agent_image: AgentImage | None
     arguments: tuple[str, ...]
     environment: tuple[EnvironmentVariable, ...]
     requests: Mapping[str, str]
@@ -107,9 +108,11 @@ def set_context(
     assignment: Assignment,
     replicas: int,
     settings: Settings,
+    agent: AgentSource | None,
 ) -> SetContext:
-    """Returns all that a group's StatefulSet is rendered from."""
+    """Returns all that a group's StatefulSet is rendered from. `agent` is None for a job that has begun with none."""
     bundled = is_bundled(spec.image)
+    source = None if bundled else agent or settings.agent
     devices = extended_resources(group.resources, group.accelerator, spec.interconnect)
     requests, limits = requests_and_limits(group.resources)
     checkpoint = spec.checkpoint
@@ -127,10 +130,9 @@ def set_context(
         assignment_annotation=ASSIGNMENT_ANNOTATION,
         image=spec.image,
         image_pull_policy=spec.image_pull_policy,
-        bundled=bundled,
-        agent=BUNDLED_AGENT if bundled else INSTALLED_AGENT,
-        agent_image=settings.agent_image,
-        agent_image_pull_policy=settings.agent_image_pull_policy,
+        agent=BUNDLED_AGENT if bundled else MOUNTED_AGENT,
+        agent_config_map=source if isinstance(source, AgentConfigMap) else None,
+        agent_image=source if isinstance(source, AgentImage) else None,
         arguments=_arguments(spec),
         environment=worker_environment(job, spec, group, settings),
         requests={**requests, **devices},

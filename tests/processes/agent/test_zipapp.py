@@ -42,6 +42,34 @@ def test_it_is_built_the_same_twice(zipapp: Path) -> None:
     assert os.access(zipapp, os.X_OK)
 
 
+def test_it_is_the_same_whatever_else_its_maker_has_loaded(zipapp: Path) -> None:
+    """Its hash names the ConfigMap: an operator that starts again must find the one that it has made."""
+    code = "import asyncio, email, {0}, sys; from {0} import zipapp_bytes; sys.stdout.buffer.write(zipapp_bytes())"
+    made = subprocess.run(
+        [sys.executable, "-c", code.format("trainmaster.agent.build")], capture_output=True, timeout=60, check=True
+    )
+    assert made.stdout == zipapp.read_bytes()
+
+
+def test_a_config_map_holds_it_and_twice_as_much(zipapp: Path) -> None:
+    # kubernetes, pkg/apis/core/types.go: MaxSecretSize is 1 MiB, for ConfigMaps too.
+    assert zipapp.stat().st_size < 512 * 1024
+
+
+def test_the_python_that_built_it_compiles_nothing(zipapp: Path) -> None:
+    code = (
+        "import contextlib, runpy, sys\n"
+        "sys.argv[1:] = ['--version']\n"
+        "with contextlib.suppress(SystemExit):\n"
+        f"    runpy.run_path({str(zipapp)!r}, run_name='__main__')\n"
+        "print(*(module.__file__ for name, module in sys.modules.items() if name.startswith('trainmaster')))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    files = printed.stdout.splitlines()[-1].split()
+    assert files
+    assert all(file.startswith(f"{zipapp}/{sys.implementation.cache_tag}/") for file in files), files
+
+
 def test_its_sources_need_no_more_than_python_3_9() -> None:
     vermin = Path(sys.executable).with_name("vermin")
     checked = subprocess.run(
@@ -68,22 +96,7 @@ def test_it_runs_a_job_under_every_python_of_this_machine(python: str, zipapp: P
         assert agent.termination()["state"] == "Finished"
 
 
-def test_install_copies_it_into_a_shared_folder(zipapp: Path, tmp_path: Path) -> None:
-    target = tmp_path / "agent.pyz"
-    subprocess.run([sys.executable, str(zipapp), "install", str(target)], check=True, timeout=30)
-    assert target.read_bytes() == zipapp.read_bytes()
-    assert list(tmp_path.iterdir()) == [target], "nothing temporary is left"
-    version = subprocess.run([str(target), "--version"], capture_output=True, text=True, timeout=30)
-    assert version.stdout.startswith("trainmaster agent ")
-    nowhere = tmp_path / "none" / "agent.pyz"
-    refused = subprocess.run(
-        [sys.executable, str(zipapp), "install", str(nowhere)], capture_output=True, text=True, timeout=30
-    )
-    assert refused.returncode == 1
-    assert refused.stderr == f"[agent]: cannot install to {nowhere}: No such file or directory\n"
-
-
-@pytest.mark.parametrize("arguments", [["walk"], ["install"], []])
+@pytest.mark.parametrize("arguments", [["walk"], []])
 def test_other_words_are_answered_with_the_usage(zipapp: Path, arguments: list[str]) -> None:
     answer = subprocess.run([sys.executable, str(zipapp), *arguments], capture_output=True, text=True, timeout=30)
     assert answer.returncode == 64

@@ -117,7 +117,7 @@ REFUSED = {
     ),
     "another agent": (
         {"spec": {"initContainers": [{"name": "trainmaster-agent", "image": "x"}]}},
-        "spec.initContainers[0]: installs the agent; only its resources and securityContext can change",
+        "spec.initContainers[0]: pods mount the agent, and nothing installs it; remove it",
     ),
     "a grace period that isn't one": (
         {"spec": {"terminationGracePeriodSeconds": "60"}},

@@ -104,19 +104,6 @@ def operator_arguments(chart: Chart, values: dict[str, Any]) -> list[str]:
     return arguments
 
 
-@pytest.mark.parametrize(
-    ("values", "image"),
-    [
-        ({}, "ghcr.io/trainmaster/trainer:0.1.0"),
-        ({"repository": "mirror.local/trainer", "tag": "9"}, "mirror.local/trainer:9"),
-        ({"tag": "9", "digest": f"sha256:{'b' * 64}"}, f"ghcr.io/trainmaster/trainer@sha256:{'b' * 64}"),
-    ],
-    ids=str,
-)
-def test_the_agent_s_image_can_be_named_by_digest_too(chart: Chart, values: dict[str, Any], image: str) -> None:
-    assert f"--agent-image={image}" in operator_arguments(chart, {"agentImage": values})
-
-
 def test_the_operator_keeps_no_logs_where_the_chart_says_so(chart: Chart) -> None:
     assert "--no-keep-logs" not in operator_arguments(chart, {})
     assert "--no-keep-logs" in operator_arguments(chart, {"operator": {"keepLogs": False}})
@@ -149,8 +136,8 @@ def test_the_operator_gives_jobs_network_policies_and_may_write_them_only_where_
         ({"replica": 2}, "replica"),
         ({"replicas": -1}, "replicas"),
         ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
-        ({"agentImage": {"digest": "sha256:beef"}}, "digest"),
-        ({"agentImage": "ghcr.io/trainmaster/trainer:9"}, "agentImage"),
+        ({"image": {"digest": "sha256:beef"}}, "digest"),
+        ({"agentImage": {"tag": "9"}}, "agentImage"),
         ({"namespaces": ["Team_A"]}, "namespaces"),
         ({"operator": {"workers": 0}}, "workers"),
         ({"metrics": {"port": 80}}, "port"),

@@ -9,8 +9,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.crd import crd_yaml
 from trainmaster.cli.main import app
+from trainmaster.rendering.agent_source import config_map_name
 
 GOOD = """\
 apiVersion: trainmaster.dev/v1alpha1
@@ -330,10 +332,10 @@ def test_a_folder_that_cant_be_written_is_named(runner: CliRunner, tmp_path: Pat
     assert (result.exit_code, result.stderr) == (1, f"{file}: File exists; name a folder that can be written\n")
 
 
-def test_render_uses_the_operators_agent_image(runner: CliRunner) -> None:
+def test_render_names_the_agent_that_an_operator_of_this_version_makes(runner: CliRunner) -> None:
     text = GOOD.replace("workers: 2", "workers: 2\n  image: me/x:1\n  command: [python, x.py]")
-    result = runner.invoke(app, ["render", "-", "--agent-image", "registry.local/trainer:9"], input=text)
-    assert "image: registry.local/trainer:9" in result.stdout
+    result = runner.invoke(app, ["render", "-"], input=text)
+    assert f"name: {config_map_name(zipapp_bytes())}\n" in result.stdout
 
 
 def test_render_of_a_wrong_job_says_why(runner: CliRunner, tmp_path: Path) -> None:

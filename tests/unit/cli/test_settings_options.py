@@ -52,7 +52,6 @@ def test_without_options_all_settings_have_their_defaults(given: Callable[..., A
         (["-A", "--operator-label", "a/b=c"], {}, "operator_labels", (("a/b", "c"),)),
         (["-A"], {"TRAINMASTER_OPERATOR_LABELS": "a=b,c="}, "operator_labels", (("a", "b"), ("c", ""))),
         (["-A"], {"TRAINMASTER_METRICS_NAMESPACES": "m"}, "metrics_namespaces", ("m",)),
-        (["-A", "--agent-image", ""], {}, "agent_image", DEFAULTS.agent_image),
         (["-A", "--log-level", "debug"], {}, "log_level", "DEBUG"),
         (["-A", "--agent-port", "1234"], {}, "agent_port", 1234),
         (["-A", "--metrics-port", "0"], {}, "metrics_port", 0),

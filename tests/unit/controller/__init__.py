@@ -47,6 +47,7 @@
 | `watching/resync` | `test_app` |
 | `watching/watched` | `test_app`, `watching/test_gangs` |
 | `watching/watcher` | `test_app` |
+| `writing/agent_config_maps` | `writing/test_agent_config_maps`, `cluster/test_agent_config_maps` |
 | `writing/children` | `writing/test_children` |
 | `writing/events` | `observability/test_log_formats`, `writing/test_executor` |
 | `writing/executor` | `writing/test_executor` |

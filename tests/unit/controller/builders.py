@@ -104,7 +104,7 @@ def child(
         metadata["ownerReferences"] = owner(owner_uid)
         if kind == "StatefulSet":
             metadata["uid"] = set_uid(name, owner_uid)
-    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": {"replicas": 2}}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": {"replicas": 2, "template": {}}}
 
 
 def decided(status: JobStatus, *actions: Action, events: tuple[JobEvent, ...] = ()) -> Decision:

@@ -9,6 +9,7 @@
 | `timers` | `policies/test_attempts`, `policies/test_lifecycle` |
 | `times` | `test_times` |
 | `transition` | `test_transition` |
+| `actions/agent_config_map` | `actions/test_agent_config_map` |
 | `actions/assignments` | `actions/test_assignments` |
 | `actions/children` | `actions/test_children` |
 | `actions/pod_group` | `actions/test_pod_group` |

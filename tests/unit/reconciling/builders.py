@@ -18,6 +18,7 @@ from trainmaster.reconciling.decision import (
     DeleteChild,
     DeleteJob,
     DeletePod,
+    EnsureAgent,
     ReportWorkload,
     Touch,
 )
@@ -209,6 +210,8 @@ def kinds(decision: Decision) -> list[str]:
                 names.append(f"Apply {manifest['kind']}{count}")
             case Assign(assignment=assignment, pods=to):
                 names.append(f"Assign {assignment.attempt} {assignment.state} to {','.join(pod.name for pod in to)}")
+            case EnsureAgent(name=agent):
+                names.append(f"Ensure {agent}")
             case Touch(pods=to):
                 names.append(f"Touch {','.join(pod.name for pod in to)}")
             case DeletePod(pod=deleted, force=force):

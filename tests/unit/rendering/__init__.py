@@ -3,6 +3,7 @@
 | module | test files |
 |---|---|
 | `accelerators` | `test_golden` |
+| `agent_source` | `test_layout`, `unit/controller/writing/test_agent_config_maps` |
 | `child` | `test_golden` |
 | `engine` | `test_hostile`, `test_pod_overlay` |
 | `environment` | `test_golden`, `test_layout` |

@@ -12,6 +12,8 @@ from trainmaster.api.signing import SigningKeys
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.keys.signing_keys import MAX_KEYS
 from trainmaster.rendering import (
+    AgentConfigMap,
+    AgentImage,
     JobIdentity,
     Manifest,
     Settings,
@@ -181,11 +183,29 @@ def test_a_config_that_the_user_names_is_not_named_twice() -> None:
     assert one.body["spec"]["template"]["spec"]["containers"][0]["args"][3:] == ["--config", "/mine.yaml"]
 
 
-def test_another_image_gets_the_agent_from_the_operators_image() -> None:
-    settings = Settings(agent_image="registry.local/trainer:9", agent_image_pull_policy="Never")
-    (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=settings)
-    (init,) = one.body["spec"]["template"]["spec"]["initContainers"]
+def test_another_image_gets_the_operators_agent_from_a_config_map() -> None:
+    (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=Settings(agent=AgentConfigMap("of-the-operator")))
+    pod = one.body["spec"]["template"]["spec"]
+    assert "initContainers" not in pod
+    assert {"name": "trainmaster-agent", "configMap": {"name": "of-the-operator"}} in pod["volumes"]
+    (worker,) = pod["containers"]
+    assert worker["command"] == ["python3", "/run/trainmaster/agent/agent.pyz", "run", "--"]
+    mount = {"name": "trainmaster-agent", "mountPath": "/run/trainmaster/agent", "readOnly": True}
+    assert mount in worker["volumeMounts"]
+
+
+def test_a_job_keeps_the_agent_that_it_has_begun_with() -> None:
+    other = spec(workers=1, **OTHER_IMAGE)
+    (one,) = stateful_sets(other, agent=AgentConfigMap("of-an-earlier-operator"))
+    assert one == stateful_sets(other, settings=Settings(agent=AgentConfigMap("of-an-earlier-operator")))[0]
+    # As operators of 0.1.0 have made them.
+    (one,) = stateful_sets(other, agent=AgentImage("registry.local/trainer:9", "Never"))
+    pod = one.body["spec"]["template"]["spec"]
+    (init,) = pod["initContainers"]
     assert (init["image"], init["imagePullPolicy"]) == ("registry.local/trainer:9", "Never")
+    assert {"name": "trainmaster-agent", "emptyDir": {}} in pod["volumes"]
+    # The bundled image has its own, whatever its StatefulSet says.
+    assert stateful_sets(spec(workers=1), agent=AgentConfigMap("x")) == stateful_sets(spec(workers=1))
 
 
 def test_ranks_get_the_pods_grace_period_less_what_the_kubelet_needs() -> None:

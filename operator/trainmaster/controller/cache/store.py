@@ -40,6 +40,7 @@ from trainmaster.controller.cache.records import (
 from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
 from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
 from trainmaster.reconciling.observed.snapshot import ChildView, Job, RefusedWrite, StreamView
+from trainmaster.rendering import AgentConfigMap
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
 from trainmaster.wire.values import mapping, text, whole
@@ -161,6 +162,15 @@ class Store:
         """Returns a child of the job as it was last seen."""
         record = self._records.get(key)
         return record.children.get((resource.child_kind, name)) if record is not None else None
+
+    def agent_config_maps(self) -> frozenset[tuple[str, str]]:
+        """Returns the namespace and name of each ConfigMap that a StatefulSet's pods have the agent from."""
+        return frozenset(
+            (key.namespace, view.agent.name)
+            for key, record in self._records.items()
+            for view, _ in record.children.values()
+            if isinstance(view.agent, AgentConfigMap)
+        )
 
     # What agents report.
 

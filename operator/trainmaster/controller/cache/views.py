@@ -16,6 +16,8 @@ from trainmaster.controller.cache.workload_view import MAX_MESSAGE, conditions_b
 from trainmaster.reconciling.observed.kueue_admission import WORKLOAD_KIND
 from trainmaster.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
+from trainmaster.rendering import AgentConfigMap, AgentImage, AgentSource
+from trainmaster.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.limits import MAX_INDEX
@@ -184,8 +186,8 @@ def parse_termination_message(message: str) -> Report | None:
 def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
     """Returns a child; `kind` is as `rendering.child_kind` names it."""
     metadata, spec = mapping(raw.get("metadata")), mapping(raw.get("spec"))
-    template = mapping(mapping(spec.get("template")).get("metadata"))
-    owner, assigned = owner_uid(metadata), parse_assignment(template, keys)
+    template = mapping(spec.get("template"))
+    owner, assigned = owner_uid(metadata), parse_assignment(mapping(template.get("metadata")), keys)
     is_set = kind == "StatefulSet"
     replicas = whole(spec.get("replicas"), MAX_INT32)
     return ChildView(
@@ -200,8 +202,25 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
         replicas=(1 if replicas is None else replicas) if is_set else None,
         # Not one that was signed for another job and copied here.
         assignment=assigned if is_set and assigned is not None and assigned.job == owner else None,
+        agent=agent_source(template) if is_set else None,
         workload=workload_view(raw) if kind == WORKLOAD_KIND else None,
     )
+
+
+def agent_source(template: Raw) -> AgentSource | None:
+    """Returns where the pods of a StatefulSet's template have the agent from; None for the bundled image.
+
+    Only what an operator can have written: a name that says what is in the ConfigMap, or its own init container.
+    """
+    spec = mapping(template.get("spec"))
+    for volume in mappings(spec.get("volumes")):
+        name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
+        if volume.get("name") == AGENT_VOLUME and AGENT_CONFIG_MAP_NAME.fullmatch(name):
+            return AgentConfigMap(name)
+    for container in mappings(spec.get("initContainers")):
+        if container.get("name") == AGENT_CONTAINER and (image := text(container.get("image"))):
+            return AgentImage(image, text(container.get("imagePullPolicy")) or None)
+    return None
 
 
 def _exit_code(value: object) -> int:

@@ -20,6 +20,8 @@ from trainmaster.wire.names import JOB_NAME_LABEL
 CONTENT_LABEL = "trainmaster.dev/content"
 LOGS_CONTENT = "logs"
 EVIDENCE_CONTENT = "evidence"
+# A namespace's agents have the label of no job, so no watch shows them.
+AGENT_CONTENT = "agent"
 SELECTORS = {
     PODS: JOB_NAME_LABEL,
     SERVICES: JOB_NAME_LABEL,

@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +24,11 @@ from trainmaster.controller.apiserver.cluster import CHILDREN, GANGS, STATEFUL_S
 from trainmaster.controller.apiserver.errors import AlreadyExists, Conflict, Invalid, NotFound, Refused, is_unserved
 from trainmaster.controller.cache.records import JobKey, Snapshot, Versioned
 from trainmaster.controller.cache.store import Store
-from trainmaster.controller.cache.views import is_from_create, owner_uid
+from trainmaster.controller.cache.views import agent_source, is_from_create, owner_uid
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.reconciling.observed.snapshot import ChildView
-from trainmaster.rendering import GANG_APIS, child_kind
+from trainmaster.rendering import GANG_APIS, AgentConfigMap, child_kind
 from trainmaster.wire.names import FIELD_MANAGER
 from trainmaster.wire.values import mapping, mappings
 
@@ -37,10 +39,11 @@ APPLY_TRIES = 3
 class ChildWriter:
     """Writes children. Raises ClusterError; `Refused` is the child's own problem, any other the whole pass's."""
 
-    def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets) -> None:
+    def __init__(self, cluster: Cluster, store: Store, agents_secrets: AgentsSecrets, agents: AgentConfigMaps) -> None:
         self._cluster = cluster
         self._store = store
         self._agents_secrets = agents_secrets
+        self._agents = agents
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""
@@ -49,20 +52,35 @@ class ChildWriter:
         found = (child for child in snapshot.observed.children if (child.kind, child.name) == (kind, name))
         known = next(found, None)
         try:
-            if resource == STATEFUL_SETS and not _makes_no_pods(manifest):
-                await self._agents_secrets.make(key.namespace)
-            if known is None:
-                answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
-            else:
-                _refuse_foreign(key, resource, name, known.owner_uid, snapshot.job.uid)
-                answer = await self._apply(key, resource, known, manifest)
+            async with self._with_what_pods_need(key.namespace, resource, manifest):
+                if known is None:
+                    answer = await self._create(key, resource, name, manifest, snapshot.job.uid)
+                else:
+                    _refuse_foreign(key, resource, name, known.owner_uid, snapshot.job.uid)
+                    answer = await self._apply(key, resource, known, manifest)
+                self._store.upsert(resource, answer)
         except NotFound as error:
             raise _without_place(error, resource) from error
         except Invalid as error:
             if resource != STATEFUL_SETS:
                 raise
             raise _as_written(error) from error
-        self._store.upsert(resource, answer)
+
+    @asynccontextmanager
+    async def _with_what_pods_need(
+        self, namespace: str, resource: Resource, manifest: Mapping[str, Any]
+    ) -> AsyncIterator[None]:
+        """Have there what the pods of a set need of the namespace, while the set is written."""
+        if resource != STATEFUL_SETS or _makes_no_pods(manifest):
+            yield
+            return
+        await self._agents_secrets.make(namespace)
+        agent = agent_source(manifest["spec"]["template"])
+        if not isinstance(agent, AgentConfigMap):
+            yield
+            return
+        async with self._agents.provided(namespace, agent.name):
+            yield
 
     async def _create(
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str

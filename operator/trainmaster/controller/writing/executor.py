@@ -28,6 +28,7 @@ from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, Clust
 from trainmaster.controller.apiserver.errors import Conflict, Invalid, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
+from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.lost_nodes import is_lost
@@ -41,6 +42,7 @@ from trainmaster.reconciling.decision import (
     DeleteChild,
     DeleteJob,
     DeletePod,
+    EnsureAgent,
     PodRef,
     ReportWorkload,
     Touch,
@@ -96,6 +98,7 @@ class Executor:
         store: Store,
         keys: SigningKeys,
         children: ChildWriter,
+        agents: AgentConfigMaps,
         events: EventRecorder,
         *,
         push: Push,
@@ -106,6 +109,7 @@ class Executor:
     ) -> None:
         self._cluster = cluster
         self._children = children
+        self._agents = agents
         self._store = store
         self._keys = keys
         self._events = events
@@ -228,6 +232,8 @@ class Executor:
                 await self._children.write(key, snapshot, action.manifest)
             case Assign():
                 await self._assign(key, action)
+            case EnsureAgent():
+                await self._agents.ensure(key.namespace, action.name)
             case Touch():
                 stamp = {TOUCHED_ANNOTATION: f"{self._now():.3f}"}
                 await self._annotate(key, action.pods, stamp)
@@ -354,6 +360,8 @@ def describe(action: Action) -> str:
             return f"apply {manifest['kind']} {manifest['metadata']['name']}"
         case Assign(assignment=assignment):
             return f"assign attempt {assignment.attempt}"
+        case EnsureAgent(name=name):
+            return f"make ConfigMap {name}"
         case Touch():
             return "touch pods"
         case DeletePod(pod=pod):

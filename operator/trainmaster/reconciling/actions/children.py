@@ -19,6 +19,7 @@ from trainmaster.reconciling.observed.kueue_admission import WORKLOAD_KIND, admi
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.observed.snapshot import ChildView
 from trainmaster.rendering import (
+    AgentSource,
     JobIdentity,
     Manifest,
     Placement,
@@ -49,6 +50,7 @@ class _Rendering:
     asked: int | None
     placements: tuple[tuple[str, Placement], ...]
     priority: int | None
+    agent: AgentSource | None
 
     def manifests(self, spec: JobSpec) -> tuple[Manifest, ...]:
         return render(
@@ -60,6 +62,7 @@ class _Rendering:
             placements=dict(self.placements),
             asked=self.asked,
             priority=self.priority,
+            agent=self.agent,
             settings=self.settings,
         )
 
@@ -111,9 +114,9 @@ def apply_children(situation: Situation, assignment: Assignment) -> tuple[Apply,
     """Returns what has to be applied, in the order of the rendering."""
     replicas = _replicas(situation)
     known = {(child.kind, child.name): child for child in situation.observed.children}
-    present = {child.name: child.assignment for child in _own_sets(situation)}
+    present = {child.name: child.assignment for child in own_sets(situation)}
     ended = situation.terminal or situation.status.phase == "Suspended"
-    if ended and not any(_is_off(child, replicas, assignment) for child in _own_sets(situation)):
+    if ended and not any(_is_off(child, replicas, assignment) for child in own_sets(situation)):
         return ()
     rendering = _rendering(situation, assignment, replicas)
     # The job was read with this spec: the situation's own may be a copy, with the workers that Kueue admitted.
@@ -164,6 +167,7 @@ def _rendering(situation: Situation, assignment: Assignment, replicas: Mapping[s
         asked.workers if asked is not None else None,
         placements(workload, observed) if workload is not None else (),
         observed.priorities.get(situation.spec.scheduling.priority_class_name or ""),
+        job_agent(situation),
     )
 
 
@@ -173,12 +177,18 @@ def _replicas(situation: Situation) -> dict[str, int]:
     return {group.set_name: 0 if none else group.pods for group in layout}
 
 
-def _own_sets(situation: Situation) -> list[ChildView]:
+def own_sets(situation: Situation) -> list[ChildView]:
+    """Returns the job's StatefulSets that are there to stay."""
     return [
         child
         for child in situation.observed.children
         if child.kind == "StatefulSet" and child.owner_uid == situation.job.uid and not child.deleting
     ]
+
+
+def job_agent(situation: Situation) -> AgentSource | None:
+    """Returns the agent that the job has begun with; None before it has."""
+    return next((child.agent for child in own_sets(situation) if child.agent is not None), None)
 
 
 def _has_pods(child: ChildView | None) -> bool:

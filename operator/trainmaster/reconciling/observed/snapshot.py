@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainmaster.api.v1alpha1 import JobSpec, JobStatus
-from trainmaster.rendering import JobIdentity
+from trainmaster.rendering import AgentSource, JobIdentity
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.recovery import Recovery
@@ -172,7 +172,8 @@ class Flavor:
 
 @dataclass(frozen=True)
 class ChildView:
-    """ChildView is an object of the job. `replicas` and `assignment` are a StatefulSet's, `workload` a Workload's.
+    """ChildView is an object of the job. `replicas`, `assignment` and `agent` are a StatefulSet's, `workload` a
+    Workload's.
 
     `kind` is as `rendering.child_kind` names it.
     """
@@ -189,6 +190,8 @@ class ChildView:
     deleting: bool = False
     replicas: int | None = None
     assignment: Assignment | None = None
+    # Where its pods have the agent from; None for the bundled image.
+    agent: AgentSource | None = None
     workload: WorkloadView | None = None
 
 

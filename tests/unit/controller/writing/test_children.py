@@ -14,6 +14,7 @@ from trainmaster.controller.apiserver.errors import Conflict, Invalid, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter, as_applied
 
 KEY = JobKey(b.NAMESPACE, "bert")
@@ -23,7 +24,8 @@ class World:
     def __init__(self) -> None:
         self.cluster = FakeCluster()
         self.store = Store(lambda key: None, KEYS)
-        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS))
+        agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
+        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), agents)
         self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
 
     def snapshot(self) -> Snapshot:

@@ -26,6 +26,7 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping import logs
 from trainmaster.controller.keeping.logs import KeptLogs
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
@@ -51,11 +52,13 @@ class World:
         def push(key: JobKey, assignment: Assignment) -> None:
             self.pushed.append(assignment)
 
+        agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
         self.executor = Executor(
             self.cluster,
             self.store,
             KEYS,
-            ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS)),
+            ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), agents),
+            agents,
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
             keep_logs=KeptLogs(self.cluster, limit=100_000),

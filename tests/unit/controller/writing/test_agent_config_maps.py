@@ -1,0 +1,267 @@
+"""`writing.agent_config_maps`: each namespace's agent is made once, believed only as its name says, and tidied up."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from tests.signer import KEYS
+from tests.unit.controller import builders as b
+from tests.unit.controller.fake_cluster import FakeCluster
+from tests.unit.controller.polling import until
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, STATEFUL_SETS
+from trainmaster.controller.apiserver.errors import Forbidden, Refused
+from trainmaster.controller.cache.records import JobKey
+from trainmaster.controller.cache.store import Store
+from trainmaster.controller.cache.views import child_view
+from trainmaster.controller.keys.agents_secrets import AgentsSecrets
+from trainmaster.controller.writing.agent_config_maps import LOOK_SECONDS, AgentConfigMaps
+from trainmaster.controller.writing.children import ChildWriter
+from trainmaster.rendering import AgentConfigMap, AgentImage, AgentSource
+from trainmaster.rendering.agent_source import config_map_name
+
+ZIPAPP, EARLIER = b"an agent", b"an earlier agent"
+NAME, EARLIER_NAME = config_map_name(ZIPAPP), config_map_name(EARLIER)
+KEY = JobKey(b.NAMESPACE, "bert")
+
+
+def config_map(zipapp: bytes = ZIPAPP, name: str = NAME, **changes: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": b.NAMESPACE, "labels": {"trainmaster.dev/content": "agent"}},
+        "immutable": True,
+        "binaryData": {"agent.pyz": base64.b64encode(zipapp).decode()},
+        **changes,
+    }
+
+
+def stateful_set(name: str = "bert", agent: str = NAME, replicas: int = 2) -> dict[str, Any]:
+    made = b.child("StatefulSet", name)
+    made["spec"] = {
+        "replicas": replicas,
+        "template": {"spec": {"volumes": [{"name": "trainmaster-agent", "configMap": {"name": agent}}]}},
+    }
+    return made
+
+
+class World:
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.store = Store(lambda key: None, KEYS)
+        self.restart()
+        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+
+    def restart(self) -> None:
+        """Another operator comes, or this one starts again: it remembers nothing."""
+        self.agents = AgentConfigMaps(self.cluster, self.store, ZIPAPP, interval=60.0)
+        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), self.agents)
+
+    async def write(self, manifest: dict[str, Any]) -> None:
+        snapshot = self.store.snapshot(KEY)
+        assert snapshot is not None
+        await self.writer.write(KEY, snapshot, manifest)
+
+    def calls(self) -> dict[str, int]:
+        return {verb: count for (verb, kind), count in self.cluster.calls.items() if kind == "ConfigMap"}
+
+    def names(self) -> list[str]:
+        return [name for plural, _, name in self.cluster.objects if plural == "configmaps"]
+
+
+async def test_it_is_made_once_before_the_first_set_that_names_it() -> None:
+    world = World()
+    await world.write(stateful_set())
+    await world.write(stateful_set("bert-2"))
+    made = world.cluster.objects["configmaps", b.NAMESPACE, NAME]
+    assert made["immutable"] is True
+    assert {name: base64.b64decode(data) for name, data in made["binaryData"].items()} == {"agent.pyz": ZIPAPP}
+    kinds = [kind for verb, kind, _ in world.cluster.order if verb == "create" and kind != "Secret"]
+    assert kinds == ["ConfigMap", "StatefulSet", "StatefulSet"]
+
+
+async def test_jobs_that_begin_together_make_it_once() -> None:
+    world = World()
+    await asyncio.gather(*(world.write(stateful_set(f"bert-{index}")) for index in range(8)))
+    assert world.calls() == {"create": 1}
+
+
+@pytest.mark.parametrize("manifest", [b.child("StatefulSet"), stateful_set(replicas=0)], ids=["bundled", "no pods"])
+async def test_a_set_whose_pods_dont_mount_it_needs_none(manifest: dict[str, Any]) -> None:
+    world = World()
+    await world.write(manifest)
+    assert world.names() == []
+
+
+async def test_an_operator_that_starts_again_reads_the_one_that_is_there() -> None:
+    world = World()
+    await world.write(stateful_set())
+    world.restart()
+    await world.write(stateful_set("bert-2"))
+    assert world.calls() == {"create": 2, "get": 1}, "the second create was answered with 409"
+
+
+@pytest.mark.parametrize(
+    ("there", "problem"),
+    [
+        (config_map(b"another program"), "has other content than its name says"),
+        (config_map(data={"extra": "x"}), "has other content than its name says"),
+        (config_map(binaryData={"agent.pyz": "no base64!"}), "has other content than its name says"),
+        (config_map(binaryData={}), "has other content than its name says"),
+        (config_map(immutable=False), "isn't immutable"),
+    ],
+    ids=["another program", "more than it", "nonsense", "nothing", "not immutable"],
+)
+async def test_one_that_isnt_what_its_name_says_gets_no_pods(there: dict[str, Any], problem: str) -> None:
+    world = World()
+    world.cluster.put(CONFIG_MAPS, there)
+    for _ in range(2):
+        with pytest.raises(Refused) as refused:
+            await world.write(stateful_set())
+        assert refused.value.message == (
+            f"the ConfigMap {NAME!r} {problem}, so no pod is made that would run what is in it; delete it: the "
+            "operator makes it again"
+        )
+    assert not [place for place in world.cluster.objects if place[0] == "statefulsets"]
+    world.cluster.remove(CONFIG_MAPS, b.NAMESPACE, NAME)
+    await world.write(stateful_set())
+
+
+async def test_a_namespace_where_it_cant_be_made_says_so() -> None:
+    world = World()
+    answer = "exceeded quota: maps, requested: count/configmaps=1, used: count/configmaps=5, limited: 5"
+    world.cluster.fail("create", "configmaps", Forbidden("POST configmaps", answer, status=403, reason="Forbidden"))
+    with pytest.raises(Forbidden) as refused:
+        await world.write(stateful_set())
+    assert refused.value.message == (f"the ConfigMap {NAME!r}, from which pods have the agent, can't be made: {answer}")
+    assert not [place for place in world.cluster.objects if place[0] == "statefulsets"]
+    await world.write(stateful_set())
+    assert world.names() == [NAME]
+
+
+async def test_one_that_somebody_has_deleted_is_made_again_for_pods_that_wait() -> None:
+    world = World()
+    await world.write(stateful_set())
+    world.cluster.remove(CONFIG_MAPS, b.NAMESPACE, NAME)
+    await world.agents.ensure(b.NAMESPACE, NAME)
+    assert world.names() == [NAME]
+
+
+async def test_one_that_was_put_in_its_place_is_read_before_it_is_believed() -> None:
+    world = World()
+    await world.write(stateful_set())
+    world.cluster.remove(CONFIG_MAPS, b.NAMESPACE, NAME)
+    world.cluster.put(CONFIG_MAPS, config_map(b"another program"))
+    with pytest.raises(Refused, match="has other content than its name says"):
+        await world.agents.ensure(b.NAMESPACE, NAME)
+
+
+async def test_it_is_looked_for_once_however_many_pods_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    await world.write(stateful_set())
+    now = asyncio.get_running_loop().time()
+    for seconds in (0, 1, LOOK_SECONDS - 1, LOOK_SECONDS + 1):
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=now + seconds: at)
+        await world.agents.ensure(b.NAMESPACE, NAME)
+    assert world.calls() == {"create": 1, "list": 2}
+
+
+async def test_the_agent_of_an_earlier_operator_is_used_but_cant_be_made() -> None:
+    world = World()
+    world.cluster.put(CONFIG_MAPS, config_map(EARLIER, EARLIER_NAME))
+    await world.write(stateful_set(agent=EARLIER_NAME))
+    await world.agents.ensure(b.NAMESPACE, EARLIER_NAME)
+    world.restart()
+    world.cluster.remove(CONFIG_MAPS, b.NAMESPACE, EARLIER_NAME)
+    with pytest.raises(Refused, match=r"is gone, and the operator, .*; delete the job's StatefulSets") as refused:
+        await world.agents.ensure(b.NAMESPACE, EARLIER_NAME)
+    assert refused.value.reason == "AgentGone"
+    assert world.names() == [], "the operator's own is no job's yet"
+
+
+async def test_what_no_set_names_any_more_is_removed() -> None:
+    world = World()
+    world.cluster.put(CONFIG_MAPS, config_map(EARLIER, EARLIER_NAME))
+    world.cluster.put(CONFIG_MAPS, {"metadata": {"name": "somebody's", "namespace": b.NAMESPACE}})
+    await world.write(stateful_set())
+    await world.write(stateful_set("bert-2", agent=EARLIER_NAME))
+    await world.agents.remove_unused()
+    assert world.names() == [EARLIER_NAME, "somebody's", NAME]
+    world.store.delete(STATEFUL_SETS, world.cluster.objects["statefulsets", b.NAMESPACE, "bert-2"])
+    await world.agents.remove_unused()
+    assert world.names() == ["somebody's", NAME]
+    world.store.delete(STATEFUL_SETS, world.cluster.objects["statefulsets", b.NAMESPACE, "bert"])
+    await world.agents.remove_unused()
+    assert world.names() == ["somebody's"]
+    await world.write(stateful_set("bert-3"))
+    assert world.names() == ["somebody's", NAME]
+
+
+async def test_it_isnt_removed_while_a_set_is_written_that_needs_it() -> None:
+    world = World()
+    world.cluster.put(CONFIG_MAPS, config_map())
+    async with world.agents.provided(b.NAMESPACE, NAME):
+        await world.agents.remove_unused()
+        assert world.names() == [NAME]
+    await world.agents.remove_unused()
+    assert world.names() == []
+
+
+async def test_a_set_that_comes_while_it_is_removed_has_it_made_again() -> None:
+    world = World()
+    world.cluster.put(CONFIG_MAPS, config_map())
+    await asyncio.gather(world.agents.remove_unused(), _after(3, world.write(stateful_set())))
+    assert world.names() == [NAME]
+
+
+async def _after(turns: int, work: Any) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await work
+
+
+async def test_namespaces_that_arent_served_are_left_alone() -> None:
+    world = World()
+    world.cluster.put(CONFIG_MAPS, config_map())
+    agents = AgentConfigMaps(world.cluster, world.store, ZIPAPP, ["other"], interval=60.0)
+    await agents.remove_unused()
+    assert world.names() == [NAME]
+
+
+async def test_it_goes_a_moment_after_the_last_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainmaster.controller.writing.agent_config_maps.REMOVE_AFTER", 0.0)
+    world = World()
+    await world.write(stateful_set())
+    running = asyncio.create_task(world.agents.run())
+    try:
+        await _after(10, asyncio.sleep(0))
+        assert world.names() == [NAME]
+        world.store.delete(STATEFUL_SETS, world.cluster.objects["statefulsets", b.NAMESPACE, "bert"])
+        world.agents.set_is_gone()
+        await until(lambda: world.names() == [])
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+IMAGE = {"name": "trainmaster-agent", "image": "registry.local/trainer:9"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "agent"),
+    [
+        ({"volumes": [{"name": "trainmaster-agent", "configMap": {"name": NAME}}]}, AgentConfigMap(NAME)),
+        ({"volumes": [{"name": "trainmaster-agent", "configMap": {"name": "of-a-user"}}]}, None),
+        ({"volumes": [{"name": "data", "configMap": {"name": NAME}}]}, None),
+        ({"initContainers": [{**IMAGE, "imagePullPolicy": "Never"}]}, AgentImage(IMAGE["image"], "Never")),
+        ({"initContainers": [{"name": "fetch"}, IMAGE]}, AgentImage(IMAGE["image"], None)),
+        ({"initContainers": [{"name": "trainmaster-agent"}], "volumes": [None, 7]}, None),
+        ({"volumes": {"name": "trainmaster-agent"}}, None),
+        (None, None),
+    ],
+)
+def test_a_sets_template_says_which_agent_its_job_has_begun_with(pod: Any, agent: AgentSource | None) -> None:
+    template = stateful_set()
+    template["spec"]["template"] = {"spec": pod}
+    assert child_view("StatefulSet", template, KEYS).agent == agent
