@@ -1,12 +1,17 @@
 """Measures what a fault costs a run: from the fault to the first step that nobody had done, and the steps redone.
 
-Four ranks of trainloop (DDP, gloo) in four pods of the embedded cluster, with the real operator and agents. Each rank
-writes down when it had done which step; faults come from here. `cold`: ranks start from nothing and go on from the last
-checkpoint. `warm`: they are forked from a warm process. `memory`: and the state is kept in memory. `spare`: and a pod
-stands by. A fault's cost is counted from the fault itself to the end of the first step beyond the furthest one that any
-rank had done, on the slowest rank; the parts are the operator's own account (`status.failures[].recovery`).
+Four ranks (DDP, gloo) of trainloop, or of a plain script with the three lines of `trainloop.recovery`, in four pods of
+the embedded cluster, with the real operator and agents. Each rank writes down when it had done which step; faults come
+from here. `cold`: ranks start from nothing and go on from the last checkpoint. `warm`: they are forked from a warm
+process. `memory`: and the state is kept in memory. `spare`: and a pod stands by. A fault's cost is counted from the
+fault itself to the end of the first step beyond the furthest one that any rank had done, on the slowest rank; the parts
+are the operator's own account (`status.failures[].recovery`).
 
-    python -m bench.fault_cost [--modes cold warm memory spare] [--faults kill=30 pod=10 hang=10 node=5 agent=10]
+torchrun's own `--max-restarts` has no row: in torch 2.13 its second round of ranks ends with "connectFullMesh failed"
+on gloo, with the standalone rendezvous and with the static one, so a killed rank ends the run.
+
+    python -m bench.fault_cost [--programs trainloop script] [--modes cold warm memory spare]
+                               [--faults kill=30 pod=10 hang=10 node=5 agent=10]
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ from trainmaster.api.v1alpha1 import RecoveryTimes
 from trainmaster.controller.apiserver.cluster import JOBS
 
 WORKERS = 4
+PROGRAMS = ("trainloop", "script")
+SCRIPT = Path(__file__).parent / "clusters" / "stepping_ranks.py"
 FAULTS = {"kill": 30, "pod": 10, "hang": 10, "node": 5, "agent": 10}
 MODES: dict[str, dict[str, Any]] = {
     "cold": {"warmStart": {"enabled": False}},
@@ -186,10 +193,24 @@ class Bench:
         return {}
 
 
-def job(name: str, mode: str, folder: Path) -> dict[str, Any]:
-    """Returns the job of one mode."""
+def job(name: str, program: str, mode: str, folder: Path) -> dict[str, Any]:
+    """Returns a program's job of one mode."""
+    in_memory = mode in ("memory", "spare")
     environment = {"STEPS_FILE": str(folder / f"{name}.steps"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    environment["CHECKPOINT_STEPS"] = str(CHECKPOINT_STEPS)
+    if not in_memory:
+        environment["TRAINMASTER_MEMORY_DIR"] = ""
     variables = [{"name": key, "value": value} for key, value in environment.items()]
+    training = {
+        "task": {"name": "reviews"},
+        "steps": 1_000_000,
+        "batch": {"size": 64},
+        "evaluation": {"every_steps": None},
+        "checkpoint": {"every_steps": CHECKPOINT_STEPS},
+        "metrics": {"every_steps": 50, "plot": False},
+        "hooks": ["bench.clusters.stepping_ranks:hook"],
+    }
+    what = {"training": training} if program == "trainloop" else {"command": ["python", str(SCRIPT)]}
     return {
         "apiVersion": JOBS.api_version,
         "kind": JOBS.kind,
@@ -198,15 +219,7 @@ def job(name: str, mode: str, folder: Path) -> dict[str, Any]:
             "image": "ghcr.io/trainmaster/trainer:0.1.0",
             "workers": WORKERS,
             "checkpoint": {"volume": {"emptyDir": True}, "path": "/checkpoints"},
-            "training": {
-                "task": {"name": "reviews"},
-                "steps": 1_000_000,
-                "batch": {"size": 64},
-                "evaluation": {"every_steps": None},
-                "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory": {"enabled": mode in ("memory", "spare")}},
-                "metrics": {"every_steps": 50, "plot": False},
-                "hooks": ["bench.clusters.stepping_ranks:hook"],
-            },
+            **what,
             "failurePolicy": {
                 "maxRestarts": 1000,
                 "nodes": {"lostAfterSeconds": LOST_AFTER_SECONDS, "quarantineAfter": 0},
@@ -223,18 +236,18 @@ def job(name: str, mode: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def run_mode(made: World, mode: str, counts: dict[str, int]) -> dict[str, list[Cost]]:
+async def run_mode(made: World, program: str, mode: str, counts: dict[str, int]) -> dict[str, list[Cost]]:
     """Gives a job of this mode its faults, and returns what each cost."""
     name = f"cost-{mode}"
     bench = Bench(made, name, Steps(made.folder / f"{name}.steps"))
-    await made.apply(job(name, mode, made.folder))
+    await made.apply(job(name, program, mode, made.folder))
     costs: dict[str, list[Cost]] = defaultdict(list)
     for fault, count in counts.items():
         for _ in range(count):
             cost = await bench.measure(fault)
             costs[fault].append(cost)
             parts = " ".join(f"{part} {seconds:.2f}" for part, seconds in cost.parts.items())
-            print(f"{mode} {fault}: {cost.seconds:.2f} s, {cost.redone} steps redone; {parts}", flush=True)
+            print(f"{program}, {mode}, {fault}: {cost.seconds:.2f} s, {cost.redone} steps redone; {parts}", flush=True)
     await made.delete(name)
     return costs
 
@@ -250,22 +263,22 @@ def _percentile(values: list[float], share: float) -> float:
 def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
     """Prints what was measured."""
     rows: list[list[object]] = []
-    for mode, by_fault in measured.items():
+    for name, by_fault in measured.items():
         for fault, costs in by_fault.items():
             seconds, redone = [cost.seconds for cost in costs], [cost.redone for cost in costs]
             middle, high = statistics.median(seconds), _percentile(seconds, 0.95)
             rows.append(
-                [f"{mode}, {fault} x {len(costs)}", middle, high, max(seconds), statistics.median(redone), max(redone)]
+                [f"{name}, {fault} x {len(costs)}", middle, high, max(seconds), statistics.median(redone), max(redone)]
             )
     columns = ["", "p50, s", "p95, s", "worst, s", "redone, median", "most"]
     table("From the fault to the first new step, and steps done again", columns, rows)
     rows = []
-    for mode, by_fault in measured.items():
+    for name, by_fault in measured.items():
         for fault, costs in by_fault.items():
             known = [cost.parts for cost in costs if cost.parts]
             if known:
                 middles = [statistics.median(parts.get(_wire(part), 0.0) for parts in known) for part in PARTS]
-                rows.append([f"{mode}, {fault}", *middles, f"{len(known)}/{len(costs)}"])
+                rows.append([f"{name}, {fault}", *middles, f"{len(known)}/{len(costs)}"])
     table("The same by parts, as the operator tells them (medians, s)", ["", *PARTS, "told"], rows)
 
 
@@ -275,17 +288,19 @@ def _wire(part: str) -> str:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fault_cost", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--programs", nargs="*", choices=PROGRAMS, default=PROGRAMS)
     parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
     parser.add_argument("--faults", nargs="*", default=[f"{name}={count}" for name, count in FAULTS.items()])
     given = parser.parse_args()
     counts = {name: int(count) for name, _, count in (fault.partition("=") for fault in given.faults)}
     measured = {}
-    for mode in given.modes:
-        # A cluster and an operator for each, so that none has the others' history.
-        async with world(nodes=WORKERS + 1) as made:
-            with operator(made) as running:
-                running.serving()
-                measured[mode] = await run_mode(made, mode, counts)
+    for program in given.programs:
+        for mode in given.modes:
+            # A cluster and an operator for each, so that none has the others' history.
+            async with world(nodes=WORKERS + 1) as made:
+                with operator(made) as running:
+                    running.serving()
+                    measured[f"{program}, {mode}"] = await run_mode(made, program, mode, counts)
     show(measured)
 
 
