@@ -386,7 +386,7 @@ save() {
     echo 10 > "$TRAINMASTER_SAVING_FILE.new" && mv "$TRAINMASTER_SAVING_FILE.new" "$TRAINMASTER_SAVING_FILE.$RANK"
     sleep 1.5
     touch "$1/state-$NODE_RANK"
-    rm "$TRAINMASTER_SAVING_FILE.$RANK"
+    echo 0 > "$TRAINMASTER_SAVING_FILE.new" && mv "$TRAINMASTER_SAVING_FILE.new" "$TRAINMASTER_SAVING_FILE.$RANK"
     # It doesn't leave by itself, as a rank inside a collective doesn't.
     sleep 300
 }

@@ -1,4 +1,4 @@
-"""A rank that writes its state says so to the agent, which waits with its SIGKILL for as long as the rank needs."""
+"""A rank that writes its state says so to the agent, whose SIGKILL waits as long as the rank needs, and no longer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ def announced(rank: int, size: int) -> Iterator[None]:
         yield
         return
     file = Path(f"{named}.{rank}")
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    with suppress(OSError):  # a full disk is no reason not to write to memory
-        beside.write_text(f"{_LEAST_SECONDS + size / _BYTES_A_SECOND:.1f}")
-        beside.replace(file)
+    _replace(file, f"{_LEAST_SECONDS + size / _BYTES_A_SECOND:.1f}")
     try:
         yield
     finally:
-        with suppress(OSError):
-            file.unlink(missing_ok=True)
+        _replace(file, "0")
+
+
+def _replace(file: Path, text: str) -> None:
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    with suppress(OSError):  # a full disk is no reason not to write to memory
+        beside.write_text(text)
+        beside.replace(file)

@@ -93,7 +93,7 @@ class Terminate(Action):
 
 
 class FindSavingRanks(Action):
-    """Find the ranks that are writing their state: SIGKILL is due."""
+    """Find the ranks that are writing their state, or have written it."""
 
 
 class Kill(Action):

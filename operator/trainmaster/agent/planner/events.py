@@ -133,10 +133,10 @@ class LauncherExamined(OwnEvent):
 
 
 class SavingRanksFound(OwnEvent):
-    """When SIGKILL was due, these ranks were writing their state."""
+    """Ranks were asked for whether they are writing their state."""
 
     seconds: Mapping[int, float]
-    """What each of them says it needs, by local rank."""
+    """What each of them says it needs, by local rank; 0: it has written."""
 
 
 class RunEmptied(OwnEvent):

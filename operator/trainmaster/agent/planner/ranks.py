@@ -40,16 +40,19 @@ def stop(run: Run, now: float, grace: float, delay: float = 0.0) -> Run:
         return run if run.stopping else run._replace(terminate_at=now + delay, grace=grace)
     if not run.terminated:
         run = run._replace(terminate_at=now, grace=grace)
-    return run._replace(kill_at=min(run.kill_at, now + grace))
+    ends_at = min(run.grace_ends_at, now + grace)
+    return run._replace(grace_ends_at=ends_at, kill_at=min(run.kill_at, ends_at) if run.terminated else run.kill_at)
 
 
 def terminated(run: Run, now: float, grace: float) -> Run:
     """The ranks have been sent SIGTERM. `grace`: what the job gives them at most."""
     if not run.terminated:
         planned = run.grace >= PLANNED_GRACE
-        kill_at = min(run.kill_at, now + run.grace)
-        last = max(kill_at, now + grace)
-        run = run._replace(terminated=True, planned=planned, kill_at=kill_at, last_kill_at=last)
+        ends_at = min(run.grace_ends_at, now + run.grace)
+        # After a failure ranks have nothing to do but to write their state; in a planned stop they save checkpoints.
+        kill_at = ends_at if planned else min(ends_at, now + SAVING_POLL_SECONDS)
+        last = max(ends_at, now + grace)
+        run = run._replace(terminated=True, planned=planned, kill_at=kill_at, grace_ends_at=ends_at, last_kill_at=last)
     return run._replace(terminate_at=None, late=())
 
 
@@ -146,7 +149,7 @@ def first_bad_ending(run: Run) -> Ending | None:
 
 
 def kill_due(run: Run, now: float) -> bool:
-    """Returns whether the grace of ranks that aren't writing their state is over."""
+    """Returns whether it is time to see whether ranks are writing their state, have written it, or neither."""
     return not run.sweeping and run.kill_at <= now < run.last_kill_at
 
 
@@ -154,18 +157,24 @@ def saving_ranks_found(run: Run, seconds: Mapping[int, float], now: float) -> Ru
     """SIGKILL waits for ranks that are writing their state, as long as they say that they need, within the job's grace.
 
     A collective that fails tells a rank of the fault a moment before SIGKILL comes, and what it then writes is what the
-    next attempt goes on from.
+    next attempt goes on from. Who has written it (0 seconds are needed) is waited for no more, and who does neither
+    until the grace is over.
     """
-    living = [local_rank for local_rank in run.ranks if local_rank not in run.endings]
-    until = {
-        local_rank: min(run.spared.get(local_rank, now + asked), run.last_kill_at)
-        for local_rank, asked in seconds.items()
-        if local_rank in living
-    }
+    until = {}
+    for local_rank in run.ranks:
+        asked = seconds.get(local_rank)
+        if local_rank in run.endings:
+            continue
+        if asked is None:
+            until[local_rank] = run.grace_ends_at
+        elif asked:
+            began = run.saving.get(local_rank, now)
+            until[local_rank] = min(began + asked, run.last_kill_at)
+    saving = {local_rank: run.saving.get(local_rank, now) for local_rank, asked in seconds.items() if asked}
     spared = {local_rank: moment for local_rank, moment in until.items() if moment > now}
     if not spared:
         return run._replace(spared={}, last_kill_at=now)
-    return run._replace(spared=spared, kill_at=min(now + SAVING_POLL_SECONDS, *spared.values()))
+    return run._replace(spared=spared, saving=saving, kill_at=min(now + SAVING_POLL_SECONDS, *spared.values()))
 
 
 def unspared(run: Run) -> tuple[int, ...]:

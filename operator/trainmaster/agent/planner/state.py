@@ -105,10 +105,15 @@ class Run(NamedTuple):
     late: tuple[int, ...] = ()
     """Ranks that started after SIGTERM was sent."""
     kill_at: float = NEVER
+    """When it is to be seen next which ranks SIGKILL still waits for."""
+    grace_ends_at: float = NEVER
+    """When SIGKILL comes to ranks that aren't writing their state."""
     last_kill_at: float = NEVER
     """When SIGKILL comes to ranks that are writing their state too: the job's own grace is over."""
+    saving: Mapping[int, float] = {}
+    """Since when ranks have been writing their state, by local rank."""
     spared: Mapping[int, float] = {}
-    """Until when SIGKILL waits for ranks that are writing their state, by local rank."""
+    """Until when SIGKILL waits for ranks, by local rank."""
     sweeping: bool = False
     emptied: bool = False
     """Whether no process is left."""

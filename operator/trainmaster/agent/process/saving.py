@@ -10,7 +10,7 @@ MAX_BYTES = 64
 
 
 def saving_seconds(path: str) -> Optional[float]:
-    """Returns the seconds that a rank asks for; None where it isn't writing, or what it asks for is no number."""
+    """Returns the seconds that a rank asks for, 0 once it has written; None where it asks for none, or for nonsense."""
     try:
         # A rank may have left anything there; a named pipe would wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -20,4 +20,4 @@ def saving_seconds(path: str) -> Optional[float]:
             os.close(fd)
     except (OSError, ValueError):
         return None
-    return seconds if seconds > 0 and math.isfinite(seconds) else None
+    return seconds if seconds >= 0 and math.isfinite(seconds) else None

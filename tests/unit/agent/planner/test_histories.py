@@ -135,7 +135,7 @@ class Histories(RuleBasedStateMachine):
     def come_up(self) -> None:
         self.give(events.RanksUp(self.agent.state.started))
 
-    @rule(saving=st.dictionaries(st.integers(0, 2), st.sampled_from([0.1, 5.0, 1e9])))
+    @rule(saving=st.dictionaries(st.integers(0, 2), st.sampled_from([0.0, 0.1, 5.0, 1e9])))
     def write_state(self, saving: dict[int, float]) -> None:
         self.agent.saving = saving
 

@@ -246,7 +246,7 @@ def saving(seconds: float, **environ: str) -> Agent:
     agent.wraps_ranks = True
     agent.run().give(*(events.RankStarted(rank, 11 + rank) for rank in range(3)))
     agent.saving = {1: seconds}
-    return agent.give(events.ProcessEnded(11, Ending(1))).wait(FAILURE_GRACE)
+    return agent.give(events.ProcessEnded(11, Ending(1)))
 
 
 def killed(agent: Agent) -> set[int]:
@@ -254,22 +254,34 @@ def killed(agent: Agent) -> set[int]:
 
 
 def test_a_rank_that_writes_its_state_is_given_the_time_that_it_asks_for_and_no_other() -> None:
-    agent = saving(2.0)
+    agent = saving(2.0).wait(FAILURE_GRACE - 0.1)
+    assert (killed(agent), agent.all(actions.Sweep)) == (set(), []), "the others have their own grace"
+    agent.wait(0.2)
     assert (killed(agent), agent.all(actions.Sweep)) == ({13}, [])
-    assert agent.wait(1.9).all(actions.Sweep) == []
+    assert agent.wait(1.4).all(actions.Sweep) == []
     assert len(agent.wait(0.2).all(actions.Sweep)) == 1
     assert killed(agent) == {13}
 
 
 def test_sigkill_comes_as_soon_as_the_state_is_written() -> None:
-    agent = saving(10.0).wait(1.0)
-    assert agent.all(actions.Sweep) == []
-    agent.saving = {}
+    agent = saving(10.0).wait(0.1)
+    agent.saving = {1: 0.0}
+    agent.wait(SAVING_POLL_SECONDS)
+    assert (killed(agent), agent.all(actions.Sweep)) == ({12}, [])
+    agent.saving = {1: 0.0, 2: 0.0}
     assert len(agent.wait(SAVING_POLL_SECONDS).all(actions.Sweep)) == 1
 
 
+def test_in_a_planned_stop_ranks_get_all_of_their_grace_whatever_they_have_written() -> None:
+    agent = torchrun()
+    agent.saving = {0: 0.0, 1: 0.0}
+    agent.run(1, state="Hold", graceSeconds=5.0).wait(4.9)
+    assert (killed(agent), agent.all(actions.Sweep)) == (set(), [])
+    assert len(agent.wait(0.2).all(actions.Sweep)) == 1
+
+
 def test_a_rank_that_leaves_when_its_state_is_written_is_not_waited_for() -> None:
-    agent = saving(10.0)
+    agent = saving(10.0).wait(FAILURE_GRACE)
     agent.give(events.ProcessEnded(13, Ending(137, 9)), events.ProcessEnded(agent.pid, Ending(137, 9)))
     assert agent.all(actions.Sweep) == []
     agent.give(events.ProcessEnded(12, Ending(1)))
@@ -278,11 +290,11 @@ def test_a_rank_that_leaves_when_its_state_is_written_is_not_waited_for() -> Non
 
 def test_no_rank_gets_more_than_the_jobs_own_grace() -> None:
     agent = saving(1e9, TRAINMASTER_GRACE_SECONDS="5")
-    assert agent.wait(4.5).all(actions.Sweep) == []
+    assert agent.wait(4.9).all(actions.Sweep) == []
     assert len(agent.wait(0.5).all(actions.Sweep)) == 1
 
 
 def test_the_report_does_not_wait_for_a_rank_that_writes_its_state() -> None:
-    agent = saving(10.0)
+    agent = saving(10.0).wait(FAILURE_GRACE)
     assert (report(agent).state, report(agent).rank) == ("Failed", 3)
     assert agent.names.index("PublishReport") < agent.names.index("FindSavingRanks")

@@ -15,7 +15,7 @@ from trainmaster.agent.process.saving import saving_seconds
     [
         ("2.5", 2.5),
         ("3\n", 3.0),
-        ("0", None),
+        ("0", 0.0),
         ("-1", None),
         ("nan", None),
         ("inf", None),
@@ -25,7 +25,7 @@ from trainmaster.agent.process.saving import saving_seconds
         ("\x00\xff", None),
     ],
 )
-def test_the_file_holds_a_positive_number_of_seconds_or_counts_as_missing(
+def test_the_file_holds_a_number_of_seconds_or_counts_as_missing(
     tmp_path: Path, text: str, seconds: float | None
 ) -> None:
     path = tmp_path / "saving.0"
