@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 
 from bench.clusters import World, operator, table, world
+from bench.clusters.steps import Steps
 from trainmaster.api.v1alpha1 import RecoveryTimes
 from trainmaster.controller.apiserver.cluster import JOBS
 
@@ -59,42 +60,6 @@ class Cost:
     seconds: float
     redone: int
     parts: dict[str, float] = field(default_factory=dict)
-
-
-class Steps:
-    """Steps reads what the ranks have written down."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read = 0
-        # By attempt, rank and step: when it was done.
-        self.done: dict[int, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-        self.pids: dict[tuple[int, int], int] = {}
-
-    def poll(self) -> None:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text.rfind(b"\n") + 1
-        self._read += whole
-        for line in text[:whole].decode().splitlines():
-            at, attempt, rank, pid, step = line.split()
-            self.done[int(attempt)][int(rank)][int(step)] = float(at)
-            self.pids[int(attempt), int(rank)] = int(pid)
-
-    def furthest(self) -> int:
-        return max((step for ranks in self.done.values() for steps in ranks.values() for step in steps), default=0)
-
-    def first_beyond(self, step: int, after: float) -> float | None:
-        """Returns when the slowest rank had done its first step beyond one; None before all ranks have."""
-        newest = self.done[max(self.done)]
-        firsts = [
-            min((at for each, at in steps.items() if each > step and at > after), default=None)
-            for steps in newest.values()
-        ]
-        return None if len(firsts) < WORKERS or None in firsts else max(at for at in firsts if at is not None)
 
 
 class Bench:
@@ -174,7 +139,7 @@ class Bench:
                 for step in steps
             )
             if max(self.steps.done) > attempt:
-                back = self.steps.first_beyond(reached, since)
+                back = self.steps.first_beyond(reached, since, WORKERS)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no new step after {fault} of rank {rank}: {await self.made.status(self.name)}")
         first = min(min(steps) for steps in self.steps.done[max(self.steps.done)].values())

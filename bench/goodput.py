@@ -1,18 +1,22 @@
 """Compares the reported goodput of jobs with a fault every few seconds with a prediction: `python -m bench.goodput`.
 
-A random rank is killed with SIGKILL again and again. Of each interval between two faults the restart and, on average,
-half of a checkpoint interval are lost, so with K faults in W seconds, S of them until the first step,
+Two ranks of a plain torch script (DDP, gloo) with the three lines of `trainloop.recovery`; a random rank is killed with
+SIGKILL again and again. With `memory` they go on from the state in memory, with `disk` from a checkpoint every two
+seconds, started anew. Of each interval between two faults the time from the kill to the end of the first new step is
+lost, that step apart, so with K faults in W seconds, S of them until the first step,
 
-    goodput = 1 - (S + K x (restart + checkpoint interval / 2)) / W
+    goodput = 1 - (S + K x (kill to the first new step - a step)) / W
 
-with the median restart, from the kill until all ranks have joined again, as this benchmark measures it itself. A few
-faults don't hit the middle of a checkpoint interval on average, so the operator's account is compared with each job's
-own lost steps, own restarts and own time a step ("by lost steps"). The ranks' processes are killed from here and keep
-their checkpoint in a folder of this machine.
+with the median of that time, as this benchmark measures it itself ("predicted"), and with each job's own times ("by own
+times"). "Trained" is the reported goodput of the time after the first step alone: what the start costs a short run says
+nothing of faults. The ranks' processes are killed from here and write down their steps in a file of this machine.
+
+    python -m bench.goodput [--states memory disk] [--intervals 5 10 20] [--jobs 2]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import random
@@ -21,55 +25,20 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.clusters import World, job, operator, table, world
+from bench.clusters import World, operator, table, world
+from bench.clusters.steps import Steps
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
 
 WORKERS = 2
-STEP_SECONDS, CHECKPOINT_STEPS = 0.05, 40
-INTERVALS, FAULTS, JOBS_EACH = (5.0, 10.0, 20.0), 3, 5
-
-# Ranks in lockstep with rank 0, which writes the checkpoint; a broken connection ends a rank, the file `stop` all.
-TRAIN = """
-import json, os, pathlib, socket, sys, time
-folder, pause, every = pathlib.Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-rank, world, attempt = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["TRAINMASTER_ATTEMPT"]
-address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-checkpoint, progress = folder / "checkpoint", pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"])
-if rank == 0:
-    server = socket.create_server(address)
-    peers = [server.accept()[0] for _ in range(world - 1)]
-else:
-    while True:
-        try:
-            peers = [socket.create_connection(address, 1)]; break
-        except OSError:
-            time.sleep(0.005)
-    peers[0].settimeout(None)
-print("joined", attempt, rank, os.getpid(), time.time(), flush=True)
-def write(path, text):
-    beside = path.with_name(f".{path.name}.{rank}"); beside.write_text(text); beside.replace(path)
-step = start = int(checkpoint.read_text()) if checkpoint.exists() else 0
-while True:
-    began = time.monotonic()
-    time.sleep(pause)
-    if rank == 0:
-        word = b"e" if (folder / "stop").exists() else b"s"
-        [peer.sendall(word) for peer in peers]
-        if not all(peer.recv(1) for peer in peers): sys.exit(1)
-    else:
-        word = peers[0].recv(1)
-        if not word: sys.exit(1)
-        peers[0].sendall(word)
-    step += 1
-    if rank == 0: write(folder / "reached", str(step))
-    if rank == 0 and step % every == 0: write(checkpoint, str(step))
-    write(progress, json.dumps({"step": step, "startStep": start, "stepSeconds": time.monotonic() - began}))
-    if word == b"e": break
-"""
+PAUSE, CHECKPOINT_STEPS = 0.05, 40
+STATES: dict[str, dict[str, Any]] = {"memory": {}, "disk": {"warmStart": {"enabled": False}}}
+INTERVALS, FAULTS = (5.0, 10.0, 20.0), 10
+SCRIPT = Path(__file__).parent / "clusters" / "stepping_ranks.py"
 
 
 @dataclass(frozen=True)
@@ -78,9 +47,8 @@ class Run:
 
     status: JobStatus
     until_first_step: float
-    restarts: tuple[float, ...]
-    lost_steps: int
-    step_seconds: float
+    # From each kill to the end of the first new step, that step apart.
+    lost: tuple[float, ...]
 
     @property
     def wall(self) -> float:
@@ -89,90 +57,123 @@ class Run:
     def seconds(self, category: str) -> float:
         return float(getattr(self.status.time_spent, category) or 0.0)
 
-    def predicted(self, restart: float) -> float:
-        return self._without(len(self.restarts) * (restart + CHECKPOINT_STEPS * STEP_SECONDS / 2))
+    def predicted(self, lost: float) -> float:
+        return 1 - (self.until_first_step + len(self.lost) * lost) / self.wall
 
     @property
     def reported(self) -> float:
         return (self.status.progress.goodput if self.status.progress is not None else None) or 0.0
 
     @property
-    def by_lost_steps(self) -> float:
-        # A kill cuts a step off in its middle, on average.
-        lost = self.lost_steps + len(self.restarts) / 2
-        return self._without(sum(self.restarts) + lost * self.step_seconds)
+    def trained(self) -> float:
+        return self.reported * self.wall / (self.wall - self.until_first_step)
 
-    def _without(self, lost: float) -> float:
-        return 1 - (self.until_first_step + lost) / self.wall
+    @property
+    def by_own_times(self) -> float:
+        return 1 - (self.until_first_step + sum(self.lost)) / self.wall
 
 
-async def train_with_faults(made: World, name: str, interval: float) -> Run:
+def job(name: str, state: str, folder: Path) -> dict[str, Any]:
+    """Returns a job whose ranks keep their state in memory, or on a disk alone."""
+    environment = {
+        "STEPS_FILE": str(folder / f"{name}.steps"),
+        "PAUSE": str(PAUSE),
+        "CHECKPOINT_STEPS": str(CHECKPOINT_STEPS),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path.cwd()),
+        **({} if state == "memory" else {"TRAINMASTER_MEMORY_DIR": ""}),
+    }
+    variables = [{"name": key, "value": value} for key, value in environment.items()]
+    return {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": {"name": name, "namespace": "bench"},
+        "spec": {
+            "image": "ghcr.io/trainmaster/trainer:0.1.0",
+            "command": ["python", str(SCRIPT)],
+            "workers": WORKERS,
+            "checkpoint": {"volume": {"emptyDir": True}, "path": "/checkpoints"},
+            "failurePolicy": {"maxRestarts": 100},
+            "podTemplate": {"spec": {"containers": [{"name": "worker", "env": variables}]}},
+            **STATES[state],
+        },
+    }
+
+
+async def train_with_faults(made: World, name: str, state: str, interval: float) -> Run:
     """Runs a job that is killed `FAULTS` times, and goes on for one interval more."""
-    folder = Path(made.folder) / name
-    folder.mkdir()
-    body = job(name, WORKERS, failurePolicy={"maxRestarts": 100})
-    body["spec"]["command"] = ["python3", "-c", TRAIN, str(folder), str(STEP_SECONDS), str(CHECKPOINT_STEPS)]
-    await made.apply(body)
-    ranks = await made.joined(name, WORKERS, 1)
-    first = max(at for _, at in ranks.values())
-    restarts, lost = [], 0
-    joined = due = first
-    stepping, steps, start = 0.0, 0, 0
-    for attempt in range(1, FAULTS + 1):
+    steps = Steps(made.folder / f"{name}.steps")
+    await made.apply(job(name, state, made.folder))
+    due = first = await _first_beyond(steps, 0, 0.0)
+    lost = []
+    for _ in range(FAULTS):
         # Not in step with the checkpoints.
         due += interval * random.uniform(0.8, 1.2)
         await asyncio.sleep(max(due - time.time(), 0))
+        steps.poll()
         killed = time.time()
-        os.kill(ranks[random.randrange(WORKERS)][0], signal.SIGKILL)
-        reached, saved = _number(folder / "reached"), _number(folder / "checkpoint")
-        stepping, steps = stepping + killed - joined, steps + reached - start
-        lost, start = lost + reached - saved, saved
-        ranks = await made.joined(name, WORKERS, attempt + 1)
-        joined = max(at for _, at in ranks.values())
-        restarts.append(joined - killed)
+        os.kill(steps.pids[max(steps.done), random.randrange(WORKERS)], signal.SIGKILL)
+        # What the ranks did before they noticed counts as done.
+        await asyncio.sleep(0.15)
+        steps.poll()
+        reached = steps.furthest()
+        back = await _first_beyond(steps, reached, killed)
+        lost.append(back - killed - PAUSE)
     await asyncio.sleep(max(due + interval - time.time(), 0))
-    (folder / "stop").touch()
+    (made.folder / f"{name}.steps.stop").touch()
     async with asyncio.timeout(60):
         while True:
             status = JobStatus.model_validate((await made.cluster.get(JOBS, "bench", name)).get("status") or {})
             if status.phase == "Succeeded":
                 break
             await asyncio.sleep(0.2)
-    return Run(status, first - (to_seconds(status.start_time) or first), tuple(restarts), lost, stepping / steps)
+    return Run(status, first - (to_seconds(status.start_time) or first), tuple(lost))
 
 
-def _number(path: Path) -> int:
-    return int(path.read_text()) if path.exists() else 0
+async def _first_beyond(steps: Steps, step: int, after: float) -> float:
+    async with asyncio.timeout(120):
+        while True:
+            steps.poll()
+            found = steps.first_beyond(step, after, WORKERS) if steps.done else None
+            if found is not None:
+                return found
+            await asyncio.sleep(0.02)
 
 
 async def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.goodput", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--states", nargs="*", choices=list(STATES), default=list(STATES))
+    parser.add_argument("--intervals", nargs="*", type=float, default=list(INTERVALS))
+    parser.add_argument("--jobs", type=int, default=2)
+    given = parser.parse_args()
     rows: list[list[object]] = []
     parts: list[list[object]] = []
     async with world() as made:
         with operator(made) as running:
             running.serving()
-            for interval in INTERVALS:
-                names = [f"every-{interval:g}-{number}" for number in range(JOBS_EACH)]
-                runs = await asyncio.gather(*(train_with_faults(made, name, interval) for name in names))
-                restart = statistics.median(seconds for run in runs for seconds in run.restarts)
-                reported = [run.reported for run in runs]
-                predicted = statistics.median(run.predicted(restart) for run in runs)
-                known = statistics.median(run.by_lost_steps for run in runs)
-                apart = 100 * statistics.median(run.reported - run.by_lost_steps for run in runs)
-                shares = (statistics.median(reported), min(reported), max(reported), predicted, known)
-                figures = [f"{value:.1%}" for value in shares]
-                rows.append([f"{interval:g} s", f"{restart:.2f}", *figures, f"{apart:+.1f}"])
-                for category in CATEGORIES:
-                    share = statistics.median(run.seconds(category) / run.wall for run in runs)
-                    if share > 0.0005:
-                        parts.append([f"{interval:g} s", category, f"{share:.1%}"])
-    every = CHECKPOINT_STEPS * STEP_SECONDS
+            for state in given.states:
+                for interval in given.intervals:
+                    names = [f"{state}-{interval:g}-{number}" for number in range(given.jobs)]
+                    runs = await asyncio.gather(*(train_with_faults(made, name, state, interval) for name in names))
+                    lost = statistics.median(seconds for run in runs for seconds in run.lost)
+                    reported = [run.reported for run in runs]
+                    predicted = statistics.median(run.predicted(lost) for run in runs)
+                    known = statistics.median(run.by_own_times for run in runs)
+                    trained = statistics.median(run.trained for run in runs)
+                    apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
+                    shares = (trained, statistics.median(reported), min(reported), predicted, known)
+                    figures = [f"{value:.1%}" for value in shares]
+                    rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
+                    for category in CATEGORIES:
+                        share = statistics.median(run.seconds(category) / run.wall for run in runs)
+                        if share > 0.0005:
+                            parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])
     table(
-        f"Goodput with a rank killed {FAULTS} times, a checkpoint every {every:g} s ({JOBS_EACH} jobs each)",
-        ["fault every", "restart, s", "goodput", "min", "max", "predicted", "by lost steps", "points apart, a job"],
+        f"Goodput with a rank killed {FAULTS} times ({given.jobs} jobs each)",
+        ["state, fault every", "lost, s", "trained", "goodput", "min", "predicted", "by own times", "points apart"],
         rows,
     )
-    table("Where the time went, median share", ["a fault every", "category", "share"], parts)
+    table("Where the time went, median share", ["state, a fault every", "category", "share"], parts)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def hook(trainer: Trainer) -> None:
 
 
 def main() -> None:
-    """Trains until it is ended."""
+    """Trains until it is ended, or the file `$STEPS_FILE.stop` is there."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -51,6 +52,7 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 128)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     recovery = Recovery(model, optimizer, every=int(os.environ["CHECKPOINT_STEPS"]), rehearsal=True)
+    print("joined", os.environ["TRAINMASTER_ATTEMPT"], rank, os.getpid(), time.time(), flush=True)
     for step in recovery.steps(1_000_000):
         points = torch.randn(64, 256, generator=torch.Generator().manual_seed(step * size + rank))
         loss = model(points).pow(2).mean()
@@ -59,7 +61,11 @@ def main() -> None:
         optimizer.step()
         recovery.report(loss=loss.item())
         write_down(step)
-        time.sleep(PAUSE)
+        time.sleep(float(os.environ.get("PAUSE", PAUSE)))
+        stop = torch.tensor(float(Path(os.environ["STEPS_FILE"] + ".stop").exists()))
+        dist.all_reduce(stop)
+        if stop:
+            break
 
 
 if __name__ == "__main__":
