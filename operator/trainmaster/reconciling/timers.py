@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trainmaster.reconciling.actions import stuck_pods
 from trainmaster.reconciling.actions.agent_config_map import next_look_at
 from trainmaster.reconciling.actions.assignments import next_touch_at
+from trainmaster.reconciling.observed.lineup import saves_until
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, stand_in, startup
 from trainmaster.reconciling.status.progress import INTERVAL
@@ -35,7 +36,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         next_touch_at(situation, assignment) if not situation.terminal else None,
         attempts.restart_at(situation) if status.phase == "Restarting" else None,
         scheduling_backoff.begins_at(situation),
-        situation.saves_until if status.phase == "Restarting" else None,
+        saves_until(situation) if status.phase == "Restarting" else None,
         stand_in.stands_in_at(situation),
         elastic.grow_at(situation),
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,

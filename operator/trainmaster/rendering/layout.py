@@ -92,6 +92,11 @@ def worker_layout(job: JobIdentity, spec: JobSpec) -> tuple[GroupLayout, ...]:
     return tuple(layouts)
 
 
+def has_spares(layout: tuple[GroupLayout, ...]) -> bool:
+    """Returns whether a job has more pods than workers."""
+    return any(group.spares for group in layout)
+
+
 def _processes(spec: JobSpec, resources: Resources) -> int:
     """Returns the ranks in a worker. Under the exec launcher a worker is one process, whatever devices it holds."""
     if spec.processes_per_worker != "auto":

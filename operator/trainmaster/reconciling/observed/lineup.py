@@ -7,46 +7,136 @@ a worker of its own group, because another group has other machines.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.rendering import GroupLayout
 
-
-def has_spares(layout: Sequence[GroupLayout]) -> bool:
-    """Returns whether a job has more pods than workers."""
-    return any(group.spares for group in layout)
+# Reasons of the DisruptionTarget condition of pods whose kubelet doesn't answer (`policies.attribution` has all).
+NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
 
-def desired_lineup(layout: Sequence[GroupLayout], current: Sequence[int], able: Collection[int]) -> tuple[int, ...]:
-    """Returns who trains if nobody is lost: `current`, cut or filled to the number of workers.
+def desired_workers(situation: Situation) -> tuple[int, ...]:
+    """Returns the workers that the spec asks for, whether they are lost or not, in rank order.
 
-    `able`: who could begin at once; they are the first to fill a gap. Without spares there is no choice.
+    They are the current attempt's, unless an elastic job has been resized: then these are cut, or filled with those
+    who could begin at once and then by index.
     """
-    if not has_spares(layout):
-        return tuple(index for group in layout for index in group.indexes)
+    if not situation.has_spares:
+        return tuple(index for group in situation.layout for index in group.indexes)
     kept: set[int] = set()
     more: list[int] = []
-    for group in layout:
-        present = [worker for worker in current if worker in group.indexes][: group.count]
-        free = sorted(set(group.indexes) - set(present), key=lambda index: (index not in able, index))
+    for group in situation.layout:
+        present = [worker for worker in situation.workers if worker in group.indexes][: group.count]
+        missing = group.count - len(present)
         kept.update(present)
-        more += free[: group.count - len(present)]
-    return (*(worker for worker in current if worker in kept), *more)
+        if missing:
+            able = ready_spares(situation)
+            free = sorted(set(group.indexes) - set(present), key=lambda index: (index not in able, index))
+            more += free[:missing]
+    return (*(worker for worker in situation.workers if worker in kept), *more)
 
 
-def with_stand_ins(
+def ready_spares(situation: Situation) -> tuple[int, ...]:
+    """Returns who isn't in the attempt and could begin at once: on a node that isn't avoided and with an agent that is
+    known to be well, as far as there is a choice."""
+    connected = {agent.uid for agent in situation.observed.stream.workers if agent.connected}
+    spares = (index for group in situation.layout for index in group.indexes if index not in situation.workers)
+    ready = [situation.pods[index] for index in spares if _could_begin(situation, index)]
+    avoided = frozenset(situation.status.avoided_nodes)
+    ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
+    return tuple(pod.worker for pod in ready)
+
+
+def next_workers(situation: Situation, without: frozenset[str] = frozenset()) -> tuple[int, ...]:
+    """Returns who trains in the next attempt: the desired workers, with ready spares in the places of lost ones.
+
+    `without`: the uids of pods that count as lost too.
+    """
+    desired = desired_workers(situation)
+    if not situation.has_spares:
+        return desired
+    lost = [worker for worker in desired if _is_lost(situation, worker, without)]
+    # Those first whose replacements aren't there yet, so that the attempt opens the sooner.
+    lost.sort(key=lambda worker: worker in situation.pods and is_alive(situation.pods[worker]))
+    # Not one that is to grow the group: its index would stand there twice.
+    spares = [
+        spare for spare in ready_spares(situation) if spare not in desired and situation.pods[spare].uid not in without
+    ]
+    return _with_stand_ins(situation.layout, desired, lost, spares)
+
+
+def can_open(situation: Situation, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
+    """Returns whether each of these workers has a pod that may live on: then an attempt can be opened with them.
+
+    An elastic job waits until they also have nodes, because it can do without those that get none; one with a topology,
+    because the nodes decide the order of the ranks; one that has given up its nodes before, because an attempt that
+    finds no nodes again is none. `without`: the uids of pods that are about to be replaced.
+    """
+    if situation.lacks_domains or (_saves_checkpoint(situation) and set(workers) != set(desired_workers(situation))):
+        return False
+    spec = situation.spec
+    ordered = spec.elastic is not None or spec.scheduling.topology is not None
+    needs_node = ordered or situation.status.scheduling_backoffs > 0
+    lost = situation.leaving | situation.unresponsive | without
+    pods = [situation.pods.get(worker) for worker in workers]
+    return all(
+        pod is not None and is_alive(pod) and pod.uid not in lost and (pod.node or not needs_node) for pod in pods
+    )
+
+
+def saves_until(situation: Situation) -> float | None:
+    """Returns when the grace period of a pod of the attempt is over that was asked to end, and may be gone already: its
+    peers were asked later, and save for as long."""
+    views = [*situation.pods.values(), *situation.observed.gone.values()]
+    uids = frozenset(situation.worker_uids.values())
+    ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
+    deadlines = [pod.deadline for pod in ending if pod.deadline is not None]
+    return max((deadline for deadline in deadlines if deadline > situation.now), default=None)
+
+
+def _saves_checkpoint(situation: Situation) -> bool:
+    """Returns whether a pod of the attempt has its grace period to end in, and ranks haven't left yet.
+
+    A spare could begin, but it would cut off the checkpoint that all ranks save together. A node that is lost ends
+    nothing, and a pod that was deleted by force is gone.
+    """
+    return saves_until(situation) is not None and not all(_has_left(situation, each) for each in situation.workers)
+
+
+def _has_left(situation: Situation, worker: int) -> bool:
+    """Returns whether a worker's ranks have ended, as far as it can say."""
+    report, pod = situation.reports.get(worker), situation.pods.get(worker)
+    if (report is not None and report.ended) or pod is None or pod.uid != situation.worker_uids.get(worker):
+        return True
+    return pod.worker_container is None or pod.worker_container.state != "running"
+
+
+def _could_begin(situation: Situation, worker: int) -> bool:
+    pod = situation.pods.get(worker)
+    if pod is None or not is_alive(pod) or pod.uid in situation.status.replacing_pod_uids:
+        return False
+    return pod.worker_container is not None and pod.worker_container.state == "running"
+
+
+def _is_lost(situation: Situation, worker: int, without: frozenset[str]) -> bool:
+    """Returns whether a worker's pod can't go on, or is a new one that doesn't run yet."""
+    pod = situation.pods.get(worker)
+    if pod is None or not is_alive(pod) or pod.uid in situation.leaving | situation.unresponsive | without:
+        return True
+    is_new = pod.uid != situation.worker_uids.get(worker, pod.uid)
+    return is_new and (pod.worker_container is None or pod.worker_container.state != "running")
+
+
+def _with_stand_ins(
     layout: Sequence[GroupLayout], workers: Sequence[int], lost: Iterable[int], spares: Iterable[int]
 ) -> tuple[int, ...]:
-    """Returns the workers with spares in the places of lost ones, as far as there are spares of their groups.
-
-    `lost` and `spares` are in the order in which they are taken. A spare that is among the workers already, because the
-    group is to grow, is nobody's stand-in.
-    """
-    free = [spare for spare in spares if spare not in workers]
+    """Returns the workers with spares of their groups in the places of lost ones, both taken in their order."""
+    free = list(spares)
     instead: dict[int, int] = {}
     for worker in lost:
-        group = next((group for group in layout if worker in group.indexes), None)
-        spare = next((index for index in free if group is not None and index in group.indexes), None)
+        group = next(group for group in layout if worker in group.indexes)
+        spare = next((index for index in free if index in group.indexes), None)
         if spare is not None:
             free.remove(spare)
             instead[worker] = spare

@@ -28,10 +28,9 @@ from trainmaster.reconciling.observed.container_ends import (
     reason_of,
 )
 from trainmaster.reconciling.observed.kueue_admission import admitted_spec
-from trainmaster.reconciling.observed.lineup import desired_lineup, has_spares, with_stand_ins
 from trainmaster.reconciling.observed.snapshot import Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
-from trainmaster.rendering import GroupLayout, JobIdentity, Settings, worker_layout
+from trainmaster.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
 from trainmaster.wire.report import Report
 
 # Phases in which the current attempt shall run; in all others its ranks are held.
@@ -40,8 +39,6 @@ RUN_PHASES = frozenset({"Pending", "Starting", "Running"})
 CLOCK_SLACK = 2.0
 # Seconds after a leader's hello in which it may still be sending the reports that it has kept.
 KEPT_REPORTS_SECONDS = 1.0
-# Reasons of the DisruptionTarget condition of pods whose kubelet doesn't answer (attribution.py has all of them).
-NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 # Where no stream is connected, a container that has run for this long counts as up.
 UP_WITHOUT_REPORT_SECONDS = 10.0
 
@@ -101,59 +98,6 @@ class Situation:
         """Returns whether the job has more pods than workers."""
         return has_spares(self.layout)
 
-    @cached_property
-    def desired_workers(self) -> tuple[int, ...]:
-        """Returns the workers that the spec asks for, whether they are lost or not, in rank order.
-
-        They differ from the current attempt's only where an elastic job has been resized.
-        """
-        return desired_lineup(self.layout, self.workers, self.ready_spares)
-
-    @cached_property
-    def ready_spares(self) -> tuple[int, ...]:
-        """Returns who isn't in the attempt and could begin at once: on a node that isn't avoided and with an agent that
-        is known to be well, as far as there is a choice."""
-        stream = self.observed.stream
-        connected = {agent.uid for agent in stream.workers if agent.connected}
-        spares = (index for group in self.layout for index in group.indexes if index not in self.workers)
-        ready = [self.pods[index] for index in spares if self._could_begin(index)]
-        avoided = frozenset(self.status.avoided_nodes)
-        ready.sort(key=lambda pod: (pod.node in avoided, pod.uid not in connected, pod.worker))
-        return tuple(pod.worker for pod in ready)
-
-    def _could_begin(self, worker: int) -> bool:
-        pod = self.pods.get(worker)
-        container = pod.worker_container if pod is not None else None
-        return (
-            pod is not None
-            and is_alive(pod)
-            and pod.uid not in self.status.replacing_pod_uids
-            and container is not None
-            and container.state == "running"
-        )
-
-    def lineup(self, without: frozenset[str] = frozenset()) -> tuple[int, ...]:
-        """Returns who trains in the next attempt: the desired workers, with ready spares in the places of lost ones.
-
-        `without`: the uids of pods that count as lost too.
-        """
-        if not self.has_spares:
-            return self.desired_workers
-        lost = [worker for worker in self.desired_workers if self._is_lost(worker, without)]
-        # Those first whose replacements aren't there yet, so that the attempt opens the sooner.
-        lost.sort(key=lambda worker: worker in self.pods and is_alive(self.pods[worker]))
-        spares = [spare for spare in self.ready_spares if self.pods[spare].uid not in without]
-        return with_stand_ins(self.layout, self.desired_workers, lost, spares)
-
-    def _is_lost(self, worker: int, without: frozenset[str]) -> bool:
-        """Returns whether a worker's pod can't go on, or is a new one that doesn't run yet."""
-        pod = self.pods.get(worker)
-        if pod is None or not is_alive(pod) or pod.uid in self.leaving | self.unresponsive | without:
-            return True
-        container = pod.worker_container
-        is_new = pod.uid != self.worker_uids.get(worker, pod.uid)
-        return is_new and (container is None or container.state != "running")
-
     @property
     def keeps_output(self) -> bool:
         """Returns whether what the workers printed may be published."""
@@ -207,53 +151,6 @@ class Situation:
             return False
         nodes = {pod.node for pod in self.pods.values() if is_alive(pod) and pod.node is not None}
         return not nodes <= self.observed.domains.keys()
-
-    def can_open(self, workers: tuple[int, ...], without: frozenset[str] = frozenset()) -> bool:
-        """Returns whether each of these workers has a pod that may live on: then an attempt can be opened with them.
-
-        An elastic job waits until they also have nodes, because it can do without those that get none; one with a
-        topology, because the nodes decide the order of the ranks; one that has given up its nodes before, because an
-        attempt that finds no nodes again is none. `without`: the uids of pods that are about to be replaced.
-        """
-        if self.lacks_domains or (self._saves_checkpoint and set(workers) != set(self.desired_workers)):
-            return False
-        pods = [self.pods.get(worker) for worker in workers]
-        ordered = self.spec.elastic is not None or self.spec.scheduling.topology is not None
-        needs_node = ordered or self.status.scheduling_backoffs > 0
-        return all(
-            pod is not None
-            and is_alive(pod)
-            and pod.uid not in self.leaving | self.unresponsive | without
-            and (pod.node or not needs_node)
-            for pod in pods
-        )
-
-    @cached_property
-    def _saves_checkpoint(self) -> bool:
-        """Returns whether a pod of the attempt has its grace period to end in, and ranks haven't left yet.
-
-        A spare could begin, but it would cut off the checkpoint that all ranks save together. A node that is lost ends
-        nothing, and a pod that was deleted by force is gone.
-        """
-        return self.saves_until is not None and not all(self._has_left(worker) for worker in self.workers)
-
-    @cached_property
-    def saves_until(self) -> float | None:
-        """Returns when the grace period of a pod of the attempt is over that was asked to end, and may be gone already:
-        its peers were asked later, and save for as long."""
-        views = [*self.pods.values(), *self.observed.gone.values()]
-        uids = frozenset(self.worker_uids.values())
-        ending = [pod for pod in views if pod.deleting and pod.uid in uids and pod.disruption not in NODE_LOST]
-        return max(
-            (pod.deadline for pod in ending if pod.deadline is not None and pod.deadline > self.now), default=None
-        )
-
-    def _has_left(self, worker: int) -> bool:
-        """Returns whether a worker's ranks have ended, as far as it can say."""
-        report, pod = self.reports.get(worker), self.pods.get(worker)
-        if (report is not None and report.ended) or pod is None or pod.uid != self.worker_uids.get(worker):
-            return True
-        return pod.worker_container is None or pod.worker_container.state != "running"
 
     @cached_property
     def leaving(self) -> frozenset[str]:

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from trainmaster.api.v1alpha1 import Failure
 from trainmaster.reconciling.observed.container_ends import count_ends, is_unresponsive_report
+from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.policies import crash_loop_backoff
@@ -54,14 +55,14 @@ def create(situation: Situation) -> Transition | None:
     return Transition(
         "Pending",
         "Created",
-        f"waiting for the pods of {_count(len(situation.desired_workers))}",
+        f"waiting for the pods of {_count(len(desired_workers(situation)))}",
         StatusChange(
             attempt=1,
             start_time=started,
             attempt_start_time=started,
             pod_uids=[],
             pod_restart_counts=[],
-            worker_order=_worker_order(situation, situation.desired_workers),
+            worker_order=_worker_order(situation, desired_workers(situation)),
         ),
     )
 
@@ -109,8 +110,8 @@ def reopen(situation: Situation) -> Transition | None:
     failure = situation.last_failure
     if failure is not None and failure.provisional:
         return _fail_for(_without(situation, failure), failure, _response(situation, failure), at=failure.failed_at)
-    workers = situation.lineup()
-    if not situation.can_open(workers):
+    workers = next_workers(situation)
+    if not can_open(situation, workers):
         return None
     return open_attempt(situation, workers, "AttemptOpened")
 
@@ -214,14 +215,14 @@ def _respond(
     waiting: tuple[PodView, ...] = ()
     if crash_loop_backoff.is_limited(cause.reason, counted=counted):
         waiting = crash_loop_backoff.outlasting(
-            situation, situation.desired_workers, cause.attempt, situation.now + wait
+            situation, desired_workers(situation), cause.attempt, situation.now + wait
         )
     if waiting:
         message += f"; {crash_loop_backoff.sentence(waiting)}"
     replacing = _replacing(situation, waiting, moved_from=cause.node if moving else None)
     going |= frozenset(replacing)
-    workers = situation.lineup(without=going)
-    if wait <= 0 and situation.can_open(workers, without=going):
+    workers = next_workers(situation, without=going)
+    if wait <= 0 and can_open(situation, workers, without=going):
         opening = _opening(situation, workers, going)
         message += "".join(f"; {sentence}" for sentence in _stand_ins(situation, workers))
         return Transition("Starting", "AttemptOpened", message, change | opening)
@@ -242,8 +243,8 @@ def _replacing(situation: Situation, waiting: Iterable[PodView], moved_from: str
 
 def _stand_ins(situation: Situation, workers: tuple[int, ...]) -> Iterator[str]:
     """Yields a sentence for each spare that takes a worker's place."""
-    for before, worker in zip(situation.desired_workers, workers, strict=False):
-        if before != worker and worker not in situation.desired_workers:
+    for before, worker in zip(desired_workers(situation), workers, strict=False):
+        if before != worker and worker not in desired_workers(situation):
             yield f"spare {worker} takes the place of worker {before}"
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainmaster.reconciling.observed.lineup import desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies import startup
 from trainmaster.reconciling.policies.attempts import held_since, open_attempt, restart_at
@@ -27,7 +28,7 @@ def resize(situation: Situation) -> Transition | None:
     """Stops the ranks with a checkpoint, because the group shall be another one and can be."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    current, wanted = set(situation.workers), set(situation.desired_workers)
+    current, wanted = set(situation.workers), set(desired_workers(situation))
     if current == wanted:
         return None
     if not current - wanted and not _can_grow(situation):
@@ -80,7 +81,7 @@ def grow_at(situation: Situation) -> float | None:
     """Returns when the job could grow, while it is smaller than it should be."""
     if situation.spec.elastic is None or not situation.running:
         return None
-    if set(situation.workers) == set(situation.desired_workers):
+    if set(situation.workers) == set(desired_workers(situation)):
         return None
     return situation.now - since(situation.now, situation.status.attempt_start_time) + GROW_AFTER
 
@@ -88,7 +89,7 @@ def grow_at(situation: Situation) -> float | None:
 def scheduled_workers(situation: Situation) -> tuple[int, ...]:
     """Returns the workers whose pods live on a node, in rank order; spares among them, in the places of others."""
     nowhere = frozenset(pod.uid for pod in situation.pods.values() if is_alive(pod) and pod.node is None)
-    pods = ((worker, situation.pods.get(worker)) for worker in situation.lineup(without=nowhere))
+    pods = ((worker, situation.pods.get(worker)) for worker in next_workers(situation, without=nowhere))
     return tuple(
         worker
         for worker, pod in pods
@@ -108,11 +109,11 @@ def _can_grow(situation: Situation) -> bool:
         return False
     containers = [
         situation.pods[worker].worker_container
-        for worker in situation.desired_workers
+        for worker in desired_workers(situation)
         if worker in situation.pods and is_alive(situation.pods[worker])
     ]
     running = [container for container in containers if container is not None and container.state == "running"]
-    return len(running) == len(situation.desired_workers)
+    return len(running) == len(desired_workers(situation))
 
 
 def _has_left(situation: Situation, worker: int) -> bool:

@@ -7,6 +7,7 @@ deleted, and the one next attempt opens when the new ones are there. It costs ne
 from __future__ import annotations
 
 from trainmaster.reconciling.decision import DeletePod, PodRef
+from trainmaster.reconciling.observed.lineup import desired_workers
 from trainmaster.reconciling.observed.situation import Situation
 from trainmaster.reconciling.policies import crash_loop_backoff
 from trainmaster.reconciling.policies.attempts import restart_at
@@ -27,7 +28,7 @@ def replace(situation: Situation) -> Transition | None:
     ):
         return None
     if status.phase == "Restarting" and not status.resizing and not status.scheduling_backoff:
-        ended, workers = status.attempt, situation.desired_workers
+        ended, workers = status.attempt, desired_workers(situation)
     elif status.phase in ("Pending", "Starting"):
         ended, workers = status.attempt - 1, situation.workers
     else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import zlib
 
+from trainmaster.reconciling.observed.lineup import desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import held_since, restart_at
 from trainmaster.reconciling.policies.elastic import is_enough, scheduled_workers
@@ -37,9 +38,9 @@ def begin(situation: Situation) -> Transition | None:
     first, longest = min(FIRST_WAIT, FIRST_SHARE * startup), min(LONGEST_WAIT, LONGEST_SHARE * startup)
     wait = min(first * 2.0 ** min(times - 1, 10), longest) * (1 + _jitter(situation, "wait", times))
     shown = f"{wait:.0f}" if wait >= 10 else f"{wait:.1f}"
-    missing = len(situation.desired_workers) - len(scheduled_workers(situation))
+    missing = len(desired_workers(situation)) - len(scheduled_workers(situation))
     message = (
-        f"{missing} of {len(situation.desired_workers)} workers found no node; the others leave theirs for {shown} s"
+        f"{missing} of {len(desired_workers(situation))} workers found no node; the others leave theirs for {shown} s"
     )
     until = to_text(situation.now + wait)
     began = began_at(situation)
@@ -72,7 +73,7 @@ def begins_at(situation: Situation) -> float | None:
     status = situation.status
     if status.phase not in ("Pending", "Starting", "Restarting") or status.scheduling_backoff or status.resizing:
         return None
-    pods = (situation.pods.get(worker) for worker in situation.lineup())
+    pods = (situation.pods.get(worker) for worker in next_workers(situation))
     unschedulable = [pod for pod in pods if pod is not None and is_alive(pod) and not pod.node and pod.unschedulable]
     placed = scheduled_workers(situation)
     if not unschedulable or not placed or is_enough(situation, placed):

@@ -8,6 +8,7 @@ its container is said to run. Its node, or the way there, is gone: Kubernetes ta
 from __future__ import annotations
 
 from trainmaster.api.v1alpha1 import Failure
+from trainmaster.reconciling.observed.lineup import can_open, desired_workers, next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.policies.attempts import end_attempt, held_since, open_attempt, restart_at
 from trainmaster.reconciling.times import since, to_text
@@ -52,8 +53,8 @@ def _for_silent(situation: Situation) -> Transition | None:
     silent = [pod for worker in late if worker != stream.leader and (pod := situation.pods[worker]).uid not in joined]
     uids = frozenset(pod.uid for pod in silent)
     unjoined = frozenset(pod.uid for pod in situation.pods.values()) - joined
-    workers = situation.lineup(without=uids | unjoined)
-    if not silent or not situation.can_open(workers, without=uids):
+    workers = next_workers(situation, without=uids | unjoined)
+    if not silent or not can_open(situation, workers, without=uids):
         return None
     pod, attempt = silent[0], situation.status.attempt
     cause = Failure(
@@ -73,10 +74,10 @@ def _for_nowhere(situation: Situation) -> Transition | None:
     """Opens the next attempt without workers whose pods have had no node for too long."""
     if situation.now < max(_given_up_at(situation), restart_at(situation) or 0.0):
         return None
-    pods = (situation.pods.get(worker) for worker in situation.desired_workers)
+    pods = (situation.pods.get(worker) for worker in desired_workers(situation))
     nowhere = frozenset(pod.uid for pod in pods if pod is not None and is_alive(pod) and pod.node is None)
-    workers = situation.lineup(without=nowhere)
-    if set(workers) <= {*situation.workers} or not situation.can_open(workers, without=nowhere):
+    workers = next_workers(situation, without=nowhere)
+    if set(workers) <= {*situation.workers} or not can_open(situation, workers, without=nowhere):
         return None
     return open_attempt(situation, workers, "SpareStandsIn")
 

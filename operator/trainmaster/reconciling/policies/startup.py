@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from trainmaster.reconciling.actions.pod_group import scheduled_at, waits_for_nodes
 from trainmaster.reconciling.messages import listed
 from trainmaster.reconciling.observed.container_ends import START_FAILURES, latest_end
+from trainmaster.reconciling.observed.lineup import next_workers
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import ContainerView, PodView, RefusedWrite
 from trainmaster.reconciling.policies.attempts import fail, held_since
@@ -126,7 +127,7 @@ def _remembered_problem(situation: Situation) -> StartProblem | None:
     shown = condition(situation.status.conditions, "Running")
     if not situation.status.scheduling_backoffs or shown is None or shown.reason not in _ORDER:
         return None
-    pods = [situation.pods.get(worker) for worker in situation.lineup()]
+    pods = [situation.pods.get(worker) for worker in next_workers(situation)]
     if all(pod is not None and is_alive(pod) and pod.node is not None for pod in pods):
         return None
     return StartProblem(shown.reason, shown.message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, Condition, JobStatus, WorkerCounts
+from trainmaster.reconciling.observed.lineup import desired_workers, ready_spares
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import InvalidSpec, Job
 from trainmaster.reconciling.policies.quarantine import forgive
@@ -106,8 +107,8 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
     up = frozenset() if opened else situation.up - finished
     failed = {worker for worker, report in situation.reports.items() if report.state in ("Failed", "Stopped")}
     return WorkerCounts(
-        desired=len(situation.desired_workers),
-        created=len(set(alive) & set(situation.desired_workers)),
+        desired=len(desired_workers(situation)),
+        created=len(set(alive) & set(desired_workers(situation))),
         running=len((up - failed) & set(alive)) if transition.phase in RUN_PHASES else 0,
         finished=len(finished),
         spares=_ready_spares(situation, transition) if situation.has_spares else None,
@@ -116,14 +117,14 @@ def _counts(situation: Situation, transition: Transition) -> WorkerCounts:
 
 def _spares(situation: Situation) -> frozenset[int]:
     """Returns the indexes of the pods that aren't asked to train."""
-    return frozenset(index for group in situation.layout for index in group.indexes) - {*situation.desired_workers}
+    return frozenset(index for group in situation.layout for index in group.indexes) - {*desired_workers(situation)}
 
 
 def _ready_spares(situation: Situation, transition: Transition) -> int:
     """Returns how many spares could begin at once, those apart that the transition makes workers."""
     order = transition.change.worker_order
     training = () if isinstance(order, Unset) else order
-    ready = [spare for spare in situation.ready_spares if spare not in training]
+    ready = [spare for spare in ready_spares(situation) if spare not in training]
     return min(len(ready), sum(group.spares for group in situation.layout))
 
 
