@@ -250,7 +250,8 @@ async def main(parts: list[str]) -> None:
         async with world(nodes=3) as made:
             await fast_way(made)
     if not parts or "spares" in parts:
-        async with world(nodes=3) as made:
+        # Each pod on a node of its own: a spare beside the worker would be lost with it.
+        async with world(nodes=5) as made:
             await with_spares(made)
     rows = SURE_ROWS if not parts or "sure_way" in parts else tuple(row for row in SURE_ROWS if row in parts)
     if rows:
