@@ -90,6 +90,7 @@ class Recovery:
             kept = Kept(self._state, self._own, self._divided)
             self._keeper = Keeper(self._place, memory, self._device, kept, self._group, self._say)
         self._progress = Progress.from_environment(self._place.rank, self._place.local_ranks)
+        self._progress.join()
         self._reported: dict[str, float] = {}
         self._stop_requested = False
         self._excepthook = sys.excepthook
