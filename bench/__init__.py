@@ -5,6 +5,7 @@
 | How long from a fault to all ranks joined again, through the whole operator? | `restart_by_fault` |
 | What does a fault cost a run until its first new step, and how many steps are done again? | `fault_cost` |
 | How long with real agents and no cluster? | `agent_restart` |
+| How long from a rank's launch to its first step, cold and warm? | `warm_ranks` |
 | How long until an agent has started, by the form of its file? | `agent_start` |
 | How long from apply to the first rank, and how many writes does the operator send? | `operator_start` |
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |

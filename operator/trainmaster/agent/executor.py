@@ -37,6 +37,7 @@ from trainmaster.agent.planner.plan import done, plan, wake_at
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.planner.update import initial, update
 from trainmaster.agent.process import children, environment, saved_report
+from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.process.output import Printer
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
@@ -50,6 +51,7 @@ from trainmaster.wire.values import last_lines
 
 if TYPE_CHECKING:
     from trainmaster.agent.hang.watch import Found, RankWatch
+    from trainmaster.agent.warm.learning import Learning
     from trainmaster.agent.warm.warm_process import WarmProcess
 
 FILE_SECONDS = 0.05
@@ -73,6 +75,7 @@ class Executor:
         self._authority = Authority(settings)
         self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
         self._warm: WarmProcess | None = None
+        self._learning: Learning | None = None
         self._processes: RunProcesses | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
@@ -129,7 +132,8 @@ class Executor:
             self._network.answer(event.peer, response(200, body, "application/json"))
         elif isinstance(event, MetricsRequested):
             report, settings = self._state.report, self._settings
-            self._network.show_metrics(render_metrics(settings.job, settings.worker, report, self._ranks()))
+            warm_bytes = None if self._warm is None else self._warm.private_bytes()
+            self._network.show_metrics(render_metrics(settings.job, settings.worker, report, self._ranks(), warm_bytes))
         else:
             self._state = update(self._state, event, now)
             self._carry_out(now)
@@ -189,6 +193,10 @@ class Executor:
             self._warm = WarmProcess(self._loop, settings, self._command, self._printers, self._events.append)
         self._warm.start(*torchrun.warm_environment(settings, action.environ))
 
+    def _preload(self, action: actions.Preload) -> None:
+        if self._warm is not None:
+            self._warm.preload(action.modules)
+
     def _launch(self, action: actions.Launch) -> events.Event:
         assignment, settings = action.assignment, self._settings
         address = lookup_hosts(settings.hosts_file, assignment.master)
@@ -212,6 +220,14 @@ class Executor:
         from trainmaster.agent.hang.watch import RankWatch
 
         self._watch = RankWatch(settings, run)
+        self._learning = None
+        warm = self._warm
+        if warm is not None and warm.modules is None:
+            from trainmaster.agent.warm.learning import Learning
+            from trainmaster.agent.warm.warm_process import MODULES_FILE
+
+            answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
+            self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
@@ -266,10 +282,10 @@ class Executor:
     def _reap(self) -> None:
         for pid, ending in children.reap().items():
             self._setup.process_ended(pid, ending)
-            if self._warm is not None:
-                self._warm.process_ended(pid, ending)
             if self._processes is not None:
                 self._processes.process_ended(pid, ending)
+            if self._warm is not None:
+                self._warm.process_ended(pid, ending)
 
     def _poll_file(self) -> None:
         try:
@@ -323,6 +339,8 @@ class Executor:
                 self._network.leave_leader(now)
             else:
                 known.append(each)
+                if self._learning is not None and isinstance(each, events.Progressed):
+                    self._learning.observe(each.line.ranks)
         return known
 
     # Views
@@ -362,6 +380,7 @@ _PERFORMERS: dict[type, Callable[[Executor, Any], Optional[events.Event]]] = {
     actions.RunSetup: lambda it, _: it._setup.start(),
     actions.CancelSetup: lambda it, _: it._setup.cancel(),
     actions.WarmUp: Executor._warm_up,
+    actions.Preload: Executor._preload,
     actions.Launch: Executor._launch,
     actions.DescribeEnvironment: Executor._describe_environment,
     actions.ExamineRank: lambda it, action: it._launched.examine_rank(action),

@@ -25,6 +25,7 @@ _MOST_PLACES = 2
 _OTHERS_FIELDS = {
     "set spec.workers": "replicas numWorkers workerCount numNodes nnodes nodes nodeCount instanceCount parallelism "
     "completions worldSize ntasks",
+    "set spec.warmStart.preload": "preload preloadModules preimport",
     "set spec.spares": "hotSpares spareNodes spareReplicas standbyReplicas",
     "set spec.processesPerWorker": "nproc nprocPerNode ntasksPerNode numProcPerNode procPerNode processesPerNode "
     "slotsPerWorker ranksPerWorker",

@@ -61,6 +61,7 @@ _MAY_BE_ABSENT = (
     "args",
     "training",
     "setup",
+    "warmStart",
     "spares",
     "workerGroups",
     "resources",

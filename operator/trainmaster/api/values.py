@@ -41,6 +41,7 @@ LABEL_KEY_PATTERN = (
 )
 INTERFACE_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.,:@]*$"
 BACKEND_PATTERN = r"^[a-z][a-z0-9_:,]*$"
+MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 # A colon separates mount paths in the container runtimes, so Kubernetes refuses it.
 ABSOLUTE_PATH_PATTERN = r"^/[^:]+$"
 
@@ -50,6 +51,7 @@ HINTS = {
     EXTENDED_RESOURCE_PATTERN: "use the device plugin's domain and name, such as nvidia.com/gpu",
     LABEL_KEY_PATTERN: "use a label's key, such as topology.kubernetes.io/rack",
     INTERFACE_PATTERN: "use the name of a network interface, such as eth0",
+    MODULE_PATTERN: "use the name of a module as in an import, such as mypackage.data",
     BACKEND_PATTERN: "use auto or the name of a backend of torch.distributed, such as nccl or gloo",
     ABSOLUTE_PATH_PATTERN: "use an absolute path without ':'",
 }
@@ -207,6 +209,7 @@ ExtendedResource = Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE_PA
 LabelKey = Annotated[str, StringConstraints(pattern=LABEL_KEY_PATTERN, max_length=316)]
 Image = Annotated[str, StringConstraints(max_length=512)]
 Interface = Annotated[str, StringConstraints(pattern=INTERFACE_PATTERN, max_length=63)]
+ModuleName = Annotated[str, StringConstraints(pattern=MODULE_PATTERN, max_length=200)]
 Backend = Annotated[str, StringConstraints(pattern=BACKEND_PATTERN, max_length=64)]
 # Linux takes no longer argument (MAX_ARG_STRLEN, in bytes and with the zero at its end).
 Argument = Annotated[str, StringConstraints(max_length=131_071)]

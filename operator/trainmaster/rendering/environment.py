@@ -92,6 +92,10 @@ def worker_environment(
     ]
     if spec.setup is not None:
         variables.append(value("TRAINMASTER_SETUP", _literal(spec.setup)))
+    if spec.warm_start.enabled and spec.launcher == "torchrun":
+        variables.append(value("TRAINMASTER_WARM_START", "true"))
+        if spec.warm_start.preload:
+            variables.append(value("TRAINMASTER_PRELOAD", ",".join(spec.warm_start.preload)))
     if spec.checkpoint is not None:
         variables.append(value("TRAINMASTER_CHECKPOINT_DIR", _literal(spec.checkpoint.path)))
     if has_read_only_root(spec):

@@ -16,6 +16,9 @@ from trainmaster.wire.limits import (
     MAX_ERROR_CHARACTERS,
     MAX_EVIDENCE_BYTES,
     MAX_INDEX,
+    MAX_MODULE_NAME,
+    MAX_MODULES,
+    MAX_MODULES_CHARACTERS,
     MAX_RANK_GRACE_SECONDS,
     MAX_SECONDS,
     MAX_UID,
@@ -178,8 +181,18 @@ class Mismatch(NamedTuple):
         return {"type": "mismatch", "attempt": self.attempt, "lines": list(self.lines)}
 
 
-FollowerMessage = Union[Joined, Reported, ProgressLine, EvidenceLine, Stalled, Seen, Environment, Ping]
-LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Ping]
+class Modules(NamedTuple):
+    """A rank had imported these modules when it did its first step; those that others of them import are left out."""
+
+    names: tuple[str, ...]
+
+    def to_wire(self) -> dict[str, Any]:
+        """Returns the JSON object."""
+        return {"type": "modules", "names": list(self.names)}
+
+
+FollowerMessage = Union[Joined, Reported, ProgressLine, EvidenceLine, Stalled, Seen, Environment, Modules, Ping]
+LeaderMessage = Union[Assigned, Ack, Watched, Stop, Collect, Hung, Patience, Mismatch, Modules, Ping]
 
 
 def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
@@ -201,6 +214,8 @@ def parse_from_follower(data: Mapping[str, Any]) -> FollowerMessage:
         return Seen(whole_in(data, "attempt"))
     if kind == "environment":
         return Environment(whole_in(data, "attempt"), _environment(mapping_in(data, "environment")))
+    if kind == "modules":
+        return Modules(module_names(data.get("names")))
     return Ping()
 
 
@@ -234,7 +249,27 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
         return Mismatch(
             whole_in(data, "attempt"), tuple(text(line, MAX_DIFFERENCE_CHARACTERS) for line in lines[:MAX_DIFFERENCES])
         )
+    if kind == "modules":
+        return Modules(module_names(data.get("names")))
     return Ping()
+
+
+def module_names(
+    data: object, most: int = MAX_MODULES, most_characters: int = MAX_MODULES_CHARACTERS
+) -> tuple[str, ...]:
+    """Returns the names of a list that can be modules', as many as may be sent; raises ProtocolError for another thing.
+
+    What a rank has imported under a stranger name is passed over: it was made by a program, not found in a folder.
+    """
+    if not isinstance(data, list):
+        raise ProtocolError(f"modules.names: {shown(data)} is not a list")
+    names: list[str] = []
+    for name in data[:most]:
+        if isinstance(name, str) and len(name) <= MAX_MODULE_NAME and all(map(str.isidentifier, name.split("."))):
+            most_characters -= len(name)
+            if name.isascii() and most_characters >= 0:
+                names.append(name)
+    return tuple(names)
 
 
 def _environment(data: Mapping[str, Any]) -> dict[str, str]:

@@ -34,5 +34,7 @@ MAX_RANK_GRACE_SECONDS = 3_600
 """What a leader may ask its followers to give their ranks when one has failed."""
 MAX_VARIABLES, MAX_VARIABLE_NAME, MAX_VARIABLE_CHARACTERS = 64, 64, 256
 """What a worker sends of the environment that it has started an attempt in."""
+MAX_MODULES, MAX_MODULE_NAME, MAX_MODULES_CHARACTERS = 1_000, 200, 50_000
+"""Modules that ranks import before their first step, beside those that these import themselves: a line has them all."""
 MAX_DIFFERENCES, MAX_DIFFERENCE_CHARACTERS = 32, 500
 """Lines about what differs in the workers' environments."""

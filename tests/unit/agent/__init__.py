@@ -58,6 +58,7 @@
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |
 | `process/torchrun` | `process/test_torchrun`, `warm/test_same_rank` |
 | `warm/command` | `warm/test_command` |
-| `warm/stage` | `warm/test_same_rank` |
-| `warm/warm_process` | `warm/test_same_rank` |
+| `warm/learning` | `warm/test_learning`, `warm/test_faults_of_warm_processes` |
+| `warm/stage` | `warm/test_same_rank`, `warm/test_learning` |
+| `warm/warm_process` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes` |
 """

@@ -227,6 +227,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "processesPerWorker": {"processesPerWorker": 2},
     "resources": {"resources": {"cpu": {"limit": 2}}},
     "spares": {"spares": 1},
+    "warmStart": {"warmStart": {"enabled": False}},
     "accelerator": {"accelerator": {"kind": "amd"}},
     "interconnect": {"interconnect": {"nvlink": True}},
     "scheduling": {"scheduling": {"priorityClassName": "high"}},

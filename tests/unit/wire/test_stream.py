@@ -22,6 +22,7 @@ from trainmaster.wire.joining import (
     Joined,
     LeaderMessage,
     Mismatch,
+    Modules,
     Patience,
     Reported,
     Seen,
@@ -68,6 +69,7 @@ FOLLOWERS: tuple[FollowerMessage, ...] = (
     Stalled(3),
     Seen(4),
     Environment(4, {"torch": "2.11"}),
+    Modules(("torch._dynamo", "numpy")),
     Ping(),
 )
 LEADERS: tuple[LeaderMessage, ...] = (
@@ -81,6 +83,7 @@ LEADERS: tuple[LeaderMessage, ...] = (
     Hung(3, 5, "rank 5 made no progress"),
     Patience(3, 45.0),
     Mismatch(3, ("torch differs",)),
+    Modules(("torch._dynamo", "numpy")),
     Ping(),
 )
 

@@ -32,6 +32,7 @@ from trainmaster.wire.joining import (
     Joined,
     LeaderMessage,
     Mismatch,
+    Modules,
     Reported,
     Seen,
     Stalled,
@@ -81,6 +82,8 @@ class Leader:
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
         self._diagnosis = Diagnosis()
         self._mismatched_attempt = 0
+        self._modules: Optional[Modules] = None
+        """What the first worker that knows it says of the modules to import; a new pod doesn't have to learn it."""
         self._streams: list[int] = []
         self._watched_until = now + FIRST_STREAM_SECONDS
         self._announced = True
@@ -226,6 +229,8 @@ class Leader:
         failed = self._failed_report()
         if failed is not None:
             first.append(_stop(failed))
+        if self._modules is not None:
+            first.append(self._modules)
         self._send((peer,), self._assignment_line + b"".join(json_line(message.to_wire()) for message in first))
         return True
 
@@ -243,6 +248,10 @@ class Leader:
         elif isinstance(message, Environment):
             row.environment, row.environment_attempt = dict(message.environment), message.attempt
             self._compare_environments()
+        elif isinstance(message, Modules):
+            if self._modules is None and message.names:
+                self._modules = message
+                self._send_all(message)
         elif isinstance(message, Seen) and message.attempt > row.seen:
             row.seen = message.attempt
             self._publish(self._workers.line(row))

@@ -18,8 +18,10 @@ _METRICS_OF_RANKS = (
 )
 
 
-def render_metrics(job: str, worker: int, report: Optional[Report], ranks: Mapping[int, RankProgress]) -> str:
-    """Returns the whole page."""
+def render_metrics(
+    job: str, worker: int, report: Optional[Report], ranks: Mapping[int, RankProgress], warm_bytes: Optional[int]
+) -> str:
+    """Returns the whole page. `warm_bytes`: the warm process's own memory; None where there is no such process."""
     labels = f'job="{_escape(job)}",worker="{worker}"'
     lines = [
         "# HELP trainmaster_attempt The newest attempt that this worker took part in.",
@@ -36,6 +38,17 @@ def render_metrics(job: str, worker: int, report: Optional[Report], ranks: Mappi
         if known:
             lines += [f"# HELP {metric} {help_text}", f"# TYPE {metric} gauge"]
             lines += [f'{metric}{{{labels},rank="{rank}"}} {value}' for rank, value in known]
+    lines += [
+        "# HELP trainmaster_warm_process Whether there is a process from which ranks can be forked.",
+        "# TYPE trainmaster_warm_process gauge",
+        f"trainmaster_warm_process{{{labels}}} {int(warm_bytes is not None)}",
+    ]
+    if warm_bytes is not None:
+        lines += [
+            "# HELP trainmaster_warm_process_private_bytes Its memory that no rank shares with it.",
+            "# TYPE trainmaster_warm_process_private_bytes gauge",
+            f"trainmaster_warm_process_private_bytes{{{labels}}} {warm_bytes}",
+        ]
     return "\n".join(lines) + "\n"
 
 

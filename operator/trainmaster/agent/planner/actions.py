@@ -11,7 +11,7 @@ from typing import Union
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.value import Value
 from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.joining import Collect, Environment, FollowerMessage, Hung, Patience
+from trainmaster.wire.joining import Collect, Environment, FollowerMessage, Hung, Modules, Patience
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
 
@@ -50,6 +50,12 @@ class WarmUp(Action):
     """Start the process from which ranks are forked."""
 
     environ: Mapping[str, str]
+
+
+class Preload(Action):
+    """Have the warm process import what the ranks of another worker have."""
+
+    modules: Modules
 
 
 class CancelSetup(Action):
@@ -129,9 +135,9 @@ class PublishReport(Action):
 
 
 class Publish(Action):
-    """Bring progress or the environment there."""
+    """Bring progress, the environment or the modules there."""
 
-    message: Union[ProgressLine, Environment]
+    message: Union[ProgressLine, Environment, Modules]
 
 
 class SendToLeader(Action):

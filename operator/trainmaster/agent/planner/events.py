@@ -13,7 +13,7 @@ from typing import Optional, Union
 from trainmaster.agent.planner.state import Ending, LeaderContact
 from trainmaster.agent.value import Value
 from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
+from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
 from trainmaster.wire.stream import ProgressLine
 
 
@@ -85,6 +85,12 @@ class WarmProcessEnded(OwnEvent):
 
     for_good: bool
     """Whether another one would fare the same."""
+
+
+class ModulesLearned(OwnEvent):
+    """The warm process has imported what a rank of this worker had imported at its first step."""
+
+    modules: Modules
 
 
 class LaunchFailed(OwnEvent):
@@ -174,4 +180,4 @@ class AttemptFailed(OwnEvent):
     """For how long the rank had made no progress (seconds)."""
 
 
-Event = Union[OwnEvent, Ack, Stop, Collect, Hung, Patience, Mismatch, Environment]
+Event = Union[OwnEvent, Ack, Stop, Collect, Hung, Patience, Mismatch, Modules, Environment]

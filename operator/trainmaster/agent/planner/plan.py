@@ -13,7 +13,7 @@ from typing import Any
 
 from trainmaster.agent.planner import actions, ranks
 from trainmaster.agent.planner.leaving import exit_at
-from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State, Warm
+from trainmaster.agent.planner.state import Now, Preparation, SavedReport, State
 from trainmaster.agent.planner.update import RESOLVED_SECONDS, may_launch, wanted_attempt
 from trainmaster.wire.joining import FollowerMessage, Joined, Reported
 from trainmaster.wire.reasons import EXIT_TERMINATED
@@ -205,7 +205,9 @@ def introduction(state: State) -> tuple[FollowerMessage, ...]:
     settings = state.settings
     seen = 0 if state.assignment is None else state.assignment.attempt
     reports = (Reported(report) for report in (state.previous, state.published) if report is not None)
-    rest = (message for message in (state.environment, *reports, state.progress) if message is not None)
+    rest = (
+        message for message in (state.warm.modules, state.environment, *reports, state.progress) if message is not None
+    )
     return (Joined(settings.job_uid, settings.worker, settings.pod_uid, seen), *rest)
 
 
@@ -243,7 +245,9 @@ _DONE: dict[type, Callable[[State, Any, Now], State]] = {
     actions.Introduce: lambda state, _, __: state._replace(introducing=False),
     actions.Begin: _begun,
     actions.RunSetup: lambda state, _, __: state._replace(setup_runs=True),
-    actions.WarmUp: lambda state, _, __: state._replace(warm=Warm(True, state.warm.starts + 1)),
+    actions.WarmUp: lambda state, _, __: state._replace(
+        warm=state.warm._replace(runs=True, starts=state.warm.starts + 1)
+    ),
     actions.Launch: lambda state, _, __: state._replace(preparation=None),
     actions.ExamineRank: _examined,
     actions.ExamineLauncher: _examined,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 from trainmaster.agent.planner.recovery import Way
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
-from trainmaster.wire.joining import Environment
+from trainmaster.wire.joining import Environment, Modules
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
 
@@ -150,6 +150,8 @@ class Warm(NamedTuple):
     runs: bool = False
     starts: int = 0
     """How often it was started."""
+    modules: Optional[Modules] = None
+    """What it imports beside torch and what the job asks for; None while that isn't known."""
     hopeless: bool = False
     """Whether it can't be started here at all."""
 

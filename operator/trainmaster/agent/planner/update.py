@@ -12,6 +12,7 @@ from trainmaster.agent.planner.actions import (
     Diagnose,
     KeepReport,
     Kill,
+    Preload,
     Publish,
     SendToLeader,
 )
@@ -21,7 +22,7 @@ from trainmaster.agent.planner.recovery import begin, measured
 from trainmaster.agent.planner.state import Now, Run, SavedReport, State
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import newer
-from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Patience, Stop
+from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Patience, Stop
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Ping
@@ -196,6 +197,17 @@ def _warm_process_ended(state: State, event: events.WarmProcessEnded, _now: Now)
     return state._replace(warm=state.warm._replace(runs=False, hopeless=state.warm.hopeless or event.for_good))
 
 
+def _modules_learned(state: State, event: events.ModulesLearned, _now: Now) -> State:
+    state = state._replace(warm=state.warm._replace(modules=event.modules))
+    return _post(state, Publish(event.modules))
+
+
+def _modules_received(state: State, event: Modules, _now: Now) -> State:
+    if state.warm.modules is not None:
+        return state
+    return _post(state._replace(warm=state.warm._replace(modules=event)), Preload(event))
+
+
 def _rank_started(state: State, event: events.RankStarted, _now: Now) -> State:
     return state.change_run(lambda run: ranks.rank_started(run, event))
 
@@ -347,6 +359,8 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.LauncherStarted: _launcher_started,
     events.NothingForked: _nothing_forked,
     events.WarmProcessEnded: _warm_process_ended,
+    events.ModulesLearned: _modules_learned,
+    Modules: _modules_received,
     events.RankStarted: _rank_started,
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import os
+from typing import Optional
+
+_V1_LIMIT = "memory.limit_in_bytes"
+_V1_NO_LIMIT = 1 << 62
+"""What v1 shows where there is no limit is near the largest number of 64 bits, by a page or so."""
 
 
 def oom_kill_count(cgroup_root: str) -> int:
@@ -26,6 +31,45 @@ def oom_kill_count(cgroup_root: str) -> int:
         except OSError:
             continue
     return 0
+
+
+def free_memory(cgroup_root: str) -> Optional[int]:
+    """Returns the bytes that this container may still use, page cache that can be dropped among them; None: no limit.
+
+    cgroup v2: `memory.max`, `memory.current` and `memory.stat`; v1: `memory.limit_in_bytes` and so on.
+    """
+    own = _own_cgroups()
+    v1 = os.path.join(cgroup_root, "memory")
+    for folder, limit, used, cache in (
+        (os.path.join(cgroup_root, own.get("", "").lstrip("/")), "memory.max", "memory.current", "inactive_file"),
+        (cgroup_root, "memory.max", "memory.current", "inactive_file"),
+        (
+            os.path.join(v1, own.get("memory", "").lstrip("/")),
+            _V1_LIMIT,
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+        ),
+        (v1, _V1_LIMIT, "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        most, now = (_first_line(os.path.join(folder, name)) for name in (limit, used))
+        if not most.isdigit() or not now.isdigit() or int(most) >= _V1_NO_LIMIT:
+            continue
+        lines = (line.split() for line in _read(os.path.join(folder, "memory.stat")).splitlines())
+        droppable = sum(int(line[1]) for line in lines if len(line) == 2 and line[0] == cache and line[1].isdigit())
+        return max(0, int(most) - int(now) + droppable)
+    return None
+
+
+def _first_line(path: str) -> str:
+    return _read(path).partition("\n")[0].strip()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _own_cgroups() -> dict[str, str]:

@@ -150,7 +150,7 @@ class RunProcesses:
                     "stderr": f"{stem}.err",
                 }
             )
-        warm.fork(self.attempt, os.path.join(self._folder, "ranks"), ranks, self._forked)
+        warm.fork(self.attempt, self._folder, ranks, self._forked)
 
     def _forked(self, reason: str) -> None:
         """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""
@@ -211,6 +211,10 @@ class RunProcesses:
         """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
         # A rank that was forked and has ended was announced before.
         self._announced(0)
+        taken = self._warm is not None and pid == self._warm.pid and not self._warm.was_killed
+        if taken and ending is not None and ending.signal == signal.SIGKILL and self._oom_kills() > 0:
+            # The kernel took the warm process, as it was told to, and no rank.
+            self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
         local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)

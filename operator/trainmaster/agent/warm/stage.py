@@ -100,8 +100,7 @@ class WarmProcess:
         self._later: list[str] = list(config["later"])
         self._received = b""
         self._imported: list[str] = []
-        """Names that weren't there when their turn came."""
-        self._problems: dict[str, str] = {}
+        """Learned names that weren't there when their turn came."""
         self._users: dict[str, tuple[int, int]] = {}
         """Files of modules that are no packages' of the image, as they were when they were imported."""
         self._folder = os.getcwd()
@@ -118,7 +117,7 @@ class WarmProcess:
             self._import(name, required=True)
         for name in self._preload:
             self._import(name, users=True)
-        self._settle()
+        gc.collect()
         self._send({"type": "ready"})
         while True:
             order = self._receive(wait=not self._later)
@@ -128,22 +127,20 @@ class WarmProcess:
                 if self._fork(order):
                     return
             elif order["type"] == "import":
-                self._later.extend(order["names"])
+                with open(order["path"], encoding="utf-8") as file:
+                    self._later.extend(json.load(file))
 
     # Imports
 
     def _import_later(self) -> None:
         name = self._later.pop(0)
-        if name not in sys.modules and _is_packaged(name):
+        if name not in sys.modules and name not in self._left_out and _is_packaged(name):
             self._import(name)
+            self._imported.append(name)
         if not self._later:
-            self._settle()
-
-    def _settle(self) -> None:
-        # So that ranks have less to collect, and copy, of what was imported.
-        gc.collect()
-        self._send({"type": "imported", "names": self._imported, "problems": self._problems})
-        self._problems = {}
+            # So that ranks have less to collect, and copy, of what was imported.
+            gc.collect()
+            self._send({"type": "imported", "names": self._imported})
 
     def _import(self, name: str, *, required: bool = False, users: bool = False) -> None:
         if name in self._left_out or name in sys.modules:
@@ -154,20 +151,20 @@ class WarmProcess:
             with_path = [self._path, *sys.path] if users and self._path else sys.path
             _import_watched(name, with_path, self._own_variables, reads)
         except BaseException as error:
-            self._problems[name] = f"{type(error).__name__}: {str(error)[:200]}"
+            problem = f"{type(error).__name__}: {str(error)[:200]}"
             if required:
-                self._give_up(name, self._problems[name])
-        else:
-            self._imported.append(name)
+                self._give_up(name, problem)
+            if users:
+                print(f"spec.warmStart.preload: {name!r} cannot be imported: {problem}", file=sys.stderr, flush=True)
         now = _random_states()
         if reads:
             self._give_up(name, f"it reads {sorted(reads)[0]} at import")
         if any(state != now[of] for of, state in random_states.items()):
             # Ranks are seeded anew, so that what a module has seeded would be lost.
             self._give_up(name, "it changes the random state at import")
-        problem = self._unforkable()
-        if problem:
-            self._give_up(name, problem)
+        unforkable = self._unforkable()
+        if unforkable:
+            self._give_up(name, unforkable)
         self._remember_files(set(sys.modules) - before)
 
     def _give_up(self, name: str, problem: str) -> NoReturn:
@@ -280,7 +277,7 @@ class WarmProcess:
                 os._exit(0)
             os.waitpid(pid, 0)
             if _threads() > 1:
-                return f"it runs {_threads() - 1} threads"
+                return "it runs a thread" if _threads() == 2 else f"it runs {_threads() - 1} threads"
         for fd in _descriptors() - self._descriptors:
             target = _target(fd)
             device = target.startswith("/dev/") and not target.startswith("/dev/shm/")

@@ -15,22 +15,29 @@ from typing import Any, Optional
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.loop import READ, Loop, Timer
-from trainmaster.agent.planner.events import Event, WarmProcessEnded
+from trainmaster.agent.planner.events import Event, ModulesLearned, WarmProcessEnded
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children
+from trainmaster.agent.process.cgroup import free_memory
 from trainmaster.agent.process.output import KeptLog, Printer, Pump
 from trainmaster.agent.process.saved_report import write_atomically
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.warm.command import WarmCommand, warm_command
 from trainmaster.agent.warm.stage import CHANNEL, EXIT_PROBED, MARK, PROBE, VARIABLE
+from trainmaster.wire.errors import ProtocolError
+from trainmaster.wire.joining import Modules, module_names
 
-ORDER_SECONDS = 3.0
+ORDER_SECONDS = 5.0
 """A process that imports nothing answers an order in so many seconds."""
-IMPORT_SECONDS = 15.0
+IMPORT_SECONDS = 60.0
 """One that still imports torch is waited for as long: torchrun and the ranks would have to import it too."""
 PRELOAD_SECONDS = 120.0
 """And one that imports what spec.warmStart.preload names, which the ranks would else do themselves."""
+MIN_FREE_BYTES = 805_306_368
+"""torch with its compiler takes 0.4 GiB, most of which ranks share; the rest is for what they need themselves."""
 MAX_ANSWER_BYTES = 1_048_576
+MODULES_FILE = "modules"
+"""In the warm process's folder what was learned; in an attempt's folder what a rank answers, with its local rank."""
 _REQUIRED = "torch"
 """Without it a warm process saves next to nothing."""
 
@@ -57,6 +64,8 @@ class WarmProcess:
         self._warm: Optional[WarmCommand] = None
         self._probe_pid = 0
         self.pid = 0
+        self.was_killed = False
+        """Whether the agent itself has ended it."""
         self._channel: Optional[socket.socket] = None
         self._received = b""
         self._pumps: list[Pump] = []
@@ -68,6 +77,10 @@ class WarmProcess:
         self._timer: Optional[Timer] = None
         self._left_out: list[str] = []
         self._hopeless = False
+        self._importing = False
+        """Whether it imports what was learned."""
+        self.modules: Optional[Modules] = None
+        """What was learned; None: nothing yet."""
         self.reason = "it was not started"
         """Why there is none; empty where there is one, or will be."""
 
@@ -79,31 +92,52 @@ class WarmProcess:
             return
         self._warm, self._own_variables = warm, own_variables
         self._environ = environ
+        self.was_killed = False
+        free = free_memory(self._settings.cgroup_root)
+        if free is not None and free < MIN_FREE_BYTES:
+            mebibytes = 1 << 20
+            missing = f"{free // mebibytes} MiB of memory are left, and a warm process gets none below"
+            self._end(f"{missing} {MIN_FREE_BYTES // mebibytes}", for_good=True)
+            return
         self.reason = ""
         try:
             os.makedirs(self._folder, exist_ok=True)
+            self._read_modules()
             write_atomically(os.path.join(self._folder, "sitecustomize.py"), _stage_source())
             self._probe_pid = self._spawn((*warm.interpreter, "-c", "raise SystemExit(1)"), PROBE, {})
         except (LaunchError, OSError) as error:
             self._end(f"it cannot be started: {error}", for_good=True)
 
+    def learn(self, names: Sequence[str]) -> None:
+        """Import what a rank of this worker had imported, and put `ModulesLearned` when it is done."""
+        self._order_imports(names)
+
+    def preload(self, modules: Modules) -> None:
+        """Import what another worker has learned."""
+        if self.modules is None:
+            self._keep(modules)
+            self._order_imports(modules.names)
+
     def fork(
-        self, attempt: int, announcements: str, ranks: Sequence[Mapping[str, Any]], answered: Callable[[str], None]
+        self, attempt: int, folder: str, ranks: Sequence[Mapping[str, Any]], answered: Callable[[str], None]
     ) -> None:
         """Have an attempt's ranks forked. `ranks`: of each `localRank`, `environ`, `stdout` and `stderr`.
 
-        `answered` is called once: with an empty text, or the reason why there are none.
+        `folder` is the attempt's. `answered` is called once: with an empty text, or the reason why there are none.
         """
         order = {
             "type": "fork",
             "attempt": attempt,
-            "announcements": announcements,
+            "announcements": os.path.join(folder, "ranks"),
             "ranks": list(ranks),
-            "modulesFile": "",
+            "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
         }
         self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
-        patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
-        self._timer = self._loop.call_later(ORDER_SECONDS if self._ready else patience, self._late)
+        if not self._ready:
+            patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
+        else:
+            patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
+        self._timer = self._loop.call_later(patience, self._late)
         self._send_order()
 
     @property
@@ -116,8 +150,13 @@ class WarmProcess:
         """Returns whether an order hasn't been answered."""
         return self._order is not None
 
+    def private_bytes(self) -> Optional[int]:
+        """Returns its own memory, which it shares with no rank; None where there is no process."""
+        return children.private_bytes(self.pid) if self.pid else None
+
     def kill(self) -> None:
         """End the process, whatever it is doing."""
+        self.was_killed = True
         children.send(self.pids, signal.SIGKILL)
 
     def process_ended(self, pid: int, ending: Ending) -> None:
@@ -145,7 +184,7 @@ class WarmProcess:
             "leftOut": self._left_out,
             "required": [_REQUIRED],
             "preload": list(self._settings.preload),
-            "later": [],
+            "later": [] if self.modules is None else list(self.modules.names),
         }
         path = os.path.join(self._folder, "config.json")
         ours, theirs = socket.socketpair()
@@ -210,12 +249,52 @@ class WarmProcess:
         kind = answer["type"]
         if kind == "ready":
             self._ready = True
+        elif kind == "imported":
+            self._importing = False
+            if self.modules is None:
+                modules = Modules(module_names(answer["names"]))
+                self._keep(modules)
+                self._put(ModulesLearned(modules))
         elif kind in ("forked", "refused"):
             self._answer(str(answer.get("reason", "")))
         elif kind == "unforkable":
             self._left_out.append(str(answer["name"]))
             self._hopeless = answer["name"] == _REQUIRED
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
+            self._printers[1].write(f"[agent]: {self.reason}\n".encode())
+
+    # What is learned
+
+    def _order_imports(self, names: Sequence[str]) -> None:
+        path = os.path.join(self._folder, "later.json")
+        if self._channel is None:
+            return
+        try:
+            write_atomically(path, json.dumps(list(names)))
+            self._channel.send(json.dumps({"type": "import", "path": path}).encode() + b"\n")
+        except OSError:
+            # It is on its way out, or hangs: an order to fork will show that.
+            return
+        self._importing = True
+
+    def _read_modules(self) -> None:
+        """An agent before this one may have learned them in this pod."""
+        try:
+            with open(os.path.join(self._folder, MODULES_FILE), encoding="utf-8") as file:
+                modules = Modules(module_names(json.load(file)))
+        except (OSError, ValueError, ProtocolError):
+            return
+        if self.modules is None:
+            self.modules = modules
+            self._put(ModulesLearned(modules))
+
+    def _keep(self, modules: Modules) -> None:
+        self.modules = modules
+        try:
+            write_atomically(os.path.join(self._folder, MODULES_FILE), json.dumps(list(modules.names)))
+        except OSError:
+            # The next agent in this pod learns them again.
+            return
 
     # Orders
 
@@ -248,7 +327,7 @@ class WarmProcess:
     def _end(self, reason: str, *, for_good: bool) -> None:
         """There is no warm process any more."""
         self.reason = reason
-        self._ready = False
+        self._ready = self._importing = False
         if self._channel is not None:
             self._loop.unwatch(self._channel.fileno())
             self._channel.close()

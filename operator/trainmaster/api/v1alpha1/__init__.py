@@ -39,7 +39,15 @@ from trainmaster.api.v1alpha1.pods import (
     SecurityContext,
     Topology,
 )
-from trainmaster.api.v1alpha1.policies import Backoff, FailurePolicy, FailureRule, Hang, NodePolicy, RunPolicy
+from trainmaster.api.v1alpha1.policies import (
+    Backoff,
+    FailurePolicy,
+    FailureRule,
+    Hang,
+    NodePolicy,
+    RunPolicy,
+    WarmStart,
+)
 from trainmaster.api.v1alpha1.spec import JobSpec
 from trainmaster.api.v1alpha1.status import (
     Condition,
@@ -106,6 +114,7 @@ __all__ = [
     "StatusModel",
     "TimeSpent",
     "Topology",
+    "WarmStart",
     "WorkerCounts",
     "WorkerGroup",
     "is_bundled",

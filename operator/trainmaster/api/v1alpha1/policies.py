@@ -8,7 +8,15 @@ from pydantic import Field, StrictBool, StrictInt, WithJsonSchema
 
 from trainmaster.api.v1alpha1.base_models import SpecModel
 from trainmaster.api.v1alpha1.names import AnswerableReason, FailureReason
-from trainmaster.api.values import Count, Factor, PositiveSeconds, PositiveWholeSeconds, Seconds, WholeSeconds
+from trainmaster.api.values import (
+    Count,
+    Factor,
+    ModuleName,
+    PositiveSeconds,
+    PositiveWholeSeconds,
+    Seconds,
+    WholeSeconds,
+)
 
 
 class Backoff(SpecModel):
@@ -79,6 +87,23 @@ class FailurePolicy(SpecModel):
         "on while the job gives up its nodes, because not all its pods found one, and asks for them again.",
     )
     nodes: NodePolicy = Field(default_factory=NodePolicy, description="What to do about nodes that fail.")
+
+
+class WarmStart(SpecModel):
+    """WarmStart is about the process from which a worker's ranks are forked, with everything slow imported already."""
+
+    enabled: StrictBool = Field(
+        True,
+        description="Whether there is one. Only commands of the forms [python, script.py] and [python, -m, module] "
+        "under the launcher torchrun start warm; others start as without it, and the worker's log says why.",
+    )
+    preload: list[ModuleName] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Modules that it imports besides torch and what it learns from the first attempt, which is "
+        "packages only. What they hold is shared by all ranks of a worker, so data belongs here (mypackage.data). "
+        "Ranks wait for them.",
+    )
 
 
 class RunPolicy(SpecModel):

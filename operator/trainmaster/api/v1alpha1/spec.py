@@ -11,7 +11,7 @@ from trainmaster.api.limits import KIB, MAX_BYTES
 from trainmaster.api.v1alpha1.base_models import SpecModel
 from trainmaster.api.v1alpha1.names import DEFAULT_IMAGE
 from trainmaster.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
-from trainmaster.api.v1alpha1.policies import FailurePolicy, RunPolicy
+from trainmaster.api.v1alpha1.policies import FailurePolicy, RunPolicy, WarmStart
 from trainmaster.api.v1alpha1.workers import Accelerator, Elastic, Interconnect, Resources, WorkerGroup
 from trainmaster.api.values import MAX_GROUPS, Argument, Backend, Image, ProcessesPerWorker, SpareCount, WorkerCount
 
@@ -46,6 +46,9 @@ class JobSpec(SpecModel):
         "torchrun",
         description="torchrun starts processesPerWorker ranks in each worker; exec starts the command once, the "
         "environment is enough.",
+    )
+    warm_start: WarmStart = Field(
+        default_factory=WarmStart, description="How ranks start within a tenth of a second after a fault."
     )
     backend: Backend = Field(
         "auto",

@@ -17,7 +17,7 @@ from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_O
 from trainmaster.agent.planner.state import Now
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.evidence import RankState
-from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Reported, Stalled, Stop
+from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, Modules, Reported, Stalled, Stop
 from trainmaster.wire.limits import MAX_LINE_BYTES
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.report import Report
@@ -375,6 +375,20 @@ def test_workers_whose_environments_differ_are_all_sent_the_lines_once() -> None
     assert sent(actions) == {"mismatch": (10,)}
     assert delivered(actions) == [Mismatch(3, ("torch differs: 2.13 on worker 0; 2.12 on worker 1",))]
     assert table.leader.receive(own, at(0)) == []
+
+
+# Modules
+
+
+def test_the_first_list_of_modules_goes_to_all_and_to_who_joins_later() -> None:
+    table = Table()
+    table.join(1)
+    learned = Modules(("torch._dynamo",))
+    assert table.say(10, {"type": "modules", "names": ["not a name", 7]}) == []
+    actions = table.say(10, learned.to_wire())
+    assert (sent(actions), delivered(actions)) == ({"modules": (10,)}, [learned])
+    assert table.leader.receive(Modules(("numpy",)), at(0)) == [], "one list is enough"
+    assert sent(table.join(2))["modules"] == (20,)
 
 
 @pytest.mark.parametrize("moment", ["Infinity", "NaN", "-1", "1e400", "true", '"now"', "9" * 400])

@@ -7,6 +7,7 @@ import pytest
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import MAX_WARM_STARTS
 from trainmaster.agent.planner.state import Ending
+from trainmaster.wire.joining import Modules
 
 from .simulated import Agent, assignment, idle
 
@@ -132,3 +133,21 @@ def test_one_that_would_fare_the_same_is_not_started_again() -> None:
         .names.count("WarmUp")
         == 1
     )
+
+
+LEARNED, OTHERS = Modules(("torch._dynamo",)), Modules(("numpy",))
+
+
+def test_what_was_learned_goes_to_the_leader_and_to_each_that_is_joined_later() -> None:
+    agent = warm().give(events.ModulesLearned(LEARNED))
+    assert agent.all(actions.Publish)[-1] == actions.Publish(LEARNED)
+    agent.give(events.LeaderJoined())
+    assert LEARNED in agent.all(actions.Introduce)[-1].messages
+
+
+def test_what_another_worker_has_learned_is_imported_where_nothing_is_known() -> None:
+    agent = warm().give(OTHERS)
+    assert agent.all(actions.Preload) == [actions.Preload(OTHERS)]
+    agent.give(LEARNED)
+    assert len(agent.all(actions.Preload)) == 1, "the first list holds"
+    assert warm().give(events.ModulesLearned(LEARNED), OTHERS).all(actions.Preload) == []

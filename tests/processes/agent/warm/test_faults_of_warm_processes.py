@@ -1,0 +1,185 @@
+"""Whatever becomes of the warm process, the next attempt starts: cold where it must, with the reason in the log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.agent.agents import Agent, Job, Stream, is_gone, until
+from trainmaster.agent.process import children
+
+from .both_ways import start, starts
+
+RANK = """
+import os, pathlib, sys, time
+import torch
+import own
+folder = pathlib.Path(sys.argv[1])
+attempt, rank = os.environ["TRAINMASTER_ATTEMPT"], os.environ["RANK"]
+pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"] + "." + rank).write_text('{"step": 1}')
+(folder / f"ran-{attempt}-{rank}").write_text(f"{os.getpid()} {own.VALUE}")
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def script(job: Job) -> Path:
+    """A program that stays, with code of the user's own beside it."""
+    (job.folder / "own.py").write_text("VALUE = 1\n")
+    (job.folder / "train.py").write_text(RANK)
+    return job.folder / "train.py"
+
+
+def run(agent: Agent, attempt: int, ranks: int = 2) -> list[list[str]]:
+    """Open an attempt; returns of each rank its pid and the value in the user's own code."""
+    agent.annotate(agent.job.assignment(attempt))
+    paths = [agent.job.folder / f"ran-{attempt}-{rank}" for rank in range(ranks)]
+    until(lambda: all(path.exists() and path.read_text() for path in paths), 60, f"attempt {attempt}: {agent.output()}")
+    return [path.read_text().split() for path in paths]
+
+
+def start_warm(job: Job, script: Path, **environ: str) -> Agent:
+    agent = start(job, True, str(script), str(job.folder), **environ)
+    run(agent, 1)
+    assert starts(agent) == ["attempt 1 starts warm"]
+    return agent
+
+
+def warm_pid(agent: Agent) -> int:
+    """The agent's child that is no rank: it leads a process group, but no session."""
+    assert agent.process is not None
+    below = children.process_table().values()
+    pids = [each.pid for each in below if each.parent == agent.process.pid and each.state != "Z"]
+    return int(until(lambda: next((pid for pid in pids if os.getsid(pid) != pid), 0), what="a warm process"))
+
+
+def test_the_users_own_code_is_read_anew_by_each_attempt(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    (job.folder / "own.py").write_text("VALUE = 'edited'\n")
+    assert [value for _, value in run(agent, 2)] == ["edited", "edited"]
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+
+
+def test_what_is_learned_is_kept_for_the_agents_next_life(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    learned = agent.state_dir / "warm" / "modules"
+    until(learned.exists, what="a list of modules")
+    assert "own" not in learned.read_text()
+    agent.kill()
+    children.send(children.leftovers(str(agent.state_dir)), signal.SIGKILL)
+    agent.start(*agent_command(script, job))
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+    assert not (agent.state_dir / "attempt-2" / "modules.0").exists(), "nobody was asked again"
+
+
+def agent_command(script: Path, job: Job) -> tuple[str, ...]:
+    return sys.executable, str(script), str(job.folder)
+
+
+def test_a_warm_process_that_was_killed_costs_nothing_but_a_cold_start(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    ranks = run(agent, 2)
+    first = warm_pid(agent)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: is_gone(first), what="its end")
+    assert not any(is_gone(int(pid)) for pid, _ in ranks), "the ranks live on"
+    run(agent, 3)
+    assert starts(agent)[2].startswith("attempt 3 starts ")
+    run(agent, 4)
+    assert starts(agent)[3] == "attempt 4 starts warm"
+
+
+def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    pid = warm_pid(agent)
+    os.kill(pid, signal.SIGSTOP)
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts cold: the warm process didn't answer in time"
+    assert is_gone(pid)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("import threading as t\nt.Thread(target=t.Event().wait, daemon=True).start()", "it runs a thread"),
+        ("import socket\nS = socket.socket()", "it has socket open"),
+        ("import os\nR = os.environ.get('RANK')", "it reads RANK at import"),
+        ("import random\nrandom.seed(0)", "it changes the random state at import"),
+        ("import subprocess\nP = subprocess.Popen(['sleep', '600'])", "it has started a process"),
+    ],
+)  # fmt: skip
+def test_a_module_that_cannot_be_forked_is_left_out(job: Job, script: Path, module: str, reason: str) -> None:
+    (job.folder / "bad.py").write_text(module)
+    agent = start(job, True, str(script), str(job.folder), TRAINMASTER_PRELOAD="bad,own")
+    run(agent, 1)
+    assert f"[agent]: bad cannot be imported before a fork: {reason}" in agent.output()
+    assert starts(agent) == [f"attempt 1 starts cold: bad cannot be imported before a fork: {reason}"]
+    run(agent, 2)
+    assert starts(agent)[-1] == "attempt 2 starts warm"
+
+
+def test_a_preload_that_is_not_there_is_named(job: Job, script: Path) -> None:
+    agent = start_warm(job, script, TRAINMASTER_PRELOAD="mypackage.data")
+    assert "spec.warmStart.preload: 'mypackage.data' cannot be imported: ModuleNotFoundError" in agent.output()
+
+
+def test_preloaded_code_that_was_edited_is_not_used_any_more(job: Job, script: Path) -> None:
+    agent = start_warm(job, script, TRAINMASTER_PRELOAD="own")
+    (job.folder / "own.py").write_text("VALUE = 'edited'\n")
+    assert [value for _, value in run(agent, 2)] == ["edited", "edited"]
+    assert starts(agent)[-1] == f"attempt 2 starts cold: {job.folder / 'own.py'} has changed since it was imported"
+
+
+def test_a_file_of_the_users_with_a_packages_name_is_found_as_in_a_cold_start(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    (job.folder / "torch.py").write_text("")
+    run(agent, 2)
+    reason = f"{job.folder / 'torch.py'} has the name of a module that is imported already"
+    assert starts(agent)[-1] == f"attempt 2 starts cold: {reason}"
+
+
+def test_a_command_that_cannot_be_warm_says_so(job: Job, script: Path) -> None:
+    agent = start(job, True, "-E", str(script), str(job.folder))
+    run(agent, 1)
+    assert starts(agent) == ["attempt 1 starts cold: Python's flag -E ignores PYTHONPATH"]
+
+
+def test_a_python_that_reads_no_sitecustomize_never_runs_the_program_by_itself(job: Job, script: Path) -> None:
+    """A wrapper that drops PYTHONPATH would run the user's program without a rank, beside the real ones."""
+    wrapper = job.folder / "python3"
+    wrapper.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec "{sys.executable}" "$@"\n')
+    wrapper.chmod(0o755)
+    agent = job.agent(0, NPROC_PER_NODE="2", TRAINMASTER_LAUNCHER="torchrun", TRAINMASTER_WARM_START="true")
+    agent.start(str(wrapper), str(script), str(job.folder))
+    run(agent, 1)
+    assert starts(agent) == ["attempt 1 starts cold: this Python doesn't import sitecustomize from PYTHONPATH"]
+
+
+def test_a_killed_rank_is_reported_by_the_agent_itself(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    ranks = run(agent, 2)
+    stream = Stream(agent)
+    os.kill(int(ranks[1][0]), signal.SIGKILL)
+    line = stream.until_report("Failed", 2)
+    agent.request("POST", "/v1/ack", {"seq": line["seq"]})
+    report = line["report"]
+    assert (report["reason"], report["signal"], report["rank"]) == ("Signal", 9, 1)
+    until(lambda: all(is_gone(int(pid)) for pid, _ in ranks), what="both ranks are gone")
+    run(agent, 3)
+    assert starts(agent)[-1] == "attempt 3 starts warm"
+    stream.close()
+
+
+def test_nothing_is_left_when_the_agent_leaves(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    pid = warm_pid(agent)
+    assert agent.process is not None
+    agent.process.send_signal(signal.SIGTERM)
+    agent.exit_code()
+    until(lambda: is_gone(pid), what="the warm process is gone")
