@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.operator_under_test import training_job
 from tests.cluster.scenarios import Scenario, Stage, train
 
@@ -140,7 +142,10 @@ def test_a_spare_of_another_kind_of_machine_stands_in_for_nobody(scenario: Scena
     assert scenario.status["workerOrder"] == [1, 2]
 
 
-def test_a_lost_nodes_worker_is_replaced_before_kubernetes_ends_its_pod(stage: Stage, scenario: Scenario) -> None:
+@pytest.mark.parametrize(("worker", "order"), [(0, [2, 1]), (1, [0, 2])], ids=["the leader's", "another"])
+def test_a_lost_nodes_worker_is_replaced_before_kubernetes_ends_its_pod(
+    stage: Stage, scenario: Scenario, worker: int, order: list[int]
+) -> None:
     with stage.nodes(3, gpus=1) as nodes:
         scenario.apply(
             spares=1,
@@ -150,12 +155,12 @@ def test_a_lost_nodes_worker_is_replaced_before_kubernetes_ends_its_pod(stage: S
         )
         scenario.until_training()
         until_spares(scenario, 1)
-        lost = scenario.nodes()[f"{scenario.name}-1"]
+        lost = scenario.nodes()[f"{scenario.name}-{worker}"]
         cluster = stage.main.embedded
         cluster.call(cluster.cluster.lose_node(lost))
         scenario.until_phase("Succeeded")
         assert scenario.accounts[1:] == (0, 1), scenario.failures
         failure = scenario.failures[0]
-        assert (failure["reason"], failure["worker"], failure["node"]) == ("NodeLost", 1, lost), failure
+        assert (failure["reason"], failure["worker"], failure["node"]) == ("NodeLost", worker, lost), failure
         assert "its agent hasn't joined" in failure["message"]
-        assert scenario.status["workerOrder"] == [0, 2]
+        assert scenario.status["workerOrder"] == order

@@ -342,3 +342,13 @@ def test_a_silent_container_back_off_of_a_planned_stop_keeps_its_grace() -> None
     decision = decided(of, around(pod(1, uid="new"), of=4, attempt=2))
     assert decision.status.resizing
     assert assigned(decision).grace_seconds == 55
+
+
+def test_the_order_of_the_racks_doesnt_wait_for_a_spare() -> None:
+    fresh = running(phase="Pending", pod_uids=[], pod_restart_counts=[], worker_order=[0, 1])
+    of = with_spare(fresh, scheduling={"topology": {"key": "example.com/rack"}})
+    nowhere = pod(2, node=None, worker_container=None, unschedulable="0/2 nodes are available")
+    found = observed(given=pods(nowhere, workers=3), domains={"node-0": "b", "node-1": "a"})
+    decision = decided(of, found)
+    assert (decision.status.phase, decision.status.worker_order) == ("Starting", [0, 1])
+    assert assigned(decision).state == "Run"
