@@ -22,6 +22,7 @@ from trainmaster.agent.process.cgroup import free_memory
 from trainmaster.agent.process.output import KeptLog, Printer, Pump
 from trainmaster.agent.process.saved_report import write_atomically
 from trainmaster.agent.settings import Settings
+from trainmaster.agent.warm import stage
 from trainmaster.agent.warm.command import WarmCommand, warm_command
 from trainmaster.agent.warm.stage import CHANNEL, EXIT_PROBED, MARK, PROBE, VARIABLE
 from trainmaster.wire.errors import ProtocolError
@@ -97,7 +98,7 @@ class WarmProcess:
         if free is not None and free < MIN_FREE_BYTES:
             mebibytes = 1 << 20
             missing = f"{free // mebibytes} MiB of memory are left, and a warm process gets none below"
-            self._end(f"{missing} {MIN_FREE_BYTES // mebibytes}", for_good=True)
+            self._end(f"{missing} {MIN_FREE_BYTES // mebibytes} MiB", for_good=True)
             return
         self.reason = ""
         try:
@@ -344,13 +345,12 @@ class WarmProcess:
 
 
 def _stage_source() -> str:
-    """Returns the stage's source: the job's Python needn't be the agent's."""
-    from importlib.util import find_spec
-
-    spec = find_spec("trainmaster.agent.warm.stage")
-    source = None if spec is None else spec.loader.get_source(spec.name)  # type: ignore[union-attr]
-    if not source:
-        raise LaunchError("this agent has no source of its stage")
+    """Returns the stage's source: the job's Python needn't be the agent's, nor of its version."""
+    loader: Any = stage.__loader__
+    source = loader.get_source(stage.__name__)
+    if source is None:
+        # The zipapp's bytecode lies in a folder of its own, apart from the sources.
+        source = loader.get_data(f"{stage.__name__.replace('.', '/')}.py").decode()
     return str(source)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.processes.agent.agents import Agent, Job, Stream, is_gone, until
+from trainmaster.agent.build import zipapp_bytes
 from trainmaster.agent.process import children
 
 from .both_ways import start, starts
@@ -25,6 +27,19 @@ pathlib.Path(os.environ["TRAINMASTER_PROGRESS_FILE"] + "." + rank).write_text('{
 while True:
     time.sleep(0.05)
 """
+
+
+FAILING_FORK = """
+import os
+fork = os.fork
+forks = iter(range(9))
+def failing():
+    if next(forks) == 2:
+        raise OSError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = failing
+"""
+"""The process that forks the ranks is forked, and the first rank; the second isn't."""
 
 
 @pytest.fixture
@@ -159,6 +174,58 @@ def test_a_python_that_reads_no_sitecustomize_never_runs_the_program_by_itself(j
     agent.start(str(wrapper), str(script), str(job.folder))
     run(agent, 1)
     assert starts(agent) == ["attempt 1 starts cold: this Python doesn't import sitecustomize from PYTHONPATH"]
+
+
+def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
+    """Its bytecode lies apart from it."""
+    zipapp = job.folder / "agent.pyz"
+    zipapp.write_bytes(zipapp_bytes())
+    settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": "true"}
+    agent = job.agent(0, **settings).start(*agent_command(script, job), agent=[sys.executable, str(zipapp)])
+    run(agent, 1, ranks=1)
+    assert starts(agent) == ["attempt 1 starts warm"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        ("fork", "cannot fork all ranks"),
+        (None, "100 MiB of memory are left, and a warm process gets none below 768 MiB"),
+    ],
+)
+def test_without_memory_or_processes_ranks_start_cold(job: Job, script: Path, limit: str | None, reason: str) -> None:
+    groups = job.folder / "cgroup"
+    groups.mkdir()
+    if limit is None:
+        (groups / "memory.max").write_text("209715200\n")
+        (groups / "memory.current").write_text("104857600\n")
+        agent = start(job, True, str(script), str(job.folder), TRAINMASTER_CGROUP_ROOT=str(groups))
+    else:
+        # As a cgroup's pids.max does it: a preloaded module sees to it that the next fork of the process fails.
+        (job.folder / "limited.py").write_text(FAILING_FORK)
+        agent = start(job, True, str(script), str(job.folder), TRAINMASTER_PRELOAD="limited")
+    run(agent, 1)
+    assert starts(agent) == [f"attempt 1 starts cold: {reason}"]
+
+
+def test_a_kill_for_memory_that_took_the_warm_process_is_no_ranks(job: Job, script: Path) -> None:
+    groups = job.folder / "cgroup"
+    groups.mkdir()
+    (groups / "memory.events").write_text("oom_kill 0\n")
+    agent = start_warm(job, script, TRAINMASTER_CGROUP_ROOT=str(groups))
+    ranks = run(agent, 2)
+    pid = warm_pid(agent)
+    scores = [int(Path(f"/proc/{each}/oom_score_adj").read_text()) for each in (pid, ranks[0][0], ranks[1][0])]
+    assert scores[0] > scores[1] == scores[2], "the kernel takes it first"
+    (groups / "memory.events").write_text("oom_kill 1\n")
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: is_gone(pid), what="its end")
+    time.sleep(0.2)
+    stream = Stream(agent)
+    os.kill(int(ranks[0][0]), signal.SIGKILL)
+    report = stream.until_report("Failed", 2)["report"]
+    assert (report["reason"], report["rank"]) == ("Signal", 0), "not OOMKilled"
+    stream.close()
 
 
 def test_a_killed_rank_is_reported_by_the_agent_itself(job: Job, script: Path) -> None:
