@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pydantic.alias_generators import to_camel
+
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.printable import one_line, printable
+from trainmaster.api.v1alpha1 import RecoveryTimes
+from trainmaster.wire.values import is_number, mapping
 
 MAX_SHOWN = 100_000
 BRIEF_LINES = 12
@@ -34,6 +38,16 @@ def as_json(attempts: list[AttemptEvidence], rank: int | None) -> list[dict[str,
     ]
 
 
+def recovery_sentence(times: Mapping[str, Any]) -> str:
+    """Returns how long the way to the next attempt's first step took, and its parts; empty where that isn't known."""
+    known = {name: value for name in RecoveryTimes.model_fields if is_number(value := times.get(to_camel(name)))}
+    if "seconds" not in known:
+        return ""
+    seconds = known.pop("seconds")
+    parts = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in known.items())
+    return f"recovered in {seconds:.2f} s: {parts}"
+
+
 def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
     failure = one.failure
     where = [f"{name} {failure[name]}" for name in ("worker", "rank", "pod", "node") if failure.get(name) is not None]
@@ -42,6 +56,8 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
     at = f" at {failure['failedAt']}" if failure.get("failedAt") else ""
     yield _line(f"Attempt {one.attempt}: {failure.get('reason', 'unknown')}{culprit}{code}{at}")
     yield from _text(failure.get("message"), "  ")
+    if times := recovery_sentence(mapping(failure.get("recovery"))):
+        yield f"  {times}"
     for number, state in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):
         if rank in (None, number):
             yield from _rank(number, state, whole=rank is not None or number == failure.get("rank"))

@@ -11,7 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.api.v1alpha1 import Failure, Progress, RecoveryTimes, TimeSpent
+from trainmaster.api.v1alpha1 import Failure, Progress, TimeSpent
+from trainmaster.cli.evidence import recovery_sentence
 from trainmaster.client import TrainingJob
 from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.wire.names import POD_INDEX_LABEL
@@ -294,15 +295,9 @@ def _failures(failures: Sequence[Failure]) -> RenderableType:
         parts.append(Text(f"{failure.reason}: {', '.join(where)}", style="red"))
         parts.extend(Text(f"  {line}", style="dim") for line in failure.message.splitlines()[-8:])
         if failure.recovery is not None:
-            parts.append(Text(f"  {_recovery(failure.recovery)}", style="green"))
+            times = failure.recovery.model_dump(by_alias=True)
+            parts.append(Text(f"  {recovery_sentence(times)}", style="green"))
     return Group(*parts)
-
-
-def _recovery(times: RecoveryTimes) -> str:
-    """Returns how long the way to the next attempt's first step took, and its parts."""
-    parts = times.model_dump(exclude={"seconds"}, exclude_none=True)
-    named = ", ".join(f"{name.replace('_', ' ')} {seconds:.2f}" for name, seconds in parts.items())
-    return f"recovered in {times.seconds:.2f} s: {named}"
 
 
 def _blocking_message(job: TrainingJob) -> str:

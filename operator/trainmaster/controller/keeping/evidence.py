@@ -67,8 +67,8 @@ class _Kept:
 
     stalls: dict[int, dict[int, dict[str, Any]]] = field(default_factory=dict)
     size: int = 0
-    # (attempt, reason, time) of the failure that was written last, or is about to be.
-    recorded: tuple[int, str, str] | None = None
+    # Of the failure that was written last, or is about to be: `_recorded`.
+    recorded: tuple[int, str, str, bool] | None = None
     task: asyncio.Task[None] | None = None
     # By attempt: what was known at its end, until it is written.
     early: dict[int, AttemptEvidence] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class EvidenceKeeper:
         if failure is None:
             return
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
-        recorded = (failure.attempt, failure.reason, failure.failed_at)
+        recorded = _recorded(failure)
         if kept.recorded == recorded:
             return
         first = kept.recorded is None or kept.recorded[0] != failure.attempt
@@ -125,7 +125,7 @@ class EvidenceKeeper:
             return
         kept.recorded = recorded
         if not first and kept.task is not None and not kept.task.done():
-            # The cause was corrected before it was written; the task reads the status then.
+            # The cause was corrected, or the job came back, before it was written; the task reads the status then.
             return
         before = kept.task
         early = kept.early[failure.attempt] = self._gather(snapshot, failure, {})
@@ -142,7 +142,7 @@ class EvidenceKeeper:
         if failure is None or snapshot.job.deleting:
             return
         kept = self._jobs.setdefault(snapshot.job.uid, _Kept())
-        kept.recorded = (failure.attempt, failure.reason, failure.failed_at)
+        kept.recorded = _recorded(failure)
         # Attempts that ended a moment before this one may not have been written yet.
         earlier = [
             known for known in status.failures if known.attempt in kept.early and known.attempt < failure.attempt
@@ -290,6 +290,11 @@ class EvidenceKeeper:
                 return
             except Conflict:
                 continue
+
+
+def _recorded(failure: Failure) -> tuple[int, str, str, bool]:
+    """Returns what makes a failure another one to write: also that it is known how long the way back took."""
+    return failure.attempt, failure.reason, failure.failed_at, failure.recovery is not None
 
 
 def without_output(evidence: AttemptEvidence) -> AttemptEvidence:

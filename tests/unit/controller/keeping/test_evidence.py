@@ -15,7 +15,7 @@ from tests.unit.controller import builders as b
 from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
 from trainmaster.api.evidence import AttemptEvidence, evidence_key
-from trainmaster.api.v1alpha1 import Failure, JobStatus
+from trainmaster.api.v1alpha1 import Failure, JobStatus, RecoveryTimes
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import Forbidden
 from trainmaster.controller.cache.records import JobKey, Snapshot
@@ -160,6 +160,19 @@ async def test_attempts_are_added_and_the_same_failure_is_written_once() -> None
     await until(lambda: len(world.data()) == 2)
     assert world.cluster.calls["patch", "ConfigMap"] + world.cluster.calls["create", "ConfigMap"] == writes + 1
     assert (world.kept(1).failure["reason"], world.kept(2).failure["reason"]) == ("Error", "Signal")
+
+
+async def test_how_long_the_way_back_took_is_added_when_it_is_known() -> None:
+    world = World()
+    failure = failed()
+    world.record(failure)
+    await until(lambda: bool(world.data()))
+    assert "recovery" not in world.kept(1).failure
+    back = failure.model_copy(update={"recovery": RecoveryTimes(seconds=0.4, told=0.1)})
+    world.record(back)
+    await until(lambda: "recovery" in world.kept(1).failure)
+    assert world.kept(1).failure["recovery"] == {"seconds": 0.4, "told": 0.1}
+    assert world.kept(1).logs == {1: "the end of bert-1\n"}
 
 
 async def test_at_the_jobs_end_it_is_written_at_once_and_keeps_what_was_known() -> None:
