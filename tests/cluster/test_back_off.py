@@ -1,4 +1,5 @@
-"""The operator reaches no agent: every failure is reported by a container's exit, and no restart waits for the kubelet.
+"""No restart waits for the kubelet's crash back-off: not where every failure is reported by an exit because the
+operator reaches no agent, and not where an agent is killed again and again.
 
 The kubelet here backs off as Kubernetes' does: 10 s from the second exit of a container on, doubled each time.
 """
@@ -6,13 +7,16 @@ The kubelet here backs off as Kubernetes' does: 10 s from the second exit of a c
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.operator_under_test import running_operator
 from tests.cluster.scenarios import Scenario, Stage, train
+from trainmaster.reconciling.observed.situation import CLOCK_SLACK
 from trainmaster_local.config import KubeletTimings
 from trainmaster_local.testing.clusters import SharedCluster, new_namespace
 
@@ -28,21 +32,49 @@ def deaf(shared_cluster: SharedCluster, pods_run: None, tmp_path: Path) -> Itera
 
 
 @pytest.fixture
-def patient_node(deaf: Stage) -> Iterator[dict[str, str]]:
+def hearing(shared_cluster: SharedCluster, pods_run: None, tmp_path: Path) -> Iterator[Stage]:
+    """An operator that agents reach."""
+    with new_namespace(shared_cluster) as made, running_operator(made, tmp_path) as operator:
+        yield Stage(made, made, operator)
+
+
+@contextmanager
+def patient_node(stage: Stage) -> Iterator[dict[str, str]]:
     """Selects a node whose kubelet waits as long as Kubernetes' does."""
-    if deaf.main.shared.embedded is None:
+    if stage.main.shared.embedded is None:
         yield {}
         return
-    with deaf.nodes(1) as (name,):
-        deaf.main.embedded.cluster.kubelets[name].timings = KubeletTimings()
+    with stage.nodes(1) as (name,):
+        stage.main.embedded.cluster.kubelets[name].timings = KubeletTimings()
         yield {"for": name}
 
 
-def test_the_same_rank_fails_again_and_again_and_no_container_backs_off(
-    deaf: Stage, patient_node: dict[str, str]
-) -> None:
-    with deaf.scenario() as scenario:
-        scenario.apply(train(faults=3), podTemplate={"spec": {"nodeSelector": patient_node}})
+def test_an_agent_is_killed_again_and_again_and_no_container_backs_off(hearing: Stage) -> None:
+    with patient_node(hearing) as node, hearing.scenario() as scenario:
+        # There is one node, and it isn't to blame.
+        forgiving = {"nodes": {"quarantineAfter": 0}}
+        scenario.apply(train(faults=4), podTemplate={"spec": {"nodeSelector": node}}, failurePolicy=forgiving)
+        uids: list[dict[str, str]] = []
+        for attempt in (1, 2, 3, 4):
+            started = scenario.until_started(attempt)
+            uids.append(scenario.uids())
+            assert max(scenario.container_restarts()) <= 1
+            # Later, so that the end can't belong to the attempt before.
+            time.sleep(CLOCK_SLACK + 0.5)
+            # The agent, and with it all that is in its container: its rank is the agent's own child.
+            scenario.send(1, started[1].parent, signal.SIGKILL)
+        scenario.succeeds(attempt=5, restarts=4)
+        killed, other = f"{scenario.name}-1", f"{scenario.name}-0"
+        assert [item["reason"] for item in scenario.failures] == ["AgentLost"] * 4
+        assert uids[0] == uids[1], "the first restart of a container comes at once"
+        assert uids[1][killed] != uids[2][killed], "the second one would have waited for 10 s"
+        assert uids[2] == uids[3], "the first restart in the new pod"
+        assert len({each[other] for each in uids}) == 1
+
+
+def test_the_same_rank_fails_again_and_again_and_no_container_backs_off(deaf: Stage) -> None:
+    with patient_node(deaf) as node, deaf.scenario() as scenario:
+        scenario.apply(train(faults=3), podTemplate={"spec": {"nodeSelector": node}})
         uids: list[dict[str, str]] = []
         for attempt in (1, 2, 3):
             started = scenario.until_started(attempt)

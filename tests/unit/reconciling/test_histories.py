@@ -124,6 +124,17 @@ class History(RuleBasedStateMachine):
     def container_dies(self, worker: int, reason: str) -> None:
         self.world.kill_container(worker, reason)
 
+    @rule(worker=WORKERS, dies_after=st.one_of(st.none(), st.integers(0, 6)))
+    def agent_is_killed_into_back_off(self, worker: int, dies_after: int | None) -> None:
+        """Without a word, and not for the first time."""
+        pod = self.world.pods.get(f"bert-{worker}")
+        if pod is None or pod.ranks is None:
+            return
+        pod.restarts = max(pod.restarts, 1)
+        self.world.kill_container(worker, "Error")
+        self.world.sync(self.world.operator)
+        self._pass(dies_after)
+
     @rule(worker=WORKERS)
     def a_worker_stands_still(self, worker: int) -> None:
         pod = self.world.pods.get(f"bert-{worker}")

@@ -4,8 +4,10 @@ Where no stream is connected, every failure is reported by a container's exit. T
 once the first time, then 10, 20, 40 … 300 s after its end (kubernetes: pkg/kubelet/kuberuntime, doBackOff), and forgets
 that after ten minutes of running. It counts by the pod's uid and the container, so a new pod begins at nought.
 
-Only exits that report are considered: the termination message is a report of an attempt that is over. Whatever else
-keeps a container from running (an image, a command, an agent that dies by itself) is the kubelet's to slow down.
+Two kinds of ends are considered: exits that report an attempt that is over by their termination message, and ends
+without a word of containers that were at work (the agent was killed). An agent that was never heard of from its pod and
+hadn't run for WORKED_SECONDS dies by itself, as an image or a command may: that is the kubelet's to slow down. A new
+pod has to show again that it works, and each such end costs a restart, so the budget ends a row of them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import re
 from collections.abc import Iterable
 
 from trainmaster.reconciling.messages import listed
-from trainmaster.reconciling.observed.container_ends import latest_end
+from trainmaster.reconciling.observed.container_ends import START_FAILURES, latest_end
 from trainmaster.reconciling.observed.situation import Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import ContainerView, PodView
 from trainmaster.reconciling.reasons import Strength, known_reason
@@ -22,6 +24,8 @@ from trainmaster.reconciling.reasons import Strength, known_reason
 FIRST_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 # A container that ran for so long starts again at once.
 FORGIVEN_AFTER = 600.0
+# A container that ran for so long was at work, also where no stream says so.
+WORKED_SECONDS = 10.0
 # `back-off 1m20s restarting failed container=worker pod=...`: Go's durations.
 _MESSAGE = re.compile(r"back-off (?=\d)(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)? restarting", re.IGNORECASE)
 
@@ -41,7 +45,9 @@ def outlasting(situation: Situation, workers: Iterable[int], ended: int, begins:
     return tuple(
         pod
         for pod in pods
-        if pod is not None and _has_reported(pod, ended) and _starts_at(pod.worker_container, situation.now) > overtaken
+        if pod is not None
+        and (_has_reported(pod, ended) or _was_killed_at_work(situation, pod))
+        and _starts_at(pod.worker_container, situation.now) > overtaken
     )
 
 
@@ -66,6 +72,27 @@ def _has_reported(pod: PodView, ended: int) -> bool:
     end = latest_end(container)
     report = end.report if end is not None else None
     return report is not None and report.attempt <= ended and report.uid in ("", pod.uid)
+
+
+def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
+    """Returns whether the pod's container waits because it was ended without a report, after it had been at work.
+
+    Not where no other worker runs: what this pod has in memory may then be all that is left of the job's state.
+    """
+    container = pod.worker_container
+    end = latest_end(container)
+    if container is None or container.state == "running" or not is_alive(pod):
+        return False
+    if end is None or end.report is not None or end.reason in START_FAILURES:
+        return False
+    if not any(_runs(other) for other in situation.pods.values() if other.uid != pod.uid):
+        return False
+    ran = end.started_at is not None and (end.finished_at or situation.now) - end.started_at >= WORKED_SECONDS
+    return ran or any(report.uid == pod.uid for report in situation.observed.reports)
+
+
+def _runs(pod: PodView) -> bool:
+    return is_alive(pod) and pod.worker_container is not None and pod.worker_container.state == "running"
 
 
 def _starts_at(container: ContainerView | None, now: float) -> float:

@@ -89,7 +89,8 @@ def test_all_that_has_exited_is_replaced_together() -> None:
     "view",
     [
         exited(restarts=0),
-        exited(started_at=None, end=ended(137)),
+        exited(started_at=None, end=replace(ended(137), started_at=NOW - 10)),
+        exited(started_at=None, end=ended(128, "StartError")),
         exited(end=ended(1, "StartError")),
         exited(end=ended(1, report=said(1, "Failed", 2))),
         exited(ago=6.0),
@@ -101,7 +102,8 @@ def test_all_that_has_exited_is_replaced_together() -> None:
     ],
     ids=[
         "the first restart comes at once",
-        "an agent that died without a report",
+        "an agent that died by itself, soon after its start",
+        "an end that was no life",
         "a container that couldn't be started",
         "a report of no attempt that is over",
         "a wait that is over sooner than a new pod is there",
@@ -118,6 +120,53 @@ def test_nobody_else_is_replaced(view: PodView) -> None:
     decision = decided(of, settled(of, observed(failed, given=pods(view))))
     assert (decision.status.replacing_pod_uids, decision.status.attempt) == ([], 2)
     assert not [kind for kind in kinds(decision) if "Delete" in kind]
+
+
+def killed(restarts: int = 1, ran: float = 60.0, reason: str = "Error") -> PodView:
+    """A pod whose container was ended a second ago without a report, after so many seconds."""
+    end = replace(ended(137, reason), started_at=NOW - 1.0 - ran)
+    return pod(1, worker_container=container("terminated", started_at=None, restarts=restarts, end=end))
+
+
+@pytest.mark.parametrize(
+    ("view", "reported", "replaced"),
+    [
+        (killed(), False, True),
+        (killed(reason="OOMKilled"), False, True),
+        (killed(ran=10.0), False, True),
+        (killed(ran=9.0), False, False),
+        (killed(ran=0.5), True, True),
+        (killed(restarts=0), True, False),
+    ],
+    ids=["long at work", "for memory", "just long enough", "not long enough", "heard of", "its first end"],
+)
+def test_an_agent_that_was_killed_at_work_is_not_waited_for(view: PodView, reported: bool, replaced: bool) -> None:
+    reports = [said(0, "Running"), *([said(1, "Running")] if reported else [])]
+    of = job(running())
+    decision = decided(of, settled(of, observed(*reports, given=pods(view))))
+    status = decision.status
+    assert (status.restarts, status.disruptions) == (1, 0)
+    assert status.replacing_pod_uids == (["uid-1"] if replaced else [])
+    assert ("Delete bert-1" in kinds(decision)) is replaced
+
+
+def test_a_new_pod_that_dies_by_itself_is_not_replaced_again() -> None:
+    """Its predecessor was heard of; it wasn't."""
+    status = answer(killed()).status
+    new = replace(killed(ran=0.5), uid="new")
+    later = job(decided(job(status), observed(said(1, "Running"), given=pods(new)), NOW + 0.5).status)
+    assert decided(later, observed(said(1, "Running"), given=pods(new)), NOW + 1.0).status.replacing_pod_uids == []
+
+
+def test_the_budget_ends_a_row_of_killed_agents() -> None:
+    status = answer(killed(), status=running(restarts=2), maxRestarts=2).status
+    assert (status.phase, status.replacing_pod_uids) == ("Failed", [])
+
+
+def test_a_pod_that_may_hold_all_that_is_left_of_the_state_is_waited_for() -> None:
+    of = job(running(workers=1), workers=1)
+    alone = replace(killed(), name="bert-0", uid="uid-0", worker=0)
+    assert decided(of, settled(of, observed(given=(alone,)))).status.replacing_pod_uids == []
 
 
 @pytest.mark.parametrize(
