@@ -82,6 +82,9 @@ def require_worker(job: TrainingJob, worker: int | None) -> None:
     elastic = spec.get("elastic")
     sizes = [job.status.workers.desired, spec.get("workers"), elastic.get("maxWorkers") if elastic else None]
     most = max((size for size in sizes if isinstance(size, int)), default=0)
+    if most:
+        # A spare's output is a worker's as soon as it has taken a worker's place.
+        most += sum(group.get("spares") or 0 for group in (spec, *(spec.get("workerGroups") or ())))
     if worker is not None and 0 < most <= worker:
         there = "worker 0 alone" if most == 1 else f"workers 0 to {most - 1}"
         raise JobNotFound(f"Job {job.name} has no worker {worker}: it has {there}")

@@ -182,6 +182,15 @@ def test_a_worker_that_the_job_cant_have_is_refused_with_those_that_there_are(
     assert (result.exit_code, result.stderr) == (1, "error: Job reviews has no worker 2: it has workers 0 to 1\n")
 
 
+def test_a_spare_is_one_of_those_that_there_are(transport: FakeTransport) -> None:
+    found = job(**{**RUNNING, "workerOrder": [0, 2]})
+    found["spec"]["spares"] = 1
+    transport.answers = answers([found], [pods(running(0), running(1), running(2))])
+    transport.streams = {f"{PODS}/reviews-2/log": [[b"hello"]]}
+    assert run("logs", "reviews", "--worker", "2").stdout == "hello\n"
+    assert "it has workers 0 to 2" in run("logs", "reviews", "--worker", "3").stderr
+
+
 def test_who_may_not_read_logs_is_told_so(transport: FakeTransport) -> None:
     transport.answers = answers([job(**ONE)], [pods(running())])
     transport.streams = {f"{PODS}/reviews-0/log": [NotAllowed("pods/log is forbidden")]}

@@ -73,15 +73,18 @@ class KeptLogs:
         failed = {failure.pod for failure in job.status.failures}
         shares = share_out(pods, self._limit, failed)
         slots = asyncio.Semaphore(CONCURRENT_READS)
+        # Where the status names none, all of them train. A spare prints no last lines.
+        training = job.status.worker_order or [pod.worker for pod in pods]
 
         async def read(pod: PodView, limit: int) -> tuple[str, str] | None:
             async with slots:
                 try:
-                    text = await self.tail(key.namespace, pod, limit, complete=complete)
+                    trains = pod.worker in training
+                    text = await self.tail(key.namespace, pod, limit, complete=complete and trains)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     return None
-            return f"worker-{pod.worker}.log", text
+            return (f"worker-{pod.worker}.log", text) if text or trains else None
 
         tasks = {asyncio.create_task(read(pod, limit)): pod for pod, limit in shares}
         done, late = await asyncio.wait(tasks, timeout=READING_SECONDS)

@@ -313,6 +313,23 @@ async def test_the_workers_logs_are_kept_before_the_job_is_called_finished() -> 
     assert kinds == ["ConfigMap", "DistributedTrainingJob", "Secret", "StatefulSet", "StatefulSet"]
 
 
+async def test_nobody_waits_for_the_last_lines_of_a_spare() -> None:
+    world = World()
+    world.add_pods(4)
+    trained = {"phase": "Running", "attempt": 2, "workerOrder": [0, 2]}
+    world.store.upsert(JOBS, world.cluster.put(JOBS, b.job(status=trained)))
+    world.cluster.logs = {"bert-0": "step 1\n", "bert-1": "what it did before\n", "bert-2": "step 1\n"}
+    await world.execute(b.decided(JobStatus(phase="Succeeded", attempt=2, worker_order=[0, 2])))
+    assert world.stored("configmaps", "bert-logs")["data"] == {
+        "worker-0.log": "step 1\n",
+        "worker-1.log": "what it did before\n",
+        "worker-2.log": "step 1\n",
+    }
+    read = [name for verb, _, name in world.cluster.order if verb == "log"]
+    # Of an empty one the log of the container before is read too, as always.
+    assert (read.count("bert-1"), read.count("bert-3")) == (1, 2)
+
+
 async def test_a_suspended_job_s_logs_are_kept_and_those_of_its_next_attempt_are_added() -> None:
     world = World()
     world.add_pods()
