@@ -103,14 +103,16 @@ def _open_with(situation: Situation, able: tuple[int, ...], reason: str) -> Tran
 
 
 def _can_grow(situation: Situation) -> bool:
-    """Returns whether every worker's container runs, and the attempt has run long enough."""
+    """Returns whether every worker's container runs and stays, and the attempt has run long enough."""
     at = grow_at(situation)
     if at is None or situation.now < at or situation.status.phase != "Running":
         return False
     containers = [
         situation.pods[worker].worker_container
         for worker in desired_workers(situation)
-        if worker in situation.pods and is_alive(situation.pods[worker])
+        if worker in situation.pods
+        and is_alive(situation.pods[worker])
+        and situation.pods[worker].uid not in situation.leaving
     ]
     running = [container for container in containers if container is not None and container.state == "running"]
     return len(running) == len(desired_workers(situation))

@@ -284,6 +284,11 @@ class TestElastic:
         assert decision.status.resizing
         assert "Apply StatefulSet x4" in kinds(decision)
 
+    def test_doesnt_stop_to_grow_by_a_pod_that_is_being_replaced(self) -> None:
+        status = running(2, worker_order=[0, 2], pod_uids=["uid-0", "uid-2"], replacing_pod_uids=["uid-1"])
+        of = with_spare(status, workers=3, **ELASTIC)
+        assert decided(of, around(attempt=2)).status.phase == "Running"
+
     def test_a_spare_that_is_to_grow_the_group_stands_in_for_nobody(self) -> None:
         """Or its index would stand in the assignment twice."""
         of = with_spare(workers=3, **ELASTIC)
