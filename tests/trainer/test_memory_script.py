@@ -40,18 +40,27 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
     torch.manual_seed(rank)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    recovery = Recovery(model, optimizer, every=settings.get("every", 1000), rehearsal=True, scheduler=scheduler)
+    others = {} if settings.get("alone") else {"scheduler": scheduler}
+    recovery = Recovery(model, optimizer, every=settings.get("every", 1000), rehearsal=True, **others)
     seen, reported = [], []
     for step in recovery.steps(STEPS):
         seen.append(step)
-        if fault and step == fault[1] + 1:
+        if fault and step == fault[1] + 1 and not settings.get("late"):
             FAULTS[fault[0]]()
         points = torch.randn(8, 6, generator=torch.Generator().manual_seed(step * size + rank))
         loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1))
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
-        scheduler.step()
+        for _ in range(settings.get("updates", 1)):
+            optimizer.step()
+        if others:
+            scheduler.step()
+        if settings.get("made"):
+            recovery.made()
+        if settings.get("late") and fault and step == fault[1] + 1:
+            FAULTS[fault[0]]()
+        if settings.get("late"):
+            dist.all_reduce(loss.detach())
         reported.append(loss.item())
         recovery.report(loss=loss.item())
     state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
@@ -84,6 +93,27 @@ def test_a_script_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path,
     rehearsed = [4] if ranks > 2 else []
     assert resumed[0]["seen"] == [*rehearsed, 4, 5, 6, 7, 8]
     assert equal(resumed, through(ranks)) and sealed(tmp_path) == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        pytest.param({"alone": True}, 4, id="the optimizer's step is the last change"),
+        pytest.param({"alone": True, "updates": 2}, 4, id="of its two steps the second"),
+        pytest.param({"made": True}, 4, id="the script says that it has made its last change"),
+        pytest.param({}, None, id="nobody knows whether more would change"),
+    ],
+)
+def test_a_fault_between_the_last_change_and_the_steps_end_costs_no_step(
+    tmp_path: Path, settings: dict[str, Any], kept: int | None
+) -> None:
+    settings = {"late": True, **settings}
+    attempt(1, 2, tmp_path, settings, {1: ("kill", 3)}, script)
+    assert sealed(tmp_path) == ([] if kept is None else [f"1-{kept}-0-of-1.sealed"])
+    resumed = attempt(2, 2, tmp_path, settings, None, script)
+    assert resumed[0]["seen"] == list(range((kept or 0) + 1, STEPS + 1))
+    assert equal(resumed, through(2, **settings))
 
 
 @pytest.mark.torch

@@ -92,6 +92,12 @@ class Keeper:
             self._changing = True
 
     def finished(self, step: int) -> None:
+        """The step is over: nothing more of it comes."""
+        self.made(step)
+        if self._snapshots.is_due(step):
+            self._snapshot(step)
+
+    def made(self, step: int) -> None:
         """The state is that after `step`, whole: the optimizer's step, and what belongs to it, have been made."""
         self._step = step
         if self._device.type != "cpu":
@@ -101,8 +107,6 @@ class Keeper:
         if self._changing:
             self._changing = False
             self._still.release()
-        if self._snapshots.is_due(step):
-            self._snapshot(step)
 
     def save(self) -> None:
         """Write the state of the last finished step, if it is there and isn't written yet; says why where it isn't."""

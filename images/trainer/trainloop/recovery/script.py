@@ -93,6 +93,8 @@ class Recovery:
         self._progress.join()
         self._reported: dict[str, float] = {}
         self._stop_requested = False
+        #: Steps of the optimizer within this step of the loop, and within the one before.
+        self._updates = self._updates_before = 0
         self._excepthook = sys.excepthook
 
     def steps(self, total: int) -> Iterator[int]:
@@ -108,6 +110,7 @@ class Recovery:
         while self.step < total:
             stopping = self._group.begin_to_ask(self._stop_requested)
             yield self.step + 1
+            self._updates_before, self._updates = self._updates, 0
             self.step += 1
             if self._keeper is not None:
                 self._keeper.finished(self.step)
@@ -119,6 +122,14 @@ class Recovery:
                 self._end(finished=False)
                 raise SystemExit(EXIT_STOPPED)
         self._end(finished=True)
+
+    def made(self) -> None:
+        """This step has made its last change: what comes until the next one (a loss that is averaged over the ranks,
+        an evaluation) changes no state, so that a fault there costs no step. To be called by a script with `others`
+        where ranks wait for each other there; without `others` the optimizer's step is the last change.
+        """
+        if self._keeper is not None:
+            self._keeper.made(self.step + 1)
 
     def report(self, **numbers: float) -> None:
         """Report numbers of this step, `loss` for one, with the next progress (docs/protocol.md names the fields)."""
@@ -217,9 +228,16 @@ class Recovery:
         if self._keeper is not None:
             keeper = self._keeper
             self._optimizer.register_step_pre_hook(lambda *_: keeper.changing())
+            self._optimizer.register_step_post_hook(self._updated)
             keeper.begin(self.step, self._source)
             sys.excepthook = self._on_error
             atexit.register(keeper.save)  # a script that ends early, whatever has caught the error
+
+    def _updated(self, *_: object) -> None:
+        self._updates += 1
+        # As many as in the step before, because a step may have several.
+        if not self._others and self._updates == self._updates_before:
+            self.made()
 
     def _end(self, *, finished: bool) -> None:
         self._progress.enter("finish")
