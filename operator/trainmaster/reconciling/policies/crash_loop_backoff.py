@@ -85,7 +85,9 @@ def _was_killed_at_work(situation: Situation, pod: PodView) -> bool:
         return False
     if end is None or end.report is not None or end.reason in START_FAILURES:
         return False
-    if not any(_runs(other) for other in situation.pods.values() if other.uid != pod.uid):
+    # Spares have nothing in memory.
+    others = (other for worker, other in situation.pods.items() if worker in situation.workers)
+    if not any(_runs(other) for other in others if other.uid != pod.uid):
         return False
     ran = end.started_at is not None and (end.finished_at or situation.now) - end.started_at >= WORKED_SECONDS
     return ran or any(report.uid == pod.uid for report in situation.observed.reports)

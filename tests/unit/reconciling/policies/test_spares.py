@@ -185,6 +185,19 @@ class TestReplacedByTheOperator:
         assert "Delete bert-1" in kinds(decision)
         assert "bert-1" not in str([action.pods for action in decision.actions if isinstance(action, Assign)])
 
+    def test_a_pod_whose_agent_was_killed_again(self) -> None:
+        killed = container("terminated", restarts=1, end=ended(137))
+        decision = decided(with_spare(), around(pod(1, worker_container=killed)))
+        assert decision.status.worker_order == [0, 2]
+        assert "Delete bert-1" in kinds(decision)
+
+    def test_but_not_where_only_spares_run_which_have_nothing_in_memory(self) -> None:
+        killed = container("terminated", restarts=1, end=ended(137))
+        both = [pod(worker, worker_container=killed) for worker in (0, 1)]
+        decision = decided(with_spare(), around(*both))
+        assert decision.status.worker_order == [0, 1]
+        assert decision.status.replacing_pod_uids == []
+
     def test_a_pod_on_a_node_that_is_avoided_from_now_on(self) -> None:
         policy = {"nodes": {"quarantineAfter": 1}}
         failed = observed(said(0, "Running"), said(1, "Failed", reason="Hung", exit_code=68), given=pods(workers=3))
