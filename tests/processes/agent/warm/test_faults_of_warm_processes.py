@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.agent.agents import Agent, Job, Stream, is_gone, until
+from tests.processes.agent.test_zipapp import pythons
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.agent.process import children
 
@@ -29,6 +30,18 @@ while True:
 """
 
 
+SHORT = """
+import multiprocessing, os, sys, threading
+def nothing():
+    pass
+if __name__ == "__main__":
+    same = threading.main_thread().native_id == os.getpid()
+    print(sys.argv, sys.path[0], "sitecustomize" in sys.modules, "torch" in sys.modules, same, flush=True)
+    process = multiprocessing.get_context("spawn").Process(target=nothing)
+    process.start()
+    process.join()
+    print("the child has ended with", process.exitcode, flush=True)
+"""
 FAILING_FORK = """
 import os
 fork = os.fork
@@ -174,6 +187,23 @@ def test_a_python_that_reads_no_sitecustomize_never_runs_the_program_by_itself(j
     agent.start(str(wrapper), str(script), str(job.folder))
     run(agent, 1)
     assert starts(agent) == ["attempt 1 starts cold: this Python doesn't import sitecustomize from PYTHONPATH"]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_ranks_are_forked_under_every_python_of_this_machine(python: str, job: Job) -> None:
+    (job.folder / "path" / "torch").mkdir(parents=True)
+    (job.folder / "path" / "torch" / "__init__.py").write_text("NAMED = 'torch'\n")
+    script = job.folder / "train.py"
+    script.write_text(SHORT)
+    path = str(job.folder / "path")
+    agent = job.agent(0, NPROC_PER_NODE="2", TRAINMASTER_LAUNCHER="torchrun", TRAINMASTER_WARM_START="true")
+    agent.start(python, str(script), "word", agent=[sys.executable, "-m", "trainmaster.agent"], PYTHONPATH=path)
+    agent.annotate(job.assignment(1))
+    assert agent.exit_code(60) == 0, agent.output()
+    assert starts(agent) == ["attempt 1 starts warm"]
+    for rank in range(2):
+        assert f"[rank {rank}]: ['{script}', 'word'] {job.folder} False True True" in agent.output()
+        assert f"[rank {rank}]: the child has ended with 0" in agent.output()
 
 
 def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
