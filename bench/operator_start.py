@@ -1,4 +1,9 @@
-"""Measures apply to all pods created and to all ranks joined, and counts the operator's writes."""
+"""Measures apply to all pods created and to all ranks joined, and counts the operator's writes.
+
+Then many jobs are applied at once: how long until all of their pods exist, and what the operator needs for each job of
+CPU and writes, until then and until all run. Their pods and agents are faked, and half of the machine is the embedded
+cluster's, so CPU and writes are what to compare; with TRAINMASTER_TEST_KUBECONFIG the time is a real cluster's.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,69 @@ import asyncio
 import time
 from datetime import datetime
 
-from bench.clusters import job, operator, spread, table, world
+import psutil
+
+from bench.clusters import NAMESPACE, Operator, job, operator, spread, table, until, world
+from trainmaster.controller.apiserver.cluster import PODS
 
 RUNS = 7
 WORKERS = 4
 # A bare StatefulSet's four pods took 0.78 s to start on a real kubelet.
 START_SECONDS = 0.78
+JOBS, PODS_OF_A_JOB = 100, 2
+
+
+async def many() -> None:
+    """Applies many jobs at once."""
+    async with world(fake=True) as made:
+        with operator(made, "--reach", "direct", "--agent-port", str(made.agent_port)) as running:
+            running.serving()
+            await asyncio.sleep(2.0)
+            # Without what is made once a namespace.
+            await made.apply(job("first", PODS_OF_A_JOB))
+            await until(lambda: _running(running) >= 1, 60)
+            process = psutil.Process(running.process.pid)
+            cpu, writes, began = sum(process.cpu_times()[:2]), running.writes(), time.monotonic()
+            await asyncio.gather(*(made.apply(job(f"many-{n}", PODS_OF_A_JOB)) for n in range(JOBS)))
+            rows: list[list[object]] = []
+            while True:
+                metadata = [len(page) async for page in made.cluster.pages(PODS, NAMESPACE, metadata_only=True)]
+                if sum(metadata) >= (JOBS + 1) * PODS_OF_A_JOB:
+                    break
+                await asyncio.sleep(0.05)
+            rows.append(["all pods exist, s", f"{time.monotonic() - began:.1f}"])
+            rows.append(["CPU until then, ms a job", _each(1000 * (sum(process.cpu_times()[:2]) - cpu))])
+            rows += [[f"{name} until then, a job", _each(count)] for name, count in _since(writes, running.writes())]
+            while _running(running) <= JOBS:
+                # What is asked costs the operator some milliseconds each time.
+                await asyncio.sleep(0.5)
+            rows.append(["all run, s", f"{time.monotonic() - began:.1f}"])
+            rows.append(["CPU until then, ms a job", _each(1000 * (sum(process.cpu_times()[:2]) - cpu))])
+            rows += [[f"{name} until then, a job", _each(count)] for name, count in _since(writes, running.writes())]
+    table(f"{JOBS} jobs of {PODS_OF_A_JOB} faked pods at once", ["", "measured"], rows)
+
+
+def _running(running: Operator) -> float:
+    return running.metrics().get('trainmaster_jobs{phase="Running"}', 0)
+
+
+def _each(total: float) -> str:
+    return f"{total / JOBS:.2f}"
+
+
+def _since(before: dict[str, float], after: dict[str, float]) -> list[tuple[str, float]]:
+    counts = [(name, value - before.get(name, 0)) for name, value in sorted(after.items())]
+    counts = [(name, count) for name, count in counts if count]
+    return [*counts, ("all writes", sum(count for _, count in counts))]
 
 
 async def main() -> None:
+    await one()
+    await many()
+
+
+async def one() -> None:
+    """Applies one job at a time."""
     created, started = [], []
     async with world() as made:
         with operator(made) as running:

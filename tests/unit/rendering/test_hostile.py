@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import jinja2
+import pytest
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from trainmaster.api.compact import CompactMapping
 from trainmaster.api.v1alpha1 import Checkpoint, CheckpointVolume, JobSpec
 from trainmaster.rendering import JobIdentity, first_assignment, render
-from trainmaster.rendering.engine import to_yaml_json
+from trainmaster.rendering.child import child_context
+from trainmaster.rendering.engine import render_template
 
 HOSTILE = st.one_of(
     st.text(min_size=1, max_size=40),
@@ -93,5 +96,34 @@ def test_text_comes_out_as_data(text: str) -> None:
         max_leaves=8,
     )
 )
-def test_values_are_the_same_in_yaml(value: Any) -> None:
-    assert yaml.safe_load(to_yaml_json(value)) == value
+def test_a_value_comes_out_as_it_is(value: Any) -> None:
+    child = child_context(JobIdentity("team", "bert", "uid"), "bert")
+    service = render_template("service.yaml.j2", child=child, selector=value, agent_port=1)
+    assert service["spec"]["selector"] == value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [float("-inf")]])
+def test_what_json_has_not_is_an_error(value: Any) -> None:
+    child = child_context(JobIdentity("team", "bert", "uid"), "bert")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        render_template("service.yaml.j2", child=child, selector=value, agent_port=1)
+
+
+def test_an_undefined_name_is_an_error() -> None:
+    with pytest.raises((jinja2.UndefinedError, TypeError)):
+        render_template("service.yaml.j2", child=child_context(JobIdentity("team", "bert", "uid"), "bert"))
+
+
+def test_who_changes_a_manifest_changes_no_other() -> None:
+    first, second = rendered("plain")[0], rendered("plain")[0]
+    first["spec"]["ports"].clear()
+    first["metadata"]["labels"]["mine"] = "yes"
+    assert second == PLAIN[0]
+    assert rendered("plain")[0] == PLAIN[0]
+
+
+@example("<value 0>")
+@example("<value 99>")
+@given(HOSTILE)
+def test_a_text_that_looks_like_a_mark_is_a_text(text: str) -> None:
+    assert rendered(text)[2]["spec"]["template"]["spec"]["containers"][0]["image"] == text
