@@ -32,9 +32,13 @@ def attempt(
     faults: dict[int, Fault] | None = None,
     function: Callable[..., Any] | None = None,
     local_ranks: int = 1,
+    meanwhile: Callable[[list[int]], None] | None = None,
     **variables: str,
 ) -> list[Any]:
-    """Run an attempt; returns what each rank returned, or the name of the signal or the error that has ended it."""
+    """Run an attempt; returns what each rank returned, or the name of the signal or the error that has ended it.
+
+    `meanwhile` is called with the ranks' processes, which are killed when it returns.
+    """
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         outs = [Path(folder) / str(rank) for rank in range(ranks)]
@@ -51,8 +55,12 @@ def attempt(
                 "TRAINMASTER_JOB_UID": "job",
                 **variables,
             }
-            what = (function or train, mine, settings, (faults or {}).get(rank))
+            what = (function or train, mine, settings, (faults or {}).get(rank), memory / f"rank-{rank}.log")
             processes.append(start_rank(_surviving, rank, ranks, port, out, *what))
+        if meanwhile is not None:
+            meanwhile([process.pid for process in processes if process.pid])
+            for process in processes:
+                process.kill()
         for process in processes:
             process.join(120)
         alive = [rank for rank, process in enumerate(processes) if process.is_alive()]
@@ -69,8 +77,12 @@ def _ended(code: int | None, out: Path) -> Any:
     return value if kind == "value" else f"error: {value}"
 
 
-def _surviving(function: Callable[..., Any], variables: dict[str, str], settings: Any, fault: Fault | None) -> Any:
+def _surviving(
+    function: Callable[..., Any], variables: dict[str, str], settings: Any, fault: Fault | None, log: Path
+) -> Any:
     os.environ.update(variables)
+    for descriptor in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     try:
         return function(settings, fault)
     except RuntimeError:  # a collective's, of a rank that has lost another one
@@ -104,7 +116,20 @@ def _fail() -> None:
     raise RuntimeError("this rank fails")
 
 
-FAULTS: dict[str, Callable[[], None]] = {"kill": _kill, "fail": _fail}
+def _stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+FAULTS: dict[str, Callable[[], None]] = {"kill": _kill, "fail": _fail, "stop": _stop, "terminate": _terminate}
+
+
+def said(memory: Path) -> str:
+    """Returns what all ranks of all attempts have printed."""
+    return "\n".join(log.read_text() for log in sorted(memory.glob("rank-*.log")))
 
 
 def sealed(memory: Path) -> list[str]:

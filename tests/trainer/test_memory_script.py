@@ -45,7 +45,7 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
     seen, reported = [], []
     for step in recovery.steps(STEPS):
         seen.append(step)
-        if fault and step == fault[1] + 1 and not settings.get("late"):
+        if fault and fault[0] in FAULTS and step == fault[1] + 1 and not settings.get("late"):
             FAULTS[fault[0]]()
         points = torch.randn(8, 6, generator=torch.Generator().manual_seed(step * size + rank))
         loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1))
@@ -53,6 +53,8 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
         loss.backward()
         for _ in range(settings.get("updates", 1)):
             optimizer.step()
+        if fault and fault[0] == "half" and step == fault[1]:
+            raise RuntimeError("this rank fails between the update and the step's end")
         if others:
             scheduler.step()
         if settings.get("made"):
