@@ -15,6 +15,7 @@
 | What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
 | How long does training stand still for checkpoints, and for slow data? | `trainloop_checkpoint`, `trainloop_data` |
 | How long does a resumed run take to its first step? | `trainloop_resume` |
+| What does state in memory cost a step, a survivor and the next attempt? | `trainloop_state` |
 | How much memory does a rank need, and is that what theory says? | `trainloop_memory` (of a `trainloop_tower`) |
 | What do ways of sending fewer gradients save? | `trainloop_compression` |
 

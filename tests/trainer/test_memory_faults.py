@@ -199,7 +199,7 @@ def test_the_agent_is_told_how_long_a_rank_writes(tmp_path: Path, monkeypatch: p
     with announced(3, 1 << 30):
         [file] = tmp_path.iterdir()
         assert file.name == "saving.3" and 5 < float(file.read_text()) < 10
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [file] and float(file.read_text()) == 0
 
 
 def test_an_encoded_state_is_the_state() -> None:
@@ -217,7 +217,7 @@ def test_an_encoded_state_is_the_state() -> None:
         torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found["tensors"], state["tensors"], strict=True)
     )
     assert found[7] == state[7] and list(found) == list(state)
-    with pytest.raises(EncodingError, match="a PosixPath can.t be kept in memory"):
+    with pytest.raises(EncodingError, match="a PosixPath"):
         Encoded({"path": Path()})
 
 

@@ -67,6 +67,14 @@ class InMemory(NothingInMemory):
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
         self._committed = (TrainState(), dict[str, Any](), trainer.judge.verdict)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
+        # Looked up once: a model's names take longer than a small model's buffers.
+        model = trainer.replica.model
+        persistent = model.state_dict(keep_vars=True).keys()
+        self._buffers = [
+            (name, model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2])
+            for name, _ in model.named_buffers()
+            if name in persistent
+        ]
 
     def begin(self) -> None:
         self._commit()
@@ -77,7 +85,8 @@ class InMemory(NothingInMemory):
 
     def finished(self) -> None:
         self._commit()
-        self._keeper.finished(self.trainer.state.step)
+        # Between an update's begin and its end nothing draws random numbers but hooks.
+        self._keeper.finished(self.trainer.state.step, as_before=not self.trainer.after_step)
 
     def forget(self) -> None:
         self._keeper.forget()
@@ -134,9 +143,8 @@ class InMemory(NothingInMemory):
         }
 
     def _own(self) -> dict[str, Any]:
-        state, model = generators.capture(self.trainer.world.device), self.trainer.replica.model
-        persistent = model.state_dict(keep_vars=True)
-        return {"random": state, "buffers": {name: b for name, b in model.named_buffers() if name in persistent}}
+        buffers = {name: owner._buffers[key] for name, owner, key in self._buffers}
+        return {"random": generators.capture(self.trainer.world.device), "buffers": buffers}
 
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
         trainer, least = self.trainer, (0, 0)

@@ -7,7 +7,7 @@
    end, `generators` among it; `saving`: the agent waits for a rank that writes.
 4. `agreement`: the next attempt's ranks agree on the newest state that is held anywhere, and give it to who lacks it.
 5. `snapshots`: what is in memory already where no rank may survive; `tensors`: of what is sharded, a rank's part.
-6. `script`: all of it for a script of one's own, by three lines.
+6. `script`: all of it for a script of one's own, by three lines; `huggingface`: for Hugging Face's Trainer.
 
 It imports torch and the standard library, and of trainloop what reports progress and stacks; the loop uses this package
 as any script may.

@@ -91,19 +91,23 @@ class Keeper:
             self._still.acquire()
             self._changing = True
 
-    def finished(self, step: int) -> None:
-        """The step is over: nothing more of it comes."""
-        self.made(step)
+    def finished(self, step: int, *, as_before: bool = False) -> None:
+        """The step is over: nothing more of it comes. `as_before` is as in `made`."""
+        self.made(step, as_before=as_before)
         if self._snapshots.is_due(step):
             self._snapshot(step)
 
-    def made(self, step: int) -> None:
-        """The state is that after `step`, whole: the optimizer's step, and what belongs to it, have been made."""
+    def made(self, step: int, *, as_before: bool = False) -> None:
+        """The state is that after `step`, whole: the optimizer's step, and what belongs to it, have been made. With
+        `as_before` this rank's own state is as it was when that began, and so is there already.
+        """
+        is_there = as_before and self._changing and self._step is not None and step == self._step + 1
         self._step = step
         if self._device.type != "cpu":
             self._finished = torch.Event(self._device)
             self._finished.record()
-        self._keep_own(step)
+        if not is_there:
+            self._keep_own(step)
         if self._changing:
             self._changing = False
             self._still.release()

@@ -77,7 +77,7 @@ class Recovery:
         self._optimizer, self._others = optimizer, others
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._place = Place.from_environment(dist.get_rank() if ranks > 1 else 0, ranks)
-        self._group = Group(self._place, _host_group() if ranks > 1 else None)
+        self._group = Group(self._place, host_group() if ranks > 1 else None)
         self._every, self._rehearses = every, rehearsal and ranks > 2
         named = path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._disk = Path(named) if named else None
@@ -262,6 +262,6 @@ class Recovery:
         print(f"rank {self._place.rank}: {sentence}", flush=True)
 
 
-def _host_group() -> dist.ProcessGroup | None:
+def host_group() -> dist.ProcessGroup | None:
     """Returns a group whose collectives are the host's; None for the default one, where that is one."""
     return None if "cpu:gloo" in str(dist.get_backend_config()) else dist.new_group(backend="gloo")

@@ -1,9 +1,9 @@
 """Where no rank may survive that has the state, a snapshot of it is in memory already.
 
 Ranks write one every k steps, where k follows from what writing takes: it is chosen anew after each, so that all
-snapshots together cost less than a hundredth of the time. The one before is deleted when all ranks have sealed the
-newer. Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of
-its own, each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker.
+snapshots together cost half a hundredth of the time. The one before is deleted when all ranks have sealed the newer.
+Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of its own,
+each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trainloop.recovery.agreement import Group
 from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.place import Place
 
-#: The part of a run's time that its snapshots may cost.
-SHARE = 0.01
+#: The part of a run's time that its snapshots may cost; with what every step copies it is to stay under a hundredth.
+SHARE = 0.005
 #: Steps of an attempt before its first snapshot; the first steps take longer than others do.
 _FIRST = 4
 #: Where all ranks have the same state, the workers that have a snapshot of it: one, and another one if that is lost.

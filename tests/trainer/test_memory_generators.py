@@ -1,0 +1,45 @@
+"""Random generators go on exactly where they were captured (`recovery/generators`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from trainloop.recovery import generators
+
+CPU = torch.device("cpu")
+
+
+def drawn() -> list[float]:
+    return [
+        random.random(),
+        random.gauss(0, 1),
+        float(np.random.rand()),
+        float(np.random.randn()),
+        float(torch.rand(())),
+    ]
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+@pytest.mark.parametrize("way", [generators._from_memory, generators._from_python])
+def test_generators_go_on_where_they_were(
+    monkeypatch: pytest.MonkeyPatch, way: Callable[[], bytes], before: int
+) -> None:
+    """Both ways in which Python's state is read; a gauss is left over after every other draw of one."""
+    monkeypatch.setattr(generators, "_python", way)
+    for _ in range(before):
+        random.gauss(0, 1)
+        np.random.randn()
+        generators.capture(CPU)
+    state = generators.capture(CPU)
+    expected = [drawn() for _ in range(700)]
+    generators.restore(state, CPU)
+    assert [drawn() for _ in range(700)] == expected
+
+
+def test_pythons_state_is_read_from_memory_here() -> None:
+    assert generators._python is generators._from_memory
