@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from trainmaster.agent.planner import actions, events
 from trainmaster.agent.planner.plan import plan
 from trainmaster.agent.planner.state import Ending, LeaderContact, MasterContact
-from trainmaster.wire.joining import Ack, Stop
+from trainmaster.wire.joining import Ack, Modules, Stop
 from trainmaster.wire.report import Report
 
 from .simulated import Agent, Crash, assignment, idle
@@ -32,7 +32,8 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.agent = Agent(TRAINMASTER_SETUP="true", NPROC_PER_NODE="2", TRAINMASTER_FIRST_STEP_TIMEOUT="20")
+        warm = {"TRAINMASTER_WARM_START": "true", "TRAINMASTER_LAUNCHER": "torchrun"}
+        self.agent = Agent(TRAINMASTER_SETUP="true", NPROC_PER_NODE="2", TRAINMASTER_FIRST_STEP_TIMEOUT="20", **warm)
         self.agent.wraps_ranks = True
         self.current = assignment(1)
         self.checked = 0
@@ -64,7 +65,9 @@ class Histories(RuleBasedStateMachine):
         """What was performed since the last check, in its order."""
         agent = self.agent
         for action in agent.performed[self.checked :]:
-            if isinstance(action, (actions.Begin, actions.RunSetup, actions.Launch)):
+            if isinstance(action, actions.Terminate):
+                assert 0 not in action.pids, "not the agent's own process group"
+            if isinstance(action, (actions.Begin, actions.RunSetup, actions.WarmUp, actions.Launch)):
                 assert not self.terminating, "nothing starts while terminating"
             if isinstance(action, actions.Begin):
                 assert action.report.attempt not in self.launched
@@ -122,13 +125,33 @@ class Histories(RuleBasedStateMachine):
 
     @rule(ending=ENDINGS)
     def end_the_launcher(self, ending: Ending) -> None:
-        if self.agent.state.run is not None:
+        if self.agent.state.run is not None and self.agent.state.run.launcher:
             self.give(events.ProcessEnded(self.agent.state.run.launcher, ending))
+
+    @rule(forks=st.booleans())
+    def fork_the_next_ranks(self, forks: bool) -> None:
+        self.agent.forks = forks
+
+    @rule()
+    def fork_nothing(self) -> None:
+        """The warm process has refused, or was ended: ranks start cold, or none at all."""
+        run = self.agent.state.run
+        if run is not None and run.awaited and not run.ranks:
+            self.give(events.NothingForked() if run.stopping else events.LauncherStarted(10 * self.agent.pid + 9))
+
+    @rule(for_good=st.booleans())
+    def end_the_warm_process(self, for_good: bool) -> None:
+        if self.agent.state.warm.runs:
+            self.give(events.WarmProcessEnded(for_good))
+
+    @rule()
+    def learn(self) -> None:
+        self.give(events.ModulesLearned(Modules(("torch._dynamo",))))
 
     @rule()
     def empty_the_run(self) -> None:
         run = self.agent.state.run
-        if run is not None and run.sweeping and run.launcher_ending is not None:
+        if run is not None and run.sweeping and (run.launcher_ending is not None or not run.launcher):
             self.give(events.RunEmptied())
 
     @rule()
@@ -186,7 +209,9 @@ class Histories(RuleBasedStateMachine):
         self.give(events.TerminationRequested())
         if agent.state.run is not None:
             agent.wait(60)
-            self.give(events.ProcessEnded(agent.state.run.launcher, Ending(137, signal.SIGKILL)), events.RunEmptied())
+            if agent.state.run.launcher:
+                self.give(events.ProcessEnded(agent.state.run.launcher, Ending(137, signal.SIGKILL)))
+            self.give(events.RunEmptied())
         assert idle(agent.state)
         assert agent.exit_code is not None
         if agent.state.ended is not None:
