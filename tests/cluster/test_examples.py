@@ -174,7 +174,7 @@ def test_every_worker_of_an_example_without_accelerators_finds_room_on_a_small_n
 
 
 def test_plain_script(room: Room) -> None:
-    """Unchanged: a script that knows nothing of Trainmaster but the heartbeat."""
+    """Unchanged: a script of one's own with the three lines of `Recovery`."""
     room.apply("plain-script")
     progress = room.succeeds("plain-script")["progress"]
     assert (progress["step"], progress["totalSteps"]) == (400, 400)
