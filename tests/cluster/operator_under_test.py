@@ -86,7 +86,8 @@ def apply_crd(cluster: Cluster) -> None:
 def _served(cluster: Cluster) -> tuple[str, int] | None:
     """Which custom resource is served: its uid, and the generation that a change of its spec counts up."""
     status, found = cluster.request("GET", _CRD)
-    conditions = found["status"].get("conditions", []) if status == 200 else []
+    # A new definition has `conditions: null` for a moment.
+    conditions = (found["status"].get("conditions") or []) if status == 200 else []
     if not any(one["type"] == "Established" and one["status"] == "True" for one in conditions):
         return None
     return found["metadata"]["uid"], found["metadata"]["generation"]
