@@ -25,6 +25,12 @@ def names(cluster: Cluster) -> list[str]:
     return [one["metadata"]["name"] for one in cluster.items("configmaps", labels="trainmaster.dev/content=agent")]
 
 
+def delete(cluster: Cluster, *jobs: str) -> None:
+    """Deletes jobs and their sets: an API server without its controllers collects no garbage."""
+    cluster.kubectl("delete", "dtj", *jobs)
+    cluster.kubectl("delete", "statefulset", *jobs, "--ignore-not-found")
+
+
 def until_condition_says(cluster: Cluster, words: str) -> str:
     return str(
         cluster.eventually(
@@ -50,7 +56,7 @@ def test_it_is_there_for_the_jobs_of_the_namespace_and_goes_with_the_last(
         assert "initContainers" not in pod
         (volume,) = [one for one in pod["volumes"] if one["name"] == "trainmaster-agent"]
         assert volume["configMap"]["name"] == NAME
-    cluster.kubectl("delete", "dtj", "job", "other")
+    delete(cluster, "job", "other")
     cluster.eventually(lambda: names(cluster) == [], 60, "its removal")
 
 
@@ -60,9 +66,7 @@ def test_an_operator_that_comes_back_removes_what_went_out_of_use_meanwhile(
     cluster.apply(own_image("job", WAIT))
     cluster.eventually(lambda: cluster.items("statefulsets"))
     operator.kill()
-    cluster.kubectl("delete", "dtj", "job", "--cascade=foreground")
-    # An API server without its controllers collects no garbage.
-    cluster.kubectl("delete", "statefulset", "job", "--ignore-not-found")
+    delete(cluster, "job")
     assert names(cluster) == [NAME]
     operator.start()
     cluster.eventually(lambda: names(cluster) == [], 60, "its removal")
