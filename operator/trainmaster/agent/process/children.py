@@ -13,7 +13,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.planner.state import Ending
@@ -72,8 +72,16 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
     raise LaunchError(f"command not found: {name!r} {problem}; check spec.command and the image")
 
 
-def spawn(program: str, arguments: tuple[str, ...], environ: Mapping[str, str], streams: Mapping[int, int]) -> int:
-    """Start a process in a process group of its own and return its pid. `streams`: descriptor in the child -> ours.
+def spawn(
+    program: str,
+    arguments: tuple[str, ...],
+    environ: Mapping[str, str],
+    streams: Mapping[int, int],
+    *,
+    in_session: bool = False,
+) -> int:
+    """Start a process in a process group of its own, or a session, and return its pid. `streams`: descriptor in the
+    child -> ours.
 
     Raises LaunchError where the kernel refuses (no such interpreter, not executable, out of processes).
     """
@@ -82,9 +90,10 @@ def spawn(program: str, arguments: tuple[str, ...], environ: Mapping[str, str], 
     ]
     if 0 not in streams:
         actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    apart: dict[str, Any] = {"setsid": True} if in_session else {"setpgroup": 0}
     try:
         return os.posix_spawn(
-            program, arguments, environ, file_actions=actions, setpgroup=0, setsigdef=_RESET_SIGNALS, setsigmask=[]
+            program, arguments, environ, file_actions=actions, setsigdef=_RESET_SIGNALS, setsigmask=[], **apart
         )
     except (OSError, ValueError) as error:
         raise LaunchError(f"cannot execute {program!r}: {getattr(error, 'strerror', None) or error}") from None

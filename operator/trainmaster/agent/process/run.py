@@ -94,6 +94,8 @@ class RunProcesses:
         self._sweeps = 0
         self._oom_kills_before = 0
         self._environ: Mapping[str, str] = {}
+        self._base_environ: Mapping[str, str] = {}
+        self._command: Sequence[str] = ()
         self.ended = False
         """Whether this worker's end is known."""
         self.stopping = False
@@ -113,8 +115,12 @@ class RunProcesses:
         self._line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
         self._environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
         children.find_program(command[0], self._environ)
-        warm = self._warm if self._warm is not None and not self._warm.reason else None
-        if warm is None:
+        self._command, self._base_environ = command, base_environ
+        warm = self._warm
+        # A worker may be without a warm process while others have theirs, and they have to find each other: ranks that
+        # torchrun starts look for a store of its own. So it is only used where no worker forks.
+        forks = warm is not None and not warm.unsuited
+        if not forks:
             # Before anything is made for it.
             launcher.find_launcher(self._line, self._environ)
         os.makedirs(self._folder, exist_ok=True)
@@ -125,32 +131,31 @@ class RunProcesses:
             # Several attempts may print into one container's log.
             self._stdout.write(b"--- attempt %d ---\n" % self.attempt)
         self.started_at = time.monotonic()
-        if warm is not None:
-            self._fork_ranks(warm, base_environ)
+        if warm is not None and not warm.reason:
+            self._fork_ranks(warm)
+        elif warm is not None:
+            self._start_cold(warm.reason)
         else:
-            if self._warm is not None:
-                self._print_cold(self._warm.reason)
             self._start_launcher()
         return Launched(self._launcher_pid, self._line.wraps_ranks, self.first_rank())
 
-    def _fork_ranks(self, warm: WarmProcess, base_environ: Mapping[str, str]) -> None:
+    def _fork_ranks(self, warm: WarmProcess) -> None:
         """Order the ranks from the warm process; raises OSError where their files can't be made."""
-        settings, assignment = self._settings, self._assignment
-        attempt = launcher.attempt_variables(settings, assignment, self.node_rank, base_environ)
         ranks = []
-        for local_rank in range(settings.processes):
-            os.makedirs(torchrun.error_folder(settings, self.attempt, local_rank), exist_ok=True)
-            own = torchrun.rank_variables(settings, assignment, self.node_rank, local_rank)
+        for local_rank in range(self._settings.processes):
             stem = os.path.join(self._folder, f"rank-{local_rank}")
+            environ = self._own_variables(local_rank)
             ranks.append(
-                {
-                    "localRank": local_rank,
-                    "environ": {**attempt, **own},
-                    "stdout": f"{stem}.out",
-                    "stderr": f"{stem}.err",
-                }
+                {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
             )
         warm.fork(self.attempt, self._folder, ranks, self._forked)
+
+    def _own_variables(self, local_rank: int) -> dict[str, str]:
+        """Returns what of a rank's environment is its own; makes the folder that is named there."""
+        settings, assignment = self._settings, self._assignment
+        os.makedirs(torchrun.error_folder(settings, self.attempt, local_rank), exist_ok=True)
+        attempt = launcher.attempt_variables(settings, assignment, self.node_rank, self._base_environ)
+        return {**attempt, **torchrun.rank_variables(settings, assignment, self.node_rank, local_rank)}
 
     def _forked(self, reason: str) -> None:
         """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""
@@ -171,13 +176,41 @@ class RunProcesses:
         if self.stopping or self.ended:
             self._put(NothingForked())
             return
-        self._print_cold(reason)
         try:
-            self._start_launcher()
+            self._start_cold(reason)
         except LaunchError as error:
             self._put(LaunchFailed(last_lines(str(error), MAX_ERROR_CHARACTERS)))
+        except OSError as error:
+            self._put(LaunchFailed(f"cannot write {error.filename}: {error.strerror}"))
         else:
-            self._put(LauncherStarted(self._launcher_pid))
+            if self._launcher_pid:
+                self._put(LauncherStarted(self._launcher_pid))
+
+    def _start_cold(self, reason: str) -> None:
+        """Start the ranks, or torchrun where no worker of the job can fork; the log says why."""
+        self._print(f"attempt {self.attempt} starts cold: {reason}")
+        if self._warm is None or self._warm.unsuited:
+            self._start_launcher()
+            return
+        common, _ = torchrun.warm_environment(self._settings, self._base_environ)
+        try:
+            for local_rank in range(self._settings.processes):
+                environ = {**common, **self._own_variables(local_rank)}
+                self._rank_started(local_rank, self._spawn_rank(local_rank, environ))
+        except (LaunchError, OSError):
+            children.send(self.pids.values(), signal.SIGKILL)
+            self._close()
+            raise
+
+    def _spawn_rank(self, local_rank: int, environ: Mapping[str, str]) -> int:
+        stem = os.path.join(self._folder, f"rank-{local_rank}")
+        streams = {1: os.open(f"{stem}.out", os.O_WRONLY), 2: os.open(f"{stem}.err", os.O_WRONLY)}
+        try:
+            program = children.find_program(self._command[0], environ)
+            return children.spawn(program, tuple(self._command), environ, streams, in_session=True)
+        finally:
+            for stream in streams.values():
+                os.close(stream)
 
     def _start_launcher(self) -> None:
         program = launcher.find_launcher(self._line, self._environ)
@@ -200,9 +233,6 @@ class RunProcesses:
             os.close(err_write)
         if not self._line.wraps_ranks:
             self.pids[0] = self._launcher_pid
-
-    def _print_cold(self, reason: str) -> None:
-        self._print(f"attempt {self.attempt} starts cold: {reason}")
 
     def _print(self, sentence: str) -> None:
         self._stderr.write(f"[agent]: {sentence}\n".encode())

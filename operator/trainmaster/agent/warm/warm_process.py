@@ -30,6 +30,8 @@ from trainmaster.wire.joining import Modules, module_names
 
 ORDER_SECONDS = 5.0
 """A process that imports nothing answers an order in so many seconds."""
+LEARN_SECONDS = 15.0
+"""One that imports what was learned answers between two modules; ranks that wait longer would be faster cold."""
 IMPORT_SECONDS = 60.0
 """One that still imports torch is waited for as long: torchrun and the ranks would have to import it too."""
 PRELOAD_SECONDS = 120.0
@@ -84,11 +86,14 @@ class WarmProcess:
         """What was learned; None: nothing yet."""
         self.reason = "it was not started"
         """Why there is none; empty where there is one, or will be."""
+        self.unsuited = False
+        """Whether the command or the image's Python is the reason: then every worker of the job has none."""
 
     def start(self, environ: Mapping[str, str], own_variables: frozenset[str]) -> None:
         """Start it in this environment, which lacks what is each rank's own."""
         warm = warm_command(self._command, os.getcwd())
         if isinstance(warm, str):
+            self.unsuited = True
             self._end(warm, for_good=True)
             return
         self._warm, self._own_variables = warm, own_variables
@@ -137,7 +142,7 @@ class WarmProcess:
         if not self._ready:
             patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
         else:
-            patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
+            patience = LEARN_SECONDS if self._importing else ORDER_SECONDS
         self._timer = self._loop.call_later(patience, self._late)
         self._send_order()
 
@@ -176,6 +181,7 @@ class WarmProcess:
     def _probed(self, ending: Ending) -> None:
         """Start the process itself, once it is certain that this Python stops before it runs the user's program."""
         if self._warm is None or ending.exit_code != EXIT_PROBED:
+            self.unsuited = True
             self._end("this Python doesn't import sitecustomize from PYTHONPATH", for_good=True)
             return
         config = {
@@ -260,7 +266,7 @@ class WarmProcess:
             self._answer(str(answer.get("reason", "")))
         elif kind == "unforkable":
             self._left_out.append(str(answer["name"]))
-            self._hopeless = answer["name"] == _REQUIRED
+            self.unsuited = self._hopeless = answer["name"] == _REQUIRED
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
             self._printers[1].write(f"[agent]: {self.reason}\n".encode())
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tests.processes.agent.agents import Agent, Job, until
 
+NO_MEMORY = "100 MiB of memory are left, and a warm process gets none below 768 MiB"
+
 
 def start(job: Job, warm: bool, *command: str, ranks: int = 2, worker: int = 0, **environ: str) -> Agent:
     """Start an agent whose ranks are Python's; `command` without Python itself."""
@@ -28,3 +30,12 @@ def starts(agent: Agent) -> list[str]:
     """What the agent said about how attempts start."""
     said = (line.removeprefix("[agent]: ") for line in agent.output().splitlines() if line.startswith("[agent]: "))
     return [line for line in said if " starts " in line]
+
+
+def without_memory(job: Job) -> Path:
+    """A cgroup that has no memory left for a warm process, for TRAINMASTER_CGROUP_ROOT."""
+    groups = job.folder / "cgroup"
+    groups.mkdir(exist_ok=True)
+    (groups / "memory.max").write_text("209715200\n")
+    (groups / "memory.current").write_text("104857600\n")
+    return groups

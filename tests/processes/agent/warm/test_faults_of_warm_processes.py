@@ -15,7 +15,7 @@ from tests.processes.agent.test_zipapp import pythons
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.agent.process import children
 
-from .both_ways import start, starts
+from .both_ways import NO_MEMORY, start, starts, without_memory
 
 RANK = """
 import os, pathlib, sys, time
@@ -68,6 +68,8 @@ def run(agent: Agent, attempt: int, ranks: int = 2) -> list[list[str]]:
     agent.annotate(agent.job.assignment(attempt))
     paths = [agent.job.folder / f"ran-{attempt}-{rank}" for rank in range(ranks)]
     until(lambda: all(path.exists() and path.read_text() for path in paths), 60, f"attempt {attempt}: {agent.output()}")
+    # The agent says it when all of them have been forked, and the first may be quicker.
+    until(lambda: any(line.startswith(f"attempt {attempt} ") for line in starts(agent)), what=agent.output())
     return [path.read_text().split() for path in paths]
 
 
@@ -220,22 +222,47 @@ def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
     ("limit", "reason"),
     [
         ("fork", "cannot fork all ranks"),
-        (None, "100 MiB of memory are left, and a warm process gets none below 768 MiB"),
+        (None, NO_MEMORY),
     ],
 )
 def test_without_memory_or_processes_ranks_start_cold(job: Job, script: Path, limit: str | None, reason: str) -> None:
-    groups = job.folder / "cgroup"
-    groups.mkdir()
     if limit is None:
-        (groups / "memory.max").write_text("209715200\n")
-        (groups / "memory.current").write_text("104857600\n")
-        agent = start(job, True, str(script), str(job.folder), TRAINMASTER_CGROUP_ROOT=str(groups))
+        groups = str(without_memory(job))
+        agent = start(job, True, str(script), str(job.folder), TRAINMASTER_CGROUP_ROOT=groups)
     else:
         # As a cgroup's pids.max does it: a preloaded module sees to it that the next fork of the process fails.
         (job.folder / "limited.py").write_text(FAILING_FORK)
         agent = start(job, True, str(script), str(job.folder), TRAINMASTER_PRELOAD="limited")
     run(agent, 1)
     assert starts(agent) == [f"attempt 1 starts cold: {reason}"]
+
+
+GROUP = """
+import pathlib, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+found = torch.tensor([dist.get_rank() + 1.0])
+dist.all_reduce(found)
+pathlib.Path(sys.argv[1], f"sum-{dist.get_rank()}").write_text(str(found.item()))
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_workers_with_and_without_a_warm_process_find_each_other(job: Job, without: int) -> None:
+    (job.folder / "group.py").write_text(GROUP)
+    agents = []
+    for worker in range(2):
+        variables = {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))} if worker == without else {}
+        command = (str(job.folder / "group.py"), str(job.folder))
+        agents.append(start(job, True, *command, ranks=1, worker=worker, GLOO_SOCKET_IFNAME="lo", **variables))
+    job.annotate(job.assignment(1, range(2)))
+    sums = [job.folder / f"sum-{rank}" for rank in range(2)]
+    until(lambda: all(path.exists() for path in sums), 60, "\n".join(agent.output() for agent in agents))
+    until(lambda: all(path.read_text() == "3.0" for path in sums), what="both have the sum")
+    assert starts(agents[without]) == [f"attempt 1 starts cold: {NO_MEMORY}"]
+    assert starts(agents[1 - without]) == ["attempt 1 starts warm"]
 
 
 def test_a_kill_for_memory_that_took_the_warm_process_is_no_ranks(job: Job, script: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.processes.agent.agents import Job, until
 
-from .both_ways import start, starts
+from .both_ways import NO_MEMORY, start, starts, without_memory
 
 PROBE = Path(__file__).with_name("probe.py")
 DIFFERS = {
@@ -19,27 +19,34 @@ DIFFERS = {
     "environ.TRAINMASTER_WARM_START": ("false", "true"),
     "C environment.TRAINMASTER_WARM_START": ("false", "true"),
 }
-"""All that may differ: cold, warm."""
+"""All that may differ: by torchrun, warm and without it."""
 C_LIBRARY_SIGNAL = 1 << 32
 """glibc's own (SIGSETXID): ignored until a process has its first thread, and then again as in torchrun's ranks."""
 
 
+WAYS = ("torchrun", "cold", "warm")
+"""`cold`: started by the agent, because this worker has no warm process; others may have theirs."""
+
+
 def sees(job: Job, way: str, command: list[str], **environ: str) -> list[dict[str, Any]]:
-    """What two ranks see, cold or warm."""
-    worker = 0 if way == "cold" else 1
-    agent = start(job, way == "warm", *command, str(job.folder / f"by-{way}"), worker=worker, **environ)
+    """What two ranks see that were started in one of the ways."""
+    worker = WAYS.index(way)
+    if way == "cold":
+        environ["TRAINMASTER_CGROUP_ROOT"] = str(without_memory(job))
+    agent = start(job, way != "torchrun", *command, str(job.folder / f"by-{way}"), worker=worker, **environ)
     assignment = job.assignment(1, workers=(worker,))
     (job.folder / f"by-{way}").mkdir()
     agent.annotate(assignment)
     until(lambda: agent.output().count("atexit was here") == 2, 120, f"{way}: {agent.output}")
-    assert starts(agent) == (["attempt 1 starts warm"] if way == "warm" else [])
+    said = {"torchrun": [], "cold": [f"attempt 1 starts cold: {NO_MEMORY}"], "warm": ["attempt 1 starts warm"]}
+    assert starts(agent) == said[way]
     found = [json.loads((job.folder / f"by-{way}" / f"seen.{rank}").read_text()) for rank in range(2)]
     return [normal(each, way, agent.address, str(assignment["port"])) for each in found]
 
 
 def normal(seen: dict[str, Any], way: str, address: str, port: str) -> dict[str, Any]:
     """Without what differs between two workers anyway: names, addresses and ports."""
-    worker = "0" if way == "cold" else "1"
+    worker = WAYS.index(way)
     life = seen["sees"]["environ"]["TORCHELASTIC_ERROR_FILE"].split("/")[-4]
     text = json.dumps(seen)
     for own, common in (
@@ -70,10 +77,11 @@ def differences(cold: Any, warm: Any, name: str = "") -> dict[str, Any]:
 
 def compare(job: Job, command: list[str], **environ: str) -> None:
     shutil.copy(PROBE, job.folder / "probe.py")
-    cold, warm = (sees(job, way, command, **environ) for way in ("cold", "warm"))
-    for rank in range(2):
-        assert differences(cold[rank]["sees"], warm[rank]["sees"]) == DIFFERS, f"rank {rank}"
-    for seen in (cold, warm):
+    by_torchrun, *others = (sees(job, way, command, **environ) for way in WAYS)
+    for other in others:
+        for rank in range(2):
+            assert differences(by_torchrun[rank]["sees"], other[rank]["sees"]) == DIFFERS, f"rank {rank}"
+    for seen in (by_torchrun, *others):
         for name in seen[0]["own"]:
             assert seen[0]["own"][name] != seen[1]["own"][name], f"{name} is each rank's own"
         assert len({str(rank["parent"]) for rank in seen}) == 1
