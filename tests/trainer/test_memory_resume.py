@@ -52,6 +52,20 @@ def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, 
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 
+@pytest.mark.torch
+def test_a_checkpoint_that_is_newer_than_what_is_in_memory_counts(tmp_path: Path) -> None:
+    """A run that is stopped saves after a step that its snapshot, and what it wrote at the signal, are older than."""
+    settings = config(tmp_path / "disk", **NORMED)
+    through = run_ranks(2, train, config(None, **NORMED))
+    memory = tmp_path / "memory"
+    attempt(1, 2, memory, settings, dict.fromkeys(range(2), ("terminate", 4)))
+    assert sealed(memory), "there is something older"
+    resumed = attempt(2, 2, memory, settings)
+    assert began(resumed) == [5, 5]
+    for rank in range(2):
+        assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
 #: The ways over the ranks of which none has all of the state.
 PARTS = [("zero1", 2), ("zero1", 4), ("fsdp", 2), ("fsdp", 4)]
 

@@ -16,6 +16,7 @@ import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -162,17 +163,23 @@ class Checkpointer:
         With `start_from` it is what was saved since, and then the checkpoint that `start_from` names. What can't be
         used is named by the rank that sees it.
         """
-        start, rows = self.settings.start_from, []
+        start, rows = self.settings.start_from, list[tuple[Any, ...]]()
         if self.is_writer:
             whole, broken = storage.survey(self.path)
-            rows = [(one.created, one.name, one.about.get("parent"), one.about.get("start_from")) for one in whole]
+            rows = [(o.created, o.name, *map(o.about.get, ("parent", "start_from", "attempt"))) for o in whole]
             self._pass_over(*broken.values())
         rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda row: row[:2], reverse=True)
         # Another line's may have got the name of a parent that was deleted: it was written later than its child.
-        when = {name: created for created, name, _, _ in rows}
-        self._parents = {name: parent for created, name, parent, _ in rows if when.get(str(parent), 0) <= created}
-        own = [name for _, name, _, origin in rows if self.settings.resume and start in (None, origin)]
-        yield from filter(None, (storage.named(self.path, name) for name in dict.fromkeys(own)))
+        when = {name: created for created, name, *_ in rows}
+        self._parents = {name: parent for created, name, parent, *_ in rows if when.get(str(parent), 0) <= created}
+        own = dict[str, Any]()
+        for _, name, _, origin, attempt in rows:
+            if self.settings.resume and start in (None, origin):
+                own.setdefault(name, attempt)
+        for name, attempt in own.items():
+            if (checkpoint := storage.named(self.path, name)) is not None:
+                # Which is compared with that of a state in memory.
+                yield replace(checkpoint, about={"attempt": attempt})
         if start is not None:
             from trainloop.checkpoints import tagging  # which few runs need
 
