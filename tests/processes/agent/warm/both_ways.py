@@ -10,10 +10,17 @@ from tests.processes.agent.agents import Agent, Job, until
 NO_MEMORY = "100 MiB of memory are left, and a warm process gets none below 768 MiB"
 
 
-def start(job: Job, warm: bool, *command: str, ranks: int = 2, worker: int = 0, **environ: str) -> Agent:
-    """Start an agent whose ranks are Python's; `command` without Python itself."""
+def start(
+    job: Job, warm: bool, *command: str, ranks: int = 2, worker: int = 0, has_learned: bool = False, **environ: str
+) -> Agent:
+    """Start an agent whose ranks are Python's; `command` without Python itself. `has_learned`: its ranks aren't asked
+    for what they have imported.
+    """
     settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": str(warm).lower()}
     agent = job.agent(worker, NPROC_PER_NODE=str(ranks), **settings, **environ)
+    if has_learned:
+        (agent.state_dir / "warm").mkdir()
+        (agent.state_dir / "warm" / "modules").write_text("[]")
     return agent.start(sys.executable, *command)
 
 
