@@ -51,7 +51,7 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
         loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1))
         optimizer.zero_grad()
         loss.backward()
-        for _ in range(settings.get("updates", 1)):
+        for _ in range(settings.get("updates", 1) + (step == settings.get("more_at"))):
             optimizer.step()
         if fault and fault[0] == "half" and step == fault[1]:
             raise RuntimeError("this rank fails between the update and the step's end")
@@ -105,6 +105,7 @@ def test_a_script_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path,
         pytest.param({"alone": True, "updates": 2}, 4, id="of its two steps the second"),
         pytest.param({"made": True}, 4, id="the script says that it has made its last change"),
         pytest.param({}, None, id="nobody knows whether more would change"),
+        pytest.param({"alone": True, "more_at": 2}, None, id="steps have had several updates"),
     ],
 )
 def test_a_fault_between_the_last_change_and_the_steps_end_costs_no_step(

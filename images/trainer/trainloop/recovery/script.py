@@ -93,8 +93,9 @@ class Recovery:
         self._progress.join()
         self._reported: dict[str, float] = {}
         self._stop_requested = False
-        #: Steps of the optimizer within this step of the loop, and within the one before.
-        self._updates = self._updates_before = 0
+        #: Steps of the optimizer within this step of the loop; and within each one before, None where they differed.
+        self._updates = 0
+        self._updates_each: int | None = 0
         self._excepthook = sys.excepthook
 
     def steps(self, total: int) -> Iterator[int]:
@@ -110,7 +111,7 @@ class Recovery:
         while self.step < total:
             stopping = self._group.begin_to_ask(self._stop_requested)
             yield self.step + 1
-            self._updates_before, self._updates = self._updates, 0
+            self._count_updates()
             self.step += 1
             if self._keeper is not None:
                 self._keeper.finished(self.step)
@@ -235,9 +236,16 @@ class Recovery:
 
     def _updated(self, *_: object) -> None:
         self._updates += 1
-        # As many as in the step before, because a step may have several.
-        if not self._others and self._updates == self._updates_before:
+        # A step may have several, of which the last counts: as many as all steps before had.
+        if not self._others and self._updates == self._updates_each:
             self.made()
+
+    def _count_updates(self) -> None:
+        if self._updates_each == 0:
+            self._updates_each = self._updates
+        elif self._updates != self._updates_each:
+            self._updates_each = None
+        self._updates = 0
 
     def _end(self, *, finished: bool) -> None:
         self._progress.enter("finish")
