@@ -40,6 +40,10 @@ LEARN_SIGNAL = signal.SIGRTMAX - 3
 """Asks a rank for its modules; the agent checks first that it is caught."""
 OOM_SCORE = 800
 """What is added to the warm process's chance to be taken first where memory is short (proc(5), oom_score_adj)."""
+MASTER_SECONDS = 0.25
+"""How long a rank waits for rank 0 to listen; a program that makes its group later, or none, starts so much later."""
+MOST_DRAWN = 100_000
+"""Words that a module may draw at its import; one that draws more counts as one that has seeded."""
 _HARMLESS_DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/full")
 _MODULE = "sitecustomize"
 
@@ -159,9 +163,9 @@ class WarmProcess:
         now = _random_states()
         if reads:
             self._give_up(name, f"it reads {sorted(reads)[0]} at import")
-        if any(state != now[of] for of, state in random_states.items()):
+        if any(not _follows(state, now[of]) for of, state in random_states.items()):
             # Ranks are seeded anew, so that what a module has seeded would be lost.
-            self._give_up(name, "it changes the random state at import")
+            self._give_up(name, "it seeds random numbers at import")
         unforkable = self._unforkable()
         if unforkable:
             self._give_up(name, unforkable)
@@ -239,6 +243,7 @@ class WarmProcess:
                 os.close(go_read)
                 while os.getppid() == between:
                     time.sleep(0.0001)
+                _give_way_to_master(rank["environ"])
                 return True
             announced.append(f"{rank['localRank']} {pid}\n")
         fd = os.open(order["announcements"], os.O_WRONLY | os.O_NONBLOCK)
@@ -322,6 +327,22 @@ class WarmProcess:
         return ""
 
 
+def _give_way_to_master(environ: dict[str, str]) -> None:
+    """Wait a moment for rank 0 to listen: forked ranks are all there within milliseconds, and a client of torch's store
+    that comes too early tries again after half a second or more (torch 2.13, TCPStore.cpp).
+    """
+    import socket
+
+    until = time.monotonic() + MASTER_SECONDS
+    while environ["RANK"] != "0" and time.monotonic() < until:
+        try:
+            socket.create_connection((environ["MASTER_ADDR"], int(environ["MASTER_PORT"])), MASTER_SECONDS).close()
+        except OSError:
+            time.sleep(0.005)
+        else:
+            return
+
+
 def _import_watched(name: str, path: list[str], variables: frozenset[str], reads: set[str]) -> None:
     """Import a module, with what is read of some variables of the environment meanwhile put into `reads`."""
     environ = type(os.environ)
@@ -357,6 +378,29 @@ def _random_states() -> dict[str, Any]:
     if torch is not None:
         states["torch"] = torch.initial_seed()
     return states
+
+
+def _follows(before: Any, now: Any) -> bool:
+    """Returns whether a state has come from another one by drawing numbers, and not by a seed.
+
+    Python's generator draws 624 words and then makes the next ones of them (`random`, a Mersenne Twister), whose number
+    is the state's last.
+    """
+    if before == now:
+        return True
+    if not isinstance(before, tuple):
+        return False
+    from random import Random
+
+    generator = Random()
+    words = before[1][:-1]
+    for _ in range(MOST_DRAWN // len(words)):
+        if words == now[1][:-1]:
+            return True
+        generator.setstate((before[0], (*words, len(words)), None))
+        generator.getrandbits(32)
+        words = generator.getstate()[1][:-1]
+    return False
 
 
 def _start_anew() -> None:

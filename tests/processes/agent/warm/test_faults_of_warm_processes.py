@@ -140,7 +140,7 @@ def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: 
         ("import threading as t\nt.Thread(target=t.Event().wait, daemon=True).start()", "it runs a thread"),
         ("import socket\nS = socket.socket()", "it has socket open"),
         ("import os\nR = os.environ.get('RANK')", "it reads RANK at import"),
-        ("import random\nrandom.seed(0)", "it changes the random state at import"),
+        ("import random\nrandom.seed(0)", "it seeds random numbers at import"),
         ("import subprocess\nP = subprocess.Popen(['sleep', '600'])", "it has started a process"),
     ],
 )  # fmt: skip
