@@ -164,14 +164,14 @@ def job(name: str, program: str, mode: str, folder: Path) -> dict[str, Any]:
     environment = {"STEPS_FILE": str(folder / f"{name}.steps"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
     environment["CHECKPOINT_STEPS"] = str(CHECKPOINT_STEPS)
     if not in_memory:
-        environment["TRAINMASTER_MEMORY_DIR"] = ""
+        environment["WITHOUT_MEMORY"] = "1"
     variables = [{"name": key, "value": value} for key, value in environment.items()]
     training = {
         "task": {"name": "reviews"},
         "steps": 1_000_000,
         "batch": {"size": 64},
         "evaluation": {"every_steps": None},
-        "checkpoint": {"every_steps": CHECKPOINT_STEPS},
+        "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory": {"enabled": in_memory}},
         "metrics": {"every_steps": 50, "plot": False},
         "hooks": ["bench.clusters.stepping_ranks:hook"],
     }
@@ -183,8 +183,9 @@ def job(name: str, program: str, mode: str, folder: Path) -> dict[str, Any]:
         "spec": {
             "image": "ghcr.io/trainmaster/trainer:0.1.0",
             "workers": WORKERS,
-            "checkpoint": {"volume": {"emptyDir": True}, "path": "/checkpoints"},
             **what,
+            # An emptyDir would keep a pod from being replaced in the kubelet's back-off.
+            "checkpoint": {"volume": {"hostPath": str(folder)}, "path": "/checkpoints"},
             "failurePolicy": {
                 "maxRestarts": 1000,
                 "nodes": {"lostAfterSeconds": LOST_AFTER_SECONDS, "quarantineAfter": 0},

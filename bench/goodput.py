@@ -81,7 +81,7 @@ def job(name: str, state: str, folder: Path) -> dict[str, Any]:
         "CHECKPOINT_STEPS": str(CHECKPOINT_STEPS),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(Path.cwd()),
-        **({} if state == "memory" else {"TRAINMASTER_MEMORY_DIR": ""}),
+        **({} if state == "memory" else {"WITHOUT_MEMORY": "1"}),
     }
     variables = [{"name": key, "value": value} for key, value in environment.items()]
     return {

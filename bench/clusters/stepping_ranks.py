@@ -46,6 +46,8 @@ def main() -> None:
 
     from trainloop.recovery import Recovery
 
+    if "WITHOUT_MEMORY" in os.environ:
+        os.environ.pop("TRAINMASTER_MEMORY_DIR", None)
     dist.init_process_group("gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
