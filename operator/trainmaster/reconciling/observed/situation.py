@@ -7,8 +7,9 @@ container that ended without a report its status is read.
 **Which end belongs to which attempt.** An agent lives through many attempts, so a container's end without a message
 doesn't show in which one it happened. The status remembers how often each worker's container had ended when the attempt
 was opened, so an old end is never counted twice. A new one belongs to the attempt if it is clearly later than its
-opening; one within CLOCK_SLACK could also be of the attempt before, and then the agent's own report is awaited (it
-finds the saved one when it starts again). So it is where the kubelet's probe ended an agent that had not reported on
+opening, or than the agent's own report that it has begun the attempt, which has the same machine's clock. One within
+CLOCK_SLACK could also be of the attempt before, and then the report of the agent's next life is awaited (it finds the
+saved one when it starts again). So it is where the kubelet's probe ended an agent that had not reported on
 the attempt: it had stood still for minutes, and the attempt opened without it. Its next life joins that attempt.
 """
 
@@ -28,7 +29,7 @@ from trainmaster.reconciling.observed.container_ends import (
     reason_of,
 )
 from trainmaster.reconciling.observed.kueue_admission import admitted_spec
-from trainmaster.reconciling.observed.snapshot import Job, Observed, PodView
+from trainmaster.reconciling.observed.snapshot import ContainerEnd, Job, Observed, PodView
 from trainmaster.reconciling.times import since, to_seconds
 from trainmaster.rendering import GroupLayout, JobIdentity, Settings, has_spares, worker_layout
 from trainmaster.wire.report import Report
@@ -258,6 +259,14 @@ class Situation:
             return False
         return known is None or known.at > end.finished_at
 
+    def _had_begun_attempt(self, pod: PodView, end: ContainerEnd) -> bool:
+        """Returns whether a pod's agent had reported on the current attempt before its container ended."""
+        finished, current = end.finished_at, self.status.attempt
+        return finished is not None and any(
+            report.uid == pod.uid and report.attempt == current and report.at <= finished
+            for report in self.observed.reports
+        )
+
     def _kill_message(self, pod: PodView) -> str:
         """Returns the kubelet's message on the last end of a pod's container, where it has killed it."""
         end = latest_end(pod.worker_container)
@@ -290,6 +299,7 @@ class Situation:
             and end.finished_at > opened + CLOCK_SLACK
             and not self._stalled_before_attempt(pod, known)
         )
+        certain = certain or self._had_begun_attempt(pod, end)
         if attempt != (self.status.attempt if certain else self.status.attempt - 1):
             return None
         return Report(

@@ -140,6 +140,20 @@ def test_a_bystander_alone_starts_the_next_attempt_and_the_culprit_corrects_the_
     assert len(later.status.failures) == 1
 
 
+def test_a_container_that_ended_after_its_agents_report_of_an_attempt_ended_that_one_however_young_it_is() -> None:
+    """Its peer is faster; the kubelet's crash back-off has its pod replaced, so no later life of it will say so."""
+    opened = running(2, ago=2.4, restarts=1, pod_restart_counts=[0, 1])
+    peer = said(0, "Failed", 2, reason="Error", culprit=False)
+    pair = [pod(1, worker_container=container("terminated", restarts=1, end=ended(137, ago=ago))) for ago in (1, 2.3)]
+    after, before = (
+        decided(job(opened), observed(peer, said(1, "Running", 2, ago=2.2), given=pods(given), attempt=2))
+        for given in pair
+    )
+    assert (after.status.failures[0].reason, after.status.failures[0].worker) == ("AgentLost", 1)
+    assert kinds(after)[-1] == "Delete bert-1"
+    assert (before.status.failures[0].reason, before.status.failures[0].worker) == ("PeerLost", 0)
+
+
 def test_after_the_settling_time_the_record_stands() -> None:
     first = decided(job(running()), observed(said(0, "Failed", culprit=False)))
     late = decided(job(first.status), observed(said(1, "Failed", reason="OOMKilled")), NOW + 2.1)
