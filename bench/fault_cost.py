@@ -32,12 +32,13 @@ import psutil
 
 from bench.clusters import World, operator, table, world
 from bench.clusters.steps import Steps
+from bench.programs.installed import trainloop_installed
 from trainmaster.api.v1alpha1 import RecoveryTimes
 from trainmaster.controller.apiserver.cluster import JOBS
 
 WORKERS = 4
 PROGRAMS = ("trainloop", "script")
-SCRIPT = Path(__file__).parent / "clusters" / "stepping_ranks.py"
+SCRIPT = Path(__file__).parent / "programs" / "stepping_ranks.py"
 FAULTS = {"kill": 30, "pod": 10, "hang": 10, "node": 5, "agent": 10}
 MODES: dict[str, dict[str, Any]] = {
     "cold": {"warmStart": {"enabled": False}},
@@ -158,10 +159,10 @@ class Bench:
         return {}
 
 
-def job(name: str, program: str, mode: str, folder: Path) -> dict[str, Any]:
+def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> dict[str, Any]:
     """Returns a program's job of one mode."""
     in_memory = mode in ("memory", "spare")
-    environment = {"STEPS_FILE": str(folder / f"{name}.steps"), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
+    environment = {"STEPS_FILE": str(folder / f"{name}.steps"), "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
     environment["CHECKPOINT_STEPS"] = str(CHECKPOINT_STEPS)
     if not in_memory:
         environment["WITHOUT_MEMORY"] = "1"
@@ -173,7 +174,7 @@ def job(name: str, program: str, mode: str, folder: Path) -> dict[str, Any]:
         "evaluation": {"every_steps": None},
         "checkpoint": {"every_steps": CHECKPOINT_STEPS, "memory": {"enabled": in_memory}},
         "metrics": {"every_steps": 50, "plot": False},
-        "hooks": ["bench.clusters.stepping_ranks:hook"],
+        "hooks": ["bench.programs.stepping_ranks:hook"],
     }
     what = {"training": training} if program == "trainloop" else {"command": ["python", str(SCRIPT)]}
     return {
@@ -202,11 +203,13 @@ def job(name: str, program: str, mode: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def run_mode(made: World, program: str, mode: str, counts: dict[str, int]) -> dict[str, list[Cost]]:
+async def run_mode(
+    made: World, program: str, mode: str, counts: dict[str, int], python_path: str
+) -> dict[str, list[Cost]]:
     """Gives a job of this mode its faults, and returns what each cost."""
     name = f"cost-{mode}"
     bench = Bench(made, name, Steps(made.folder / f"{name}.steps"))
-    await made.apply(job(name, program, mode, made.folder))
+    await made.apply(job(name, program, mode, made.folder, python_path))
     costs: dict[str, list[Cost]] = defaultdict(list)
     for fault, count in counts.items():
         for _ in range(count):
@@ -260,13 +263,15 @@ async def main() -> None:
     given = parser.parse_args()
     counts = {name: int(count) for name, _, count in (fault.partition("=") for fault in given.faults)}
     measured = {}
-    for program in given.programs:
-        for mode in given.modes:
-            # A cluster and an operator for each, so that none has the others' history.
-            async with world(nodes=WORKERS + 1) as made:
-                with operator(made) as running:
-                    running.serving()
-                    measured[f"{program}, {mode}"] = await run_mode(made, program, mode, counts)
+    with trainloop_installed() as python_path:
+        for program in given.programs:
+            for mode in given.modes:
+                # A cluster and an operator for each, so that none has the others' history.
+                async with world(nodes=WORKERS + 1) as made:
+                    with operator(made) as running:
+                        running.serving()
+                        costs = await run_mode(made, program, mode, counts, python_path)
+                        measured[f"{program}, {mode}"] = costs
     show(measured)
 
 

@@ -29,6 +29,7 @@ from typing import Any
 
 from bench.clusters import World, operator, table, world
 from bench.clusters.steps import Steps
+from bench.programs.installed import trainloop_installed
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.reconciling.status.time_spent import CATEGORIES
@@ -38,7 +39,7 @@ WORKERS = 2
 PAUSE, CHECKPOINT_STEPS = 0.05, 40
 STATES: dict[str, dict[str, Any]] = {"memory": {}, "disk": {"warmStart": {"enabled": False}}}
 INTERVALS, FAULTS = (5.0, 10.0, 20.0), 10
-SCRIPT = Path(__file__).parent / "clusters" / "stepping_ranks.py"
+SCRIPT = Path(__file__).parent / "programs" / "stepping_ranks.py"
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ class Run:
         return 1 - (self.until_first_step + sum(self.lost)) / self.wall
 
 
-def job(name: str, state: str, folder: Path) -> dict[str, Any]:
+def job(name: str, state: str, folder: Path, python_path: str) -> dict[str, Any]:
     """Returns a job whose ranks keep their state in memory, or on a disk alone."""
     environment = {
         "STEPS_FILE": str(folder / f"{name}.steps"),
         "PAUSE": str(PAUSE),
         "CHECKPOINT_STEPS": str(CHECKPOINT_STEPS),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": str(Path.cwd()),
+        "PYTHONPATH": python_path,
         **({} if state == "memory" else {"WITHOUT_MEMORY": "1"}),
     }
     variables = [{"name": key, "value": value} for key, value in environment.items()]
@@ -100,10 +101,10 @@ def job(name: str, state: str, folder: Path) -> dict[str, Any]:
     }
 
 
-async def train_with_faults(made: World, name: str, state: str, interval: float) -> Run:
+async def train_with_faults(made: World, name: str, state: str, interval: float, python_path: str) -> Run:
     """Runs a job that is killed `FAULTS` times, and goes on for one interval more."""
     steps = Steps(made.folder / f"{name}.steps")
-    await made.apply(job(name, state, made.folder))
+    await made.apply(job(name, state, made.folder, python_path))
     due = first = await _first_beyond(steps, 0, 0.0)
     lost = []
     for _ in range(FAULTS):
@@ -148,26 +149,29 @@ async def main() -> None:
     given = parser.parse_args()
     rows: list[list[object]] = []
     parts: list[list[object]] = []
-    async with world() as made:
-        with operator(made) as running:
-            running.serving()
-            for state in given.states:
-                for interval in given.intervals:
-                    names = [f"{state}-{interval:g}-{number}" for number in range(given.jobs)]
-                    runs = await asyncio.gather(*(train_with_faults(made, name, state, interval) for name in names))
-                    lost = statistics.median(seconds for run in runs for seconds in run.lost)
-                    reported = [run.reported for run in runs]
-                    predicted = statistics.median(run.predicted(lost) for run in runs)
-                    known = statistics.median(run.by_own_times for run in runs)
-                    trained = statistics.median(run.trained for run in runs)
-                    apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
-                    shares = (trained, statistics.median(reported), min(reported), predicted, known)
-                    figures = [f"{value:.1%}" for value in shares]
-                    rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
-                    for category in CATEGORIES:
-                        share = statistics.median(run.seconds(category) / run.wall for run in runs)
-                        if share > 0.0005:
-                            parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])
+    with trainloop_installed() as python_path:
+        async with world() as made:
+            with operator(made) as running:
+                running.serving()
+                for state in given.states:
+                    for interval in given.intervals:
+                        names = [f"{state}-{interval:g}-{number}" for number in range(given.jobs)]
+                        runs = await asyncio.gather(
+                            *(train_with_faults(made, name, state, interval, python_path) for name in names)
+                        )
+                        lost = statistics.median(seconds for run in runs for seconds in run.lost)
+                        reported = [run.reported for run in runs]
+                        predicted = statistics.median(run.predicted(lost) for run in runs)
+                        known = statistics.median(run.by_own_times for run in runs)
+                        trained = statistics.median(run.trained for run in runs)
+                        apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
+                        shares = (trained, statistics.median(reported), min(reported), predicted, known)
+                        figures = [f"{value:.1%}" for value in shares]
+                        rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
+                        for category in CATEGORIES:
+                            share = statistics.median(run.seconds(category) / run.wall for run in runs)
+                            if share > 0.0005:
+                                parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])
     table(
         f"Goodput with a rank killed {FAULTS} times ({given.jobs} jobs each)",
         ["state, fault every", "lost, s", "trained", "goodput", "min", "predicted", "by own times", "points apart"],

@@ -2,7 +2,7 @@
 
 `serve` is the cluster's process, with faked pods where a benchmark needs thousands; `hostile_agents` plays agents that
 answer as no agent does; `watched_operator` and `probed_operator` are operators that measure themselves.
-`stepping_ranks` write down when they had done each step, which `steps` reads.
+`steps` reads what `bench.programs.stepping_ranks` have written down.
 
 With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
 """

@@ -1,4 +1,4 @@
-"""What ranks have written down of their steps (`stepping_ranks`) is read here."""
+"""What ranks have written down of their steps (`bench.programs.stepping_ranks`) is read here."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def write_down(step: int) -> None:
 
 
 def hook(trainer: Trainer) -> None:
-    """Has a trainer write down each step (`hooks: [bench.clusters.stepping_ranks:hook]`)."""
+    """Has a trainer write down each step (`hooks: [bench.programs.stepping_ranks:hook]`)."""
 
     def stepped(trainer: Trainer) -> None:
         write_down(trainer.state.step)
