@@ -42,7 +42,7 @@ from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor
-from trainmaster.rendering import AgentConfigMap, NetworkPeers
+from trainmaster.rendering import AgentConfigMap, AgentImageVolume, NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
 from trainmaster.wire.stream import EvidenceLine
 
@@ -136,7 +136,7 @@ def construct_parts(
         lookups,
         metrics,
         decide,
-        _rendering(settings, keys, AgentConfigMap(agents.name)),
+        _rendering(settings, keys, agents.name),
         kept_by_job=(lookups, executor, logs, evidence),
         thread=thread,
         want=gangs.want,
@@ -191,10 +191,11 @@ def _receiver(store: Store, agents: AgentConfigMaps) -> Callable[[WatchEvent], N
     return receive
 
 
-def _rendering(settings: OperatorSettings, keys: SigningKeys, agent: AgentConfigMap) -> RenderingSettings:
+def _rendering(settings: OperatorSettings, keys: SigningKeys, config_map: str) -> RenderingSettings:
+    image = settings.agent_image_volume
     peers = NetworkPeers(settings.lease_namespace, settings.operator_labels, settings.metrics_namespaces)
     return RenderingSettings(
-        agent=agent,
+        agent=AgentConfigMap(config_map) if image is None else AgentImageVolume(image),
         replace_after_seconds=settings.replace_after_seconds,
         keep_logs=settings.keep_logs,
         network_peers=peers if settings.job_network_policies else None,

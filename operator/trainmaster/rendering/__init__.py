@@ -8,7 +8,7 @@ podTemplate is merged in; `manifest` adds the hash. `training_text` writes the b
 `settings` are the operator's own choices.
 """
 
-from trainmaster.rendering.agent_source import AgentConfigMap, AgentImage, AgentSource
+from trainmaster.rendering.agent_source import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
 from trainmaster.rendering.grace_periods import pod_grace_seconds, rank_grace_seconds
 from trainmaster.rendering.layout import (
     GroupLayout,
@@ -31,6 +31,7 @@ __all__ = [
     "GANG_APIS",
     "AgentConfigMap",
     "AgentImage",
+    "AgentImageVolume",
     "AgentSource",
     "GangAPI",
     "GroupLayout",

@@ -6,6 +6,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from trainmaster.rendering.paths import AGENT_DIRECTORY, BUNDLED_AGENT, MOUNTED_AGENT
+
 # The volume in which pods have the agent, and the init container that fills it in sets with an `AgentImage`.
 AGENT_VOLUME = AGENT_CONTAINER = "trainmaster-agent"
 
@@ -25,6 +27,17 @@ class AgentConfigMap:
 
 
 @dataclass(frozen=True)
+class AgentImageVolume:
+    """AgentImageVolume is the image that pods mount as a volume (Kubernetes' KEP-4639).
+
+    All of it is mounted, and the agent lies in it where the bundled image has it: containerd applies a mount's subPath
+    from 2.2 on, and 2.1 leaves it out without a word (containerd/containerd#11580).
+    """
+
+    reference: str
+
+
+@dataclass(frozen=True)
 class AgentImage:
     """AgentImage is the image that an init container copies the agent from.
 
@@ -36,4 +49,15 @@ class AgentImage:
     pull_policy: str | None
 
 
-AgentSource = AgentConfigMap | AgentImage
+AgentSource = AgentConfigMap | AgentImageVolume | AgentImage
+
+
+def agent_path(source: AgentSource | None) -> str:
+    """Returns where a worker's container has the agent; None is the bundled image."""
+    match source:
+        case None:
+            return BUNDLED_AGENT
+        case AgentImageVolume():
+            return f"{AGENT_DIRECTORY}{BUNDLED_AGENT}"
+        case _:
+            return MOUNTED_AGENT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainmaster.api.signing import SigningKeys
-from trainmaster.rendering.agent_source import AgentConfigMap
+from trainmaster.rendering.agent_source import AgentConfigMap, AgentImageVolume
 
 _UNBUILT = AgentConfigMap("trainmaster-agent-00000000000000000000")
 
@@ -25,9 +25,9 @@ class NetworkPeers:
 class Settings:
     """Settings are the operator's choices for what it renders, and where a cluster's ways matter for its decisions."""
 
-    # Pods whose image isn't the bundled one have the agent from it, unless their job has begun with another. The name
-    # is known when the agent is built (`config_map_name`).
-    agent: AgentConfigMap = _UNBUILT
+    # Pods whose image isn't the bundled one have the agent from it, unless their job has begun with another. A
+    # ConfigMap's name is known when the agent is built (`config_map_name`).
+    agent: AgentConfigMap | AgentImageVolume = _UNBUILT
     # Seconds that a worker's container may wait in the kubelet's crash back-off before its pod is replaced instead (the
     # successor of a pod without a running container was there after 1.4 s on a real kubelet; volumes and a busy
     # scheduler take longer). None: never.

@@ -12,15 +12,19 @@ from trainmaster.api.accelerator_names import resource_name
 from trainmaster.api.pod_schema import requests_and_limits
 from trainmaster.api.v1alpha1 import CheckpointVolume, JobSpec, Resources, Topology, is_bundled
 from trainmaster.rendering.accelerators import extended_resources, toleration_seconds
-from trainmaster.rendering.agent_source import AgentConfigMap, AgentImage, AgentSource
+from trainmaster.rendering.agent_source import (
+    AgentConfigMap,
+    AgentImage,
+    AgentImageVolume,
+    AgentSource,
+    agent_path,
+)
 from trainmaster.rendering.child import ChildContext, child_context, training_name
 from trainmaster.rendering.environment import EnvironmentVariable, has_read_only_root, worker_environment
 from trainmaster.rendering.grace_periods import pod_grace_seconds, probe_grace_seconds
 from trainmaster.rendering.layout import GroupLayout, JobIdentity
 from trainmaster.rendering.paths import (
-    BUNDLED_AGENT,
     MEMORY_DIRECTORY,
-    MOUNTED_AGENT,
     PODINFO_DIRECTORY,
     STATE_DIRECTORY,
     TEMPORARY_DIRECTORY,
@@ -67,8 +71,9 @@ class SetContext:
     image: str
     image_pull_policy: str | None
     agent: str
-    # At most one of the two: neither for the bundled image.
+    # At most one of the three: none for the bundled image.
     agent_config_map: AgentConfigMap | None
+    agent_image_volume: AgentImageVolume | None
     agent_image: AgentImage | None
     arguments: tuple[str, ...]
     environment: tuple[EnvironmentVariable, ...]
@@ -130,8 +135,9 @@ def set_context(
         assignment_annotation=ASSIGNMENT_ANNOTATION,
         image=spec.image,
         image_pull_policy=spec.image_pull_policy,
-        agent=BUNDLED_AGENT if bundled else MOUNTED_AGENT,
+        agent=agent_path(source),
         agent_config_map=source if isinstance(source, AgentConfigMap) else None,
+        agent_image_volume=source if isinstance(source, AgentImageVolume) else None,
         agent_image=source if isinstance(source, AgentImage) else None,
         arguments=_arguments(spec),
         environment=worker_environment(job, spec, group, settings),

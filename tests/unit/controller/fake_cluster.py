@@ -11,7 +11,7 @@ import copy
 import itertools
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -33,7 +33,8 @@ class Fault:
 
 @dataclass
 class FakeCluster:
-    """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write."""
+    """See the module. `calls` counts (verb, kind); `on_event` gets (type, resource, object) after each write; `admit`
+    is done to each object that is created, as an API server's strategies and webhooks do."""
 
     objects: dict[tuple[str, str, str], RawObject] = field(default_factory=dict)
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -42,6 +43,7 @@ class FakeCluster:
     history: list[tuple[int, str, Resource, RawObject]] = field(default_factory=list)
     logs: dict[str, str] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    admit: Callable[[RawObject], RawObject] = field(default=lambda created: created)
     _versions: itertools.count[int] = field(default_factory=lambda: itertools.count(100))
 
     def fail(self, verb: str, plural: str, error: ClusterError, times: int = 1) -> None:
@@ -130,13 +132,16 @@ class FakeCluster:
             items = [{"metadata": item["metadata"]} for item in items]
         yield items
 
-    async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> RawObject:
+    async def create(
+        self, resource: Resource, namespace: str, body: Mapping[str, Any], *, dry_run: bool = False
+    ) -> RawObject:
         await asyncio.sleep(0)
         name = str(body["metadata"]["name"])
-        self._enter("create", resource, name)
+        self._enter("create dry-run" if dry_run else "create", resource, name)
         if (resource.plural, namespace, name) in self.objects:
             raise AlreadyExists(f"{resource.plural}/{name}", "already exists", status=409, reason="AlreadyExists")
-        return self.put(resource, merge(body, {"metadata": {"namespace": namespace}}))
+        admitted = self.admit(merge(body, {"metadata": {"namespace": namespace}}))
+        return admitted if dry_run else self.put(resource, admitted)
 
     async def replace(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> RawObject:
         await asyncio.sleep(0)

@@ -9,7 +9,15 @@ import yaml
 
 from tests.signer import KEYS
 from trainmaster.api.parsing import parse_spec
-from trainmaster.rendering import JobIdentity, Manifest, NetworkPeers, Settings, first_assignment, render
+from trainmaster.rendering import (
+    AgentImageVolume,
+    JobIdentity,
+    Manifest,
+    NetworkPeers,
+    Settings,
+    first_assignment,
+    render,
+)
 
 JOBS = Path(__file__).parent / "jobs"
 GOLDEN = Path(__file__).parent / "golden"
@@ -17,6 +25,7 @@ NAMES = sorted(path.stem for path in JOBS.glob("*.yaml"))
 
 
 SETTINGS = {
+    "agent-image-volume": Settings(agent=AgentImageVolume("ghcr.io/trainmaster/operator:0.1.0")),
     "network-policy": Settings(
         network_peers=NetworkPeers(
             "trainmaster-system",

@@ -153,6 +153,8 @@ def _default_volume(volume: Json, kind: str, version: str) -> None:
         empty["sizeLimit"] = canonical(empty["sizeLimit"])
     if (host := volume.get("hostPath")) is not None:
         host.setdefault("type", "")
+    if (image := volume.get("image")) is not None:
+        image.setdefault("pullPolicy", _pull_policy(image.get("reference", "")))
     for source in ("secret", "configMap", "downwardAPI", "projected"):
         if volume.get(source) is not None:
             volume[source].setdefault("defaultMode", 0o644)

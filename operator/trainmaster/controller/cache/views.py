@@ -16,7 +16,7 @@ from trainmaster.controller.cache.workload_view import MAX_MESSAGE, conditions_b
 from trainmaster.reconciling.observed.kueue_admission import WORKLOAD_KIND
 from trainmaster.reconciling.observed.snapshot import ChildView, ContainerEnd, ContainerView, PodPhase, PodView
 from trainmaster.reconciling.times import to_seconds
-from trainmaster.rendering import AgentConfigMap, AgentImage, AgentSource
+from trainmaster.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
 from trainmaster.rendering.agent_source import AGENT_CONFIG_MAP_NAME, AGENT_CONTAINER, AGENT_VOLUME
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.errors import ProtocolError
@@ -210,13 +210,18 @@ def child_view(kind: str, raw: Raw, keys: SigningKeys) -> ChildView:
 def agent_source(template: Raw) -> AgentSource | None:
     """Returns where the pods of a StatefulSet's template have the agent from; None for the bundled image.
 
-    Only what an operator can have written: a name that says what is in the ConfigMap, or its own init container.
+    Only what an operator can have written: a name that says what is in the ConfigMap, its own volume of an image, or
+    its own init container.
     """
     spec = mapping(template.get("spec"))
     for volume in mappings(spec.get("volumes")):
         name = text(mapping(volume.get("configMap")).get("name"), MAX_NAME)
-        if volume.get("name") == AGENT_VOLUME and AGENT_CONFIG_MAP_NAME.fullmatch(name):
+        if volume.get("name") != AGENT_VOLUME:
+            continue
+        if AGENT_CONFIG_MAP_NAME.fullmatch(name):
             return AgentConfigMap(name)
+        if reference := text(mapping(volume.get("image")).get("reference")):
+            return AgentImageVolume(reference)
     for container in mappings(spec.get("initContainers")):
         if container.get("name") == AGENT_CONTAINER and (image := text(container.get("image"))):
             return AgentImage(image, text(container.get("imagePullPolicy")) or None)

@@ -27,6 +27,7 @@ from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import agent_source, is_from_create, owner_uid
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
+from trainmaster.controller.writing.image_volumes import ImageVolumes
 from trainmaster.reconciling.observed.snapshot import ChildView
 from trainmaster.rendering import GANG_APIS, AgentConfigMap, child_kind
 from trainmaster.wire.names import FIELD_MANAGER
@@ -44,6 +45,7 @@ class ChildWriter:
         self._store = store
         self._agents_secrets = agents_secrets
         self._agents = agents
+        self._image_volumes = ImageVolumes(cluster)
 
     async def write(self, key: JobKey, snapshot: Snapshot, manifest: Mapping[str, Any]) -> None:
         """Bring one child to its manifest, from what the snapshot shows of it."""
@@ -86,6 +88,8 @@ class ChildWriter:
         self, key: JobKey, resource: Resource, name: str, manifest: Mapping[str, Any], job_uid: str
     ) -> RawObject:
         try:
+            if resource == STATEFUL_SETS and not _makes_no_pods(manifest):
+                await self._image_volumes.require(key.namespace, manifest)
             return await self._cluster.create(resource, key.namespace, manifest)
         except AlreadyExists:
             live = await self._read(key, resource, name)

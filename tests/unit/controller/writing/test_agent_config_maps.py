@@ -20,7 +20,7 @@ from trainmaster.controller.cache.views import child_view
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.agent_config_maps import LOOK_SECONDS, AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
-from trainmaster.rendering import AgentConfigMap, AgentImage, AgentSource
+from trainmaster.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
 from trainmaster.rendering.agent_source import config_map_name
 
 ZIPAPP, EARLIER = b"an agent", b"an earlier agent"
@@ -254,6 +254,9 @@ IMAGE = {"name": "trainmaster-agent", "image": "registry.local/trainer:9"}
         ({"volumes": [{"name": "trainmaster-agent", "configMap": {"name": NAME}}]}, AgentConfigMap(NAME)),
         ({"volumes": [{"name": "trainmaster-agent", "configMap": {"name": "of-a-user"}}]}, None),
         ({"volumes": [{"name": "data", "configMap": {"name": NAME}}]}, None),
+        ({"volumes": [{"name": "trainmaster-agent", "image": {"reference": "a:1"}}]}, AgentImageVolume("a:1")),
+        ({"volumes": [{"name": "data", "image": {"reference": "a:1"}}]}, None),
+        ({"volumes": [{"name": "trainmaster-agent", "image": {"reference": ["a"]}}]}, None),
         ({"initContainers": [{**IMAGE, "imagePullPolicy": "Never"}]}, AgentImage(IMAGE["image"], "Never")),
         ({"initContainers": [{"name": "fetch"}, IMAGE]}, AgentImage(IMAGE["image"], None)),
         ({"initContainers": [{"name": "trainmaster-agent"}], "volumes": [None, 7]}, None),

@@ -41,7 +41,12 @@ async def test_probes_ports_and_volumes_get_their_defaults() -> None:
                 env=[{"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
             )
         ],
-        volumes=[{"name": "a"}, {"name": "b", "configMap": {"name": "x"}}],
+        volumes=[
+            {"name": "a"},
+            {"name": "b", "configMap": {"name": "x"}},
+            {"name": "c", "image": {"reference": "registry/agent"}},
+            {"name": "d", "image": {"reference": "registry/agent:1"}},
+        ],
         automountServiceAccountToken=False,
     )
     spec = (await api.create("pods", body, "default"))["spec"]
@@ -58,6 +63,9 @@ async def test_probes_ports_and_volumes_get_their_defaults() -> None:
     assert spec["volumes"] == [
         {"name": "a", "emptyDir": {}},
         {"name": "b", "configMap": {"name": "x", "defaultMode": 420}},
+        # kubernetes: pkg/apis/core/v1/defaults.go, SetDefaults_Volume.
+        {"name": "c", "image": {"reference": "registry/agent", "pullPolicy": "Always"}},
+        {"name": "d", "image": {"reference": "registry/agent:1", "pullPolicy": "IfNotPresent"}},
     ]
     assert "volumeMounts" not in made
 
