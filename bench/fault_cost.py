@@ -3,25 +3,33 @@
 Four ranks (DDP, gloo) of trainloop, or of a plain script with the three lines of `trainloop.recovery`, in four pods of
 the embedded cluster, with the real operator and agents. Each rank writes down when it had done which step; faults come
 from here. `cold`: ranks start from nothing and go on from the last checkpoint. `warm`: they are forked from a warm
-process. `memory`: and the state is kept in memory. `spare`: and a pod stands by. A fault's cost is counted from the
-fault itself to the end of the first step beyond the furthest one that any rank had done, on the slowest rank; the parts
-are the operator's own account (`status.failures[].recovery`).
+process. `memory`: and the state is kept in memory. `spare`: and a pod stands by. `torchrun`: beside them the plain
+script's ranks under `torchrun --max-restarts`, without operator and pods, which go on from the last checkpoint; only
+killed ranks are measured there. A fault's cost is counted from the fault itself to the end of the first step beyond the
+furthest one that any rank had done, on the slowest rank; the parts are the operator's own account
+(`status.failures[].recovery`).
 
-torchrun's own `--max-restarts` has no row: in torch 2.13 its second round of ranks ends with "connectFullMesh failed"
-on gloo, with the standalone rendezvous and with the static one, so a killed rank ends the run.
+Each fault is printed when it is measured, each mode's table at its end; a fault that isn't recovered from within two
+minutes is said, and the next one is given to a new job.
 
-    python -m bench.fault_cost [--programs trainloop script] [--modes cold warm memory spare]
+    python -m bench.fault_cost [--programs trainloop script] [--modes cold warm memory spare torchrun]
                                [--faults kill=30 pod=10 hang=10 node=5 agent=10]
+
+All of it is an hour. Eight minutes: `--programs script --modes memory spare --faults kill=15 pod=5 hang=5 node=3
+agent=5`, or `--programs script --modes torchrun cold --faults kill=15`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
 import random
 import signal
 import statistics
+import sys
+import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -30,15 +38,15 @@ from typing import Any
 
 import psutil
 
-from bench.clusters import World, operator, table, world
+from bench.clusters import RawObject, World, operator, table, world
+from bench.clusters.failures import Failures
+from bench.clusters.stepping_jobs import environment, stepping_job, steps_file, torchrun
 from bench.clusters.steps import Steps
 from bench.programs.installed import trainloop_installed
 from trainmaster.api.v1alpha1 import RecoveryTimes
-from trainmaster.controller.apiserver.cluster import JOBS
 
 WORKERS = 4
 PROGRAMS = ("trainloop", "script")
-SCRIPT = Path(__file__).parent / "programs" / "stepping_ranks.py"
 FAULTS = {"kill": 30, "pod": 10, "hang": 10, "node": 5, "agent": 10}
 MODES: dict[str, dict[str, Any]] = {
     "cold": {"warmStart": {"enabled": False}},
@@ -46,12 +54,16 @@ MODES: dict[str, dict[str, Any]] = {
     "memory": {},
     "spare": {"spares": 1},
 }
+# Not the operator's.
+TORCHRUN = "torchrun"
 CHECKPOINT_STEPS = 100
 HANG_SECONDS, LOST_AFTER_SECONDS, GRACE_SECONDS = 3, 2, 3
 # What a node's loss takes until its pods are deleted: NotReady, the pods' grace, lostAfterSeconds.
 NODE_SECONDS = 2 + GRACE_SECONDS + LOST_AFTER_SECONDS
-LIMITS = {"kill": (0.4, 0.7), "agent": (None, 2.0), "pod": (2.0, None)}
-PARTS = [name for name in RecoveryTimes.model_fields if name != "seconds"]
+# Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out.
+MOST_LOST = 2
+# The parts of a recovery, and their names in a status.
+PARTS = {name: str(field.alias) for name, field in RecoveryTimes.model_fields.items() if name != "seconds"}
 
 
 @dataclass
@@ -75,15 +87,10 @@ class Bench:
         while time.monotonic() < deadline:
             status = await self.made.status(self.name)
             self.steps.poll()
-            attempt = status.get("attempt", 0)
-            newest = self.steps.done.get(attempt, {})
-            if (
-                status.get("phase") == "Running"
-                and len(newest) == WORKERS
-                and all(len(each) > 30 for each in newest.values())
-            ):
+            attempt = int(status.get("attempt", 0))
+            if status.get("phase") == "Running" and self.steps.is_steady(attempt, WORKERS):
                 await asyncio.sleep(random.uniform(0.5, 1.5))
-                return int(attempt)
+                return attempt
             if status.get("phase") in ("Failed", "Succeeded"):
                 raise RuntimeError(f"the job has ended: {status}")
             await asyncio.sleep(0.1)
@@ -124,30 +131,17 @@ class Bench:
 
     async def measure(self, fault: str) -> Cost:
         attempt = await self.steady()
-        rank = random.randrange(WORKERS)
         since = time.time()
-        node = await self.cause(fault, attempt, rank)
-        back = None
-        deadline = time.monotonic() + 120
-        while back is None:
-            await asyncio.sleep(0.02)
-            self.steps.poll()
-            reached = max(
-                step
-                for number, ranks in self.steps.done.items()
-                if number <= attempt
-                for steps in ranks.values()
-                for step in steps
-            )
-            if max(self.steps.done) > attempt:
-                back = self.steps.first_beyond(reached, since, WORKERS)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no new step after {fault} of rank {rank}: {await self.made.status(self.name)}")
-        first = min(min(steps) for steps in self.steps.done[max(self.steps.done)].values())
-        if node is not None:
-            await self.made.order("recover", node)
+        node = await self.cause(fault, attempt, random.randrange(WORKERS))
+        try:
+            back, redone = await self.steps.first_new(attempt, since, WORKERS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}: {await self.made.status(self.name)}") from None
+        finally:
+            if node is not None:
+                await self.made.order("recover", node)
         waits = {"hang": HANG_SECONDS, "node": NODE_SECONDS}
-        return Cost(back - since - waits.get(fault, 0), max(0, reached - first + 1), await self.parts(attempt))
+        return Cost(back - since - waits.get(fault, 0), redone, await self.parts(attempt))
 
     async def parts(self, attempt: int) -> dict[str, float]:
         """Returns the operator's account of the recovery, which comes with the next progress."""
@@ -159,14 +153,9 @@ class Bench:
         return {}
 
 
-def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> dict[str, Any]:
+def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> RawObject:
     """Returns a program's job of one mode."""
     in_memory = mode in ("memory", "spare")
-    environment = {"STEPS_FILE": str(folder / f"{name}.steps"), "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path}
-    environment["CHECKPOINT_STEPS"] = str(CHECKPOINT_STEPS)
-    if not in_memory:
-        environment["WITHOUT_MEMORY"] = "1"
-    variables = [{"name": key, "value": value} for key, value in environment.items()]
     training = {
         "task": {"name": "reviews"},
         "steps": 1_000_000,
@@ -176,49 +165,76 @@ def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> d
         "metrics": {"every_steps": 50, "plot": False},
         "hooks": ["bench.programs.stepping_ranks:hook"],
     }
-    what = {"training": training} if program == "trainloop" else {"command": ["python", str(SCRIPT)]}
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {"name": name, "namespace": "bench"},
-        "spec": {
-            "image": "ghcr.io/trainmaster/trainer:0.1.0",
-            "workers": WORKERS,
-            **what,
-            # An emptyDir would keep a pod from being replaced in the kubelet's back-off.
-            "checkpoint": {"volume": {"hostPath": str(folder)}, "path": "/checkpoints"},
-            "failurePolicy": {
-                "maxRestarts": 1000,
-                "nodes": {"lostAfterSeconds": LOST_AFTER_SECONDS, "quarantineAfter": 0},
-                "hang": {"progressSeconds": HANG_SECONDS, "firstStepSeconds": 60},
-            },
-            "podTemplate": {
-                "spec": {
-                    "terminationGracePeriodSeconds": GRACE_SECONDS + 5,
-                    "containers": [{"name": "worker", "env": variables}],
-                }
-            },
-            **MODES[mode],
+    return stepping_job(
+        name,
+        WORKERS,
+        environment(folder, name, python_path, in_memory=in_memory, checkpoint_steps=CHECKPOINT_STEPS),
+        pod={"terminationGracePeriodSeconds": GRACE_SECONDS + 5},
+        **({"training": training} if program == "trainloop" else {}),
+        # An emptyDir would keep a pod from being replaced in the kubelet's back-off.
+        checkpoint={"volume": {"hostPath": str(folder)}, "path": "/checkpoints"},
+        failurePolicy={
+            "maxRestarts": 1000,
+            "nodes": {"lostAfterSeconds": LOST_AFTER_SECONDS, "quarantineAfter": 0},
+            "hang": {"progressSeconds": HANG_SECONDS, "firstStepSeconds": 60},
         },
-    }
+        **MODES[mode],
+    )
 
 
-async def run_mode(
-    made: World, program: str, mode: str, counts: dict[str, int], python_path: str
-) -> dict[str, list[Cost]]:
-    """Gives a job of this mode its faults, and returns what each cost."""
-    name = f"cost-{mode}"
-    bench = Bench(made, name, Steps(made.folder / f"{name}.steps"))
-    await made.apply(job(name, program, mode, made.folder, python_path))
-    costs: dict[str, list[Cost]] = defaultdict(list)
-    for fault, count in counts.items():
-        for _ in range(count):
-            cost = await bench.measure(fault)
-            costs[fault].append(cost)
-            parts = " ".join(f"{part} {seconds:.2f}" for part, seconds in cost.parts.items())
-            print(f"{program}, {mode}, {fault}: {cost.seconds:.2f} s, {cost.redone} steps redone; {parts}", flush=True)
-    await made.delete(name)
-    return costs
+class Mode:
+    """Mode is a program in one mode: its jobs in one cluster, one after the other, and what their faults cost."""
+
+    def __init__(self, made: World, program: str, mode: str, python_path: str) -> None:
+        self._made, self._program, self._mode, self._python_path = made, program, mode, python_path
+        self._numbers = itertools.count()
+
+    async def start(self) -> Bench:
+        name, folder = f"cost-{self._mode}-{next(self._numbers)}", self._made.folder
+        await self._made.apply(job(name, self._program, self._mode, folder, self._python_path))
+        return Bench(self._made, name, Steps(steps_file(folder, name)))
+
+    async def run(self, counts: dict[str, int], costs: dict[str, list[Cost]], failures: Failures) -> None:
+        """Adds what each fault costs; after one whose cost is not known, the job is another one."""
+        bench = await self.start()
+        for fault, count in counts.items():
+            title, lost = f"{self._program}, {self._mode}, {fault}", 0
+            for _ in range(count):
+                if lost == MOST_LOST:
+                    break
+                known = len(costs[fault])
+                with failures.of(title):
+                    costs[fault].append(await bench.measure(fault))
+                    _say(title, costs[fault][-1])
+                if len(costs[fault]) == known:
+                    lost += 1
+                    await self._made.delete(bench.name)
+                    bench = await self.start()
+        await self._made.delete(bench.name)
+
+
+async def run_torchrun(count: int, costs: list[Cost], python_path: str) -> None:
+    """Kills ranks of the plain script under torchrun, again and again, and adds what each cost."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-") as folder,
+        torchrun(Path(folder), "ranks", WORKERS, CHECKPOINT_STEPS, python_path) as steps,
+    ):
+        for attempt in range(1, count + 1):
+            async with asyncio.timeout(120):
+                while not steps.is_steady(attempt, WORKERS):
+                    await asyncio.sleep(0.1)
+                    steps.poll()
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+            since = time.time()
+            os.kill(steps.pids[attempt, random.randrange(WORKERS)], signal.SIGKILL)
+            back, redone = await steps.first_new(attempt, since, WORKERS)
+            costs.append(Cost(back - since, redone))
+            _say(f"script, {TORCHRUN}, kill", costs[-1])
+
+
+def _say(title: str, cost: Cost) -> None:
+    parts = " ".join(f"{part} {seconds:.2f}" for part, seconds in cost.parts.items())
+    print(f"{title}: {cost.seconds:.2f} s, {cost.redone} steps redone; {parts}", flush=True)
 
 
 def _percentile(values: list[float], share: float) -> float:
@@ -233,7 +249,7 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
     """Prints what was measured."""
     rows: list[list[object]] = []
     for name, by_fault in measured.items():
-        for fault, costs in by_fault.items():
+        for fault, costs in ((fault, costs) for fault, costs in by_fault.items() if costs):
             seconds, redone = [cost.seconds for cost in costs], [cost.redone for cost in costs]
             middle, high = statistics.median(seconds), _percentile(seconds, 0.95)
             rows.append(
@@ -246,34 +262,42 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
         for fault, costs in by_fault.items():
             known = [cost.parts for cost in costs if cost.parts]
             if known:
-                middles = [statistics.median(parts.get(_wire(part), 0.0) for parts in known) for part in PARTS]
+                middles = [statistics.median(parts.get(part, 0.0) for parts in known) for part in PARTS.values()]
                 rows.append([f"{name}, {fault}", *middles, f"{len(known)}/{len(costs)}"])
-    table("The same by parts, as the operator tells them (medians, s)", ["", *PARTS, "told"], rows)
+    if rows:
+        table("The same by parts, as the operator tells them (medians, s)", ["", *PARTS, "told"], rows)
 
 
-def _wire(part: str) -> str:
-    return "firstStep" if part == "first_step" else part
-
-
-async def main() -> None:
+async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.fault_cost", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--programs", nargs="*", choices=PROGRAMS, default=PROGRAMS)
-    parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
+    modes = [*MODES, TORCHRUN]
+    parser.add_argument("--modes", nargs="*", choices=modes, default=modes)
     parser.add_argument("--faults", nargs="*", default=[f"{name}={count}" for name, count in FAULTS.items()])
     given = parser.parse_args()
     counts = {name: int(count) for name, _, count in (fault.partition("=") for fault in given.faults)}
-    measured = {}
+    measured: dict[str, dict[str, list[Cost]]] = {}
+    failures = Failures()
     with trainloop_installed() as python_path:
-        for program in given.programs:
-            for mode in given.modes:
-                # A cluster and an operator for each, so that none has the others' history.
-                async with world(nodes=WORKERS + 1) as made:
-                    with operator(made) as running:
-                        running.serving()
-                        costs = await run_mode(made, program, mode, counts, python_path)
-                        measured[f"{program}, {mode}"] = costs
-    show(measured)
+        for program, mode in itertools.product(given.programs, given.modes):
+            if mode == TORCHRUN and program != "script":
+                continue
+            name = f"{program}, {mode}"
+            costs = measured[name] = defaultdict(list)
+            with failures.of(name):
+                if mode == TORCHRUN:
+                    await run_torchrun(counts.get("kill", 0), costs["kill"], python_path)
+                else:
+                    # A cluster and an operator for each, so that none has the others' history.
+                    async with world(nodes=WORKERS + 1) as made:
+                        with operator(made) as running:
+                            running.serving()
+                            await Mode(made, program, mode, python_path).run(counts, costs, failures)
+            show({name: costs})
+    if len(measured) > 1:
+        show(measured)
+    return failures.exit_code
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

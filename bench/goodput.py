@@ -11,7 +11,9 @@ with the median of that time, as this benchmark measures it itself ("predicted")
 times"). "Trained" is the reported goodput of the time after the first step alone: what the start costs a short run says
 nothing of faults. The ranks' processes are killed from here and write down their steps in a file of this machine.
 
-    python -m bench.goodput [--states memory disk] [--intervals 5 10 20] [--jobs 2]
+    python -m bench.goodput [--states memory disk] [--intervals 5 10 20] [--jobs 2] [--faults 10]
+
+All of it takes a quarter of an hour, with `--faults 5` eight minutes.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ import os
 import random
 import signal
 import statistics
+import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from bench.clusters import World, operator, table, world
+from bench.clusters import NAMESPACE, World, operator, table, world
+from bench.clusters.failures import Failures
+from bench.clusters.stepping_jobs import environment, stepping_job, steps_file
 from bench.clusters.steps import Steps
 from bench.programs.installed import trainloop_installed
 from trainmaster.api.v1alpha1 import JobStatus
@@ -39,7 +43,6 @@ WORKERS = 2
 PAUSE, CHECKPOINT_STEPS = 0.05, 40
 STATES: dict[str, dict[str, Any]] = {"memory": {}, "disk": {"warmStart": {"enabled": False}}}
 INTERVALS, FAULTS = (5.0, 10.0, 20.0), 10
-SCRIPT = Path(__file__).parent / "programs" / "stepping_ranks.py"
 
 
 @dataclass(frozen=True)
@@ -74,111 +77,124 @@ class Run:
         return 1 - (self.until_first_step + sum(self.lost)) / self.wall
 
 
-def job(name: str, state: str, folder: Path, python_path: str) -> dict[str, Any]:
-    """Returns a job whose ranks keep their state in memory, or on a disk alone."""
-    environment = {
-        "STEPS_FILE": str(folder / f"{name}.steps"),
-        "PAUSE": str(PAUSE),
-        "CHECKPOINT_STEPS": str(CHECKPOINT_STEPS),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": python_path,
-        **({} if state == "memory" else {"WITHOUT_MEMORY": "1"}),
-    }
-    variables = [{"name": key, "value": value} for key, value in environment.items()]
-    return {
-        "apiVersion": JOBS.api_version,
-        "kind": JOBS.kind,
-        "metadata": {"name": name, "namespace": "bench"},
-        "spec": {
-            "image": "ghcr.io/trainmaster/trainer:0.1.0",
-            "command": ["python", str(SCRIPT)],
-            "workers": WORKERS,
-            "checkpoint": {"volume": {"emptyDir": True}, "path": "/checkpoints"},
-            "failurePolicy": {"maxRestarts": 100},
-            "podTemplate": {"spec": {"containers": [{"name": "worker", "env": variables}]}},
-            **STATES[state],
-        },
-    }
-
-
-async def train_with_faults(made: World, name: str, state: str, interval: float, python_path: str) -> Run:
-    """Runs a job that is killed `FAULTS` times, and goes on for one interval more."""
-    steps = Steps(made.folder / f"{name}.steps")
-    await made.apply(job(name, state, made.folder, python_path))
-    due = first = await _first_beyond(steps, 0, 0.0)
+async def train_with_faults(made: World, name: str, state: str, interval: float, faults: int, python_path: str) -> Run:
+    """Runs a job that is killed `faults` times, and goes on for one interval more."""
+    variables = environment(
+        made.folder, name, python_path, in_memory=state == "memory", checkpoint_steps=CHECKPOINT_STEPS
+    )
+    job = stepping_job(
+        name,
+        WORKERS,
+        {**variables, "PAUSE": str(PAUSE)},
+        checkpoint={"volume": {"emptyDir": True}, "path": "/checkpoints"},
+        failurePolicy={"maxRestarts": 100},
+        **STATES[state],
+    )
+    path = steps_file(made.folder, name)
+    steps = Steps(path)
+    await made.apply(job)
+    due = first = (await steps.first_new(0, 0.0, WORKERS))[0]
     lost = []
-    for _ in range(FAULTS):
+    for _ in range(faults):
         # Not in step with the checkpoints.
         due += interval * random.uniform(0.8, 1.2)
         await asyncio.sleep(max(due - time.time(), 0))
         steps.poll()
-        killed = time.time()
-        os.kill(steps.pids[max(steps.done), random.randrange(WORKERS)], signal.SIGKILL)
-        # What the ranks did before they noticed counts as done.
-        await asyncio.sleep(0.15)
-        steps.poll()
-        reached = steps.furthest()
-        back = await _first_beyond(steps, reached, killed)
+        attempt, killed = max(steps.done), time.time()
+        os.kill(steps.pids[attempt, random.randrange(WORKERS)], signal.SIGKILL)
+        back, _ = await steps.first_new(attempt, killed, WORKERS)
         lost.append(back - killed - PAUSE)
     await asyncio.sleep(max(due + interval - time.time(), 0))
-    (made.folder / f"{name}.steps.stop").touch()
+    path.with_name(f"{path.name}.stop").touch()
     async with asyncio.timeout(60):
         while True:
-            status = JobStatus.model_validate((await made.cluster.get(JOBS, "bench", name)).get("status") or {})
+            status = JobStatus.model_validate((await made.cluster.get(JOBS, NAMESPACE, name)).get("status") or {})
             if status.phase == "Succeeded":
                 break
             await asyncio.sleep(0.2)
     return Run(status, first - (to_seconds(status.start_time) or first), tuple(lost))
 
 
-async def _first_beyond(steps: Steps, step: int, after: float) -> float:
-    async with asyncio.timeout(120):
-        while True:
-            steps.poll()
-            found = steps.first_beyond(step, after, WORKERS) if steps.done else None
-            if found is not None:
-                return found
-            await asyncio.sleep(0.02)
+async def run_jobs(
+    made: World,
+    names: list[str],
+    state: str,
+    interval: float,
+    faults: int,
+    python_path: str,
+    failures: Failures,
+) -> list[Run]:
+    """Runs jobs beside each other, and returns those that came to their end; others are deleted."""
+    runs: list[Run] = []
+
+    async def run(name: str) -> None:
+        with failures.of(name):
+            try:
+                runs.append(await train_with_faults(made, name, state, interval, faults, python_path))
+            except BaseException:
+                await made.delete(name)
+                raise
+
+    await asyncio.gather(*(run(name) for name in names))
+    return runs
 
 
-async def main() -> None:
+class Tables:
+    """Tables are what the runs of each state and interval come to."""
+
+    def __init__(self, faults: int, jobs: int) -> None:
+        self._title = f"Goodput with a rank killed {faults} times ({jobs} jobs each)"
+        self._rows: list[list[object]] = []
+        self._parts: list[list[object]] = []
+
+    def add(self, state: str, interval: float, runs: list[Run]) -> None:
+        lost = statistics.median(seconds for run in runs for seconds in run.lost)
+        reported = [run.reported for run in runs]
+        predicted = statistics.median(run.predicted(lost) for run in runs)
+        known = statistics.median(run.by_own_times for run in runs)
+        trained = statistics.median(run.trained for run in runs)
+        apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
+        shares = (trained, statistics.median(reported), min(reported), predicted, known)
+        figures = [f"{value:.1%}" for value in shares]
+        self._rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
+        # The whole takes minutes: what is known is printed at once.
+        print(*self._rows[-1], flush=True)
+        for category in CATEGORIES:
+            share = statistics.median(run.seconds(category) / run.wall for run in runs)
+            if share > 0.0005:
+                self._parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])
+
+    def show(self) -> None:
+        table(
+            self._title,
+            ["state, fault every", "lost, s", "trained", "goodput", "min", "predicted", "by own times", "points apart"],
+            self._rows,
+        )
+        table("Where the time went, median share", ["state, a fault every", "category", "share"], self._parts)
+
+
+async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.goodput", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--states", nargs="*", choices=list(STATES), default=list(STATES))
     parser.add_argument("--intervals", nargs="*", type=float, default=list(INTERVALS))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--faults", type=int, default=FAULTS)
     given = parser.parse_args()
-    rows: list[list[object]] = []
-    parts: list[list[object]] = []
+    tables, failures = Tables(given.faults, given.jobs), Failures()
     with trainloop_installed() as python_path:
-        async with world() as made:
-            with operator(made) as running:
-                running.serving()
-                for state in given.states:
-                    for interval in given.intervals:
-                        names = [f"{state}-{interval:g}-{number}" for number in range(given.jobs)]
-                        runs = await asyncio.gather(
-                            *(train_with_faults(made, name, state, interval, python_path) for name in names)
-                        )
-                        lost = statistics.median(seconds for run in runs for seconds in run.lost)
-                        reported = [run.reported for run in runs]
-                        predicted = statistics.median(run.predicted(lost) for run in runs)
-                        known = statistics.median(run.by_own_times for run in runs)
-                        trained = statistics.median(run.trained for run in runs)
-                        apart = 100 * statistics.median(run.reported - run.by_own_times for run in runs)
-                        shares = (trained, statistics.median(reported), min(reported), predicted, known)
-                        figures = [f"{value:.1%}" for value in shares]
-                        rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
-                        for category in CATEGORIES:
-                            share = statistics.median(run.seconds(category) / run.wall for run in runs)
-                            if share > 0.0005:
-                                parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])
-    table(
-        f"Goodput with a rank killed {FAULTS} times ({given.jobs} jobs each)",
-        ["state, fault every", "lost, s", "trained", "goodput", "min", "predicted", "by own times", "points apart"],
-        rows,
-    )
-    table("Where the time went, median share", ["state, a fault every", "category", "share"], parts)
+        for state in given.states:
+            with failures.of(state):
+                async with world() as made:
+                    with operator(made) as running:
+                        running.serving()
+                        for interval in given.intervals:
+                            names = [f"{state}-{interval:g}-{number}" for number in range(given.jobs)]
+                            runs = await run_jobs(made, names, state, interval, given.faults, python_path, failures)
+                            if runs:
+                                tables.add(state, interval, runs)
+    tables.show()
+    return failures.exit_code
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

@@ -8,12 +8,13 @@ cluster's, so CPU and writes are what to compare; with TRAINMASTER_TEST_KUBECONF
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from datetime import datetime
 
 import psutil
 
-from bench.clusters import NAMESPACE, Operator, job, operator, spread, table, until, world
+from bench.clusters import NAMESPACE, Operator, World, job, operator, spread, table, until, world
+from bench.clusters.failures import Failures
 from trainmaster.controller.apiserver.cluster import PODS
 
 RUNS = 7
@@ -21,10 +22,13 @@ WORKERS = 4
 # A bare StatefulSet's four pods took 0.78 s to start on a real kubelet.
 START_SECONDS = 0.78
 JOBS, PODS_OF_A_JOB = 100, 2
+# Of any wait; the longest takes 10 s.
+DEADLINE_SECONDS = 120
 
 
 async def many() -> None:
     """Applies many jobs at once."""
+    rows: list[list[object]] = []
     async with world(fake=True) as made:
         with operator(made, "--reach", "direct", "--agent-port", str(made.agent_port)) as running:
             running.serving()
@@ -35,22 +39,33 @@ async def many() -> None:
             process = psutil.Process(running.process.pid)
             cpu, writes, began = sum(process.cpu_times()[:2]), running.writes(), time.monotonic()
             await asyncio.gather(*(made.apply(job(f"many-{n}", PODS_OF_A_JOB)) for n in range(JOBS)))
-            rows: list[list[object]] = []
-            while True:
-                metadata = [len(page) async for page in made.cluster.pages(PODS, NAMESPACE, metadata_only=True)]
-                if sum(metadata) >= (JOBS + 1) * PODS_OF_A_JOB:
-                    break
-                await asyncio.sleep(0.05)
-            rows.append(["all pods exist, s", f"{time.monotonic() - began:.1f}"])
-            rows.append(["CPU until then, ms a job", _each(1000 * (sum(process.cpu_times()[:2]) - cpu))])
-            rows += [[f"{name} until then, a job", _each(count)] for name, count in _since(writes, running.writes())]
-            while _running(running) <= JOBS:
-                # What is asked costs the operator some milliseconds each time.
-                await asyncio.sleep(0.5)
-            rows.append(["all run, s", f"{time.monotonic() - began:.1f}"])
-            rows.append(["CPU until then, ms a job", _each(1000 * (sum(process.cpu_times()[:2]) - cpu))])
-            rows += [[f"{name} until then, a job", _each(count)] for name, count in _since(writes, running.writes())]
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while await _all_pods(made) < (JOBS + 1) * PODS_OF_A_JOB:
+                    await asyncio.sleep(0.05)
+            rows += _so_far("all pods exist, s", began, process, cpu, _since(writes, running.writes()))
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while _running(running) <= JOBS:
+                    # What is asked costs the operator some milliseconds each time.
+                    await asyncio.sleep(0.5)
+            rows += _so_far("all run, s", began, process, cpu, _since(writes, running.writes()))
     table(f"{JOBS} jobs of {PODS_OF_A_JOB} faked pods at once", ["", "measured"], rows)
+
+
+def _so_far(
+    title: str, began: float, process: psutil.Process, cpu: float, writes: list[tuple[str, float]]
+) -> list[list[object]]:
+    """Returns the time, the CPU and the writes until now, and prints them: what comes next may fail."""
+    rows: list[list[object]] = [
+        [title, f"{time.monotonic() - began:.1f}"],
+        ["CPU until then, ms a job", _each(1000 * (sum(process.cpu_times()[:2]) - cpu))],
+        *([f"{name} until then, a job", _each(count)] for name, count in writes),
+    ]
+    print("; ".join(f"{name} {value}" for name, value in rows), flush=True)
+    return rows
+
+
+async def _all_pods(made: World) -> int:
+    return sum([len(page) async for page in made.cluster.pages(PODS, NAMESPACE, metadata_only=True)])
 
 
 def _running(running: Operator) -> float:
@@ -67,11 +82,6 @@ def _since(before: dict[str, float], after: dict[str, float]) -> list[tuple[str,
     return [*counts, ("all writes", sum(count for _, count in counts))]
 
 
-async def main() -> None:
-    await one()
-    await many()
-
-
 async def one() -> None:
     """Applies one job at a time."""
     created, started = [], []
@@ -83,30 +93,34 @@ async def one() -> None:
                 name = f"start-{run}"
                 applied = time.time()
                 await made.apply(job(name, WORKERS))
-                while len(pods := await made.pods(name)) < WORKERS:
-                    await asyncio.sleep(0.005)
+                async with asyncio.timeout(DEADLINE_SECONDS):
+                    while len(await made.pods(name)) < WORKERS:
+                        await asyncio.sleep(0.005)
                 created.append(time.time() - applied)
                 joined = await made.joined(name, WORKERS, 1)
                 started.append(max(at for _, at in joined.values()) - applied)
-                assert all(datetime.fromisoformat(pod["metadata"]["creationTimestamp"]) for pod in pods)
+                print(f"{name}: created {created[-1]:.3f} s, joined {started[-1]:.3f} s", flush=True)
                 await made.delete(name)
+            table(
+                f"Start of a job of {WORKERS} workers, s ({RUNS} runs)",
+                ["", "median", "min", "max", "ratio"],
+                [
+                    ["apply to all pods created", *spread(created)],
+                    ["apply to all ranks joined", *spread(started, START_SECONDS)],
+                ],
+            )
             before = running.writes()
             finished = job("finishing", 2)
             finished["spec"]["command"] = ["python3", "-c", "import time; time.sleep(2)"]
             await made.apply(finished)
-            while (await made.pods("finishing")) == []:
-                await asyncio.sleep(0.01)
-            until_pods = running.writes()
-            while await made.pods("finishing"):
-                await asyncio.sleep(0.05)
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                while not await made.pods("finishing"):
+                    await asyncio.sleep(0.01)
+                until_pods = running.writes()
+                while await made.pods("finishing"):
+                    await asyncio.sleep(0.05)
             await asyncio.sleep(1.0)
             after = running.writes()
-    columns = ["", "median", "min", "max", "ratio"]
-    rows: list[list[object]] = [
-        ["apply to all pods created", *spread(created)],
-        ["apply to all ranks joined", *spread(started, START_SECONDS)],
-    ]
-    table(f"Start of a job of {WORKERS} workers, s ({RUNS} runs)", columns, rows)
     counts = {name: int(value - before.get(name, 0)) for name, value in sorted(after.items())}
     writes: list[list[object]] = [[name, count] for name, count in counts.items() if count]
     writes.append(["all", sum(counts.values())])
@@ -114,5 +128,13 @@ async def one() -> None:
     table("The operator's writes for a job of 2 workers from apply to its end", ["write", "count"], writes)
 
 
+async def main() -> int:
+    failures = Failures()
+    for title, part in (("one job at a time", one), ("many jobs at once", many)):
+        with failures.of(title):
+            await part()
+    return failures.exit_code
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    sys.exit(asyncio.run(main()))

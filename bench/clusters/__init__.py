@@ -2,7 +2,8 @@
 
 `serve` is the cluster's process, with faked pods where a benchmark needs thousands; `hostile_agents` plays agents that
 answer as no agent does; `watched_operator` and `probed_operator` are operators that measure themselves.
-`steps` reads what `bench.programs.stepping_ranks` have written down.
+`steps` reads what `bench.programs.stepping_ranks` have written down; `stepping_jobs` are their jobs, and the same ranks
+under torchrun. `failures` says what couldn't be measured.
 
 With TRAINMASTER_TEST_KUBECONFIG the benchmarks run on that cluster instead (an operator must not run there already).
 """
@@ -34,6 +35,8 @@ from trainmaster.controller.apiserver.connection import connect
 from trainmaster.controller.apiserver.errors import AlreadyExists, Invalid, NotFound
 
 NAMESPACE = "bench"
+# What a job's end takes on a busy machine, many times over: a wait without an end would cost the tables.
+DELETE_SECONDS = 120.0
 
 # The program of the peers' figures: ranks join rank 0 over TCP and exit when a peer's connection breaks. Rank 0 lets
 # them go on when all are there; each then prints the time and its process id.
@@ -112,8 +115,9 @@ class World:
     async def delete(self, name: str) -> None:
         found = await self.cluster.get(JOBS, NAMESPACE, name)
         await self.cluster.delete(JOBS, NAMESPACE, name, uid=found["metadata"]["uid"])
-        while await self.pods(name):
-            await asyncio.sleep(0.05)
+        async with asyncio.timeout(DELETE_SECONDS):
+            while await self.pods(name):
+                await asyncio.sleep(0.05)
 
     async def force_delete(self, pod: RawObject) -> None:
         metadata = pod["metadata"]
@@ -176,7 +180,7 @@ async def world(*, fake: bool = False, mixed: bool = False, nodes: int = 1) -> A
             await cluster.close()
             if process is not None:
                 process.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(process.wait, 30)
+                await asyncio.to_thread(_wait, process, 30)
 
 
 async def _prepare(cluster: KubernetesCluster, kubeconfig: Path) -> None:
@@ -254,7 +258,17 @@ def operator(world: World, *arguments: str) -> Iterator[Operator]:
         yield Operator(process, log, started)
     finally:
         process.terminate()
-        process.wait(20)
+        _wait(process, 20)
+
+
+def _wait(process: subprocess.Popen[Any], seconds: float) -> None:
+    """Waits for a process that was told to end; one that doesn't is killed, and said."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        print(f"process {process.pid} didn't end within {seconds:g} s: {process.args}", flush=True)
+        process.kill()
+        process.wait()
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import defaultdict
 from pathlib import Path
+
+# A cold start of four ranks takes a third of this on a busy machine.
+NEW_STEP_SECONDS = 120.0
 
 
 class Steps:
@@ -29,14 +34,40 @@ class Steps:
             self.done[int(attempt)][int(rank)][int(step)] = float(at)
             self.pids[int(attempt), int(rank)] = int(pid)
 
-    def furthest(self) -> int:
-        return max((step for ranks in self.done.values() for steps in ranks.values() for step in steps), default=0)
+    def is_steady(self, attempt: int, ranks: int) -> bool:
+        """Returns whether all ranks of an attempt have done new steps for a while."""
+        newest = self.done.get(attempt, {})
+        return len(newest) == ranks and all(len(each) > 30 for each in newest.values())
 
-    def first_beyond(self, step: int, after: float, ranks: int) -> float | None:
-        """Returns when the slowest rank had done its first step beyond one; None before all ranks have."""
-        newest = self.done[max(self.done)]
-        firsts = [
-            min((at for each, at in steps.items() if each > step and at > after), default=None)
-            for steps in newest.values()
-        ]
-        return None if len(firsts) < ranks or None in firsts else max(at for at in firsts if at is not None)
+    def furthest(self, attempt: int) -> int:
+        """Returns the furthest step that any rank has done in this attempt or one before; 0 before the first."""
+        before = [ranks for number, ranks in self.done.items() if number <= attempt]
+        return max((step for ranks in before for steps in ranks.values() for step in steps), default=0)
+
+    async def first_new(self, attempt: int, since: float, ranks: int) -> tuple[float, int]:
+        """Waits for a later attempt's first step that nobody had done in `attempt` or before.
+
+        Returns when the slowest rank had done it, and how many steps had been done again. What ranks of `attempt` did
+        after the fault, before they noticed it, counts as done before.
+        """
+        deadline = time.monotonic() + NEW_STEP_SECONDS
+        while time.monotonic() < deadline:
+            self.poll()
+            reached = self.furthest(attempt)
+            newest = max(self.done, default=0)
+            if newest > attempt:
+                back = self._first_beyond(newest, reached, since, ranks)
+                if back is not None:
+                    begun = min(min(steps) for steps in self.done[newest].values())
+                    return back, max(0, reached - begun + 1)
+            await asyncio.sleep(0.02)
+        raise TimeoutError(f"no new step within {NEW_STEP_SECONDS:g} s after attempt {attempt}")
+
+    def _first_beyond(self, attempt: int, step: int, since: float, ranks: int) -> float | None:
+        firsts = []
+        for steps in self.done[attempt].values():
+            later = [at for each, at in steps.items() if each > step and at > since]
+            if not later:
+                return None
+            firsts.append(min(later))
+        return max(firsts) if len(firsts) == ranks else None

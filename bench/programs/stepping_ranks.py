@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 PAUSE = 0.03
 
 
+def attempt() -> int:
+    """Returns the attempt's number; without an agent it is that of torchrun's round of ranks."""
+    return int(os.environ.get("TRAINMASTER_ATTEMPT") or 1 + int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+
+
 def write_down(step: int) -> None:
     """Writes down that this rank has done a step now."""
-    attempt, rank = os.environ["TRAINMASTER_ATTEMPT"], os.environ["RANK"]
-    line = f"{time.time():.4f} {attempt} {rank} {os.getpid()} {step}\n".encode()
+    line = f"{time.time():.4f} {attempt()} {os.environ['RANK']} {os.getpid()} {step}\n".encode()
     file = os.open(os.environ["STEPS_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(file, line)
     os.close(file)
@@ -54,7 +58,7 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.Tanh(), nn.Linear(512, 128)))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     recovery = Recovery(model, optimizer, every=int(os.environ["CHECKPOINT_STEPS"]), rehearsal=True)
-    print("joined", os.environ["TRAINMASTER_ATTEMPT"], rank, os.getpid(), time.time(), flush=True)
+    print("joined", attempt(), rank, os.getpid(), time.time(), flush=True)
     for step in recovery.steps(1_000_000):
         points = torch.randn(64, 256, generator=torch.Generator().manual_seed(step * size + rank))
         loss = model(points).pow(2).mean()

@@ -1,0 +1,30 @@
+"""What couldn't be measured is said at once, and costs no other row of a benchmark."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Failures:
+    """Failures are the titles of what couldn't be measured."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    @contextmanager
+    def of(self, title: str) -> Iterator[None]:
+        """Says why what is done within couldn't be done, and lets the benchmark go on, whatever it was."""
+        try:
+            yield
+        except Exception:
+            self.titles.append(title)
+            print(f"{title}: not measured:\n{traceback.format_exc()}", flush=True)
+
+    @property
+    def exit_code(self) -> int:
+        """Returns what the benchmark exits with: 1 where something couldn't be measured, which it says again."""
+        if self.titles:
+            print(f"not measured: {', '.join(self.titles)}")
+        return 1 if self.titles else 0
