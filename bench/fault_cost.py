@@ -255,6 +255,8 @@ def show(measured: dict[str, dict[str, list[Cost]]]) -> None:
             rows.append(
                 [f"{name}, {fault} x {len(costs)}", middle, high, max(seconds), statistics.median(redone), max(redone)]
             )
+    if not rows:
+        return
     columns = ["", "p50, s", "p95, s", "worst, s", "redone, median", "most"]
     table("From the fault to the first new step, and steps done again", columns, rows)
     rows = []

@@ -131,7 +131,7 @@ async def run_jobs(
         with failures.of(name):
             try:
                 runs.append(await train_with_faults(made, name, state, interval, faults, python_path))
-            except BaseException:
+            except Exception:
                 await made.delete(name)
                 raise
 

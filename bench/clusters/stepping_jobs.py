@@ -1,4 +1,4 @@
-"""Jobs whose ranks are `bench.programs.stepping_ranks`, with the environment that those read; and the same ranks under torchrun alone.
+"""Jobs of `bench.programs.stepping_ranks`, with the environment that those read; the same ranks under torchrun alone.
 
 torchrun keeps one store for all rounds of ranks, and torch 2.13 gives the process groups of all rounds the same keys in
 it: a rank of the second round may read the address of a dead rank of the first, and ends with "connectFullMesh failed".

@@ -7,7 +7,7 @@
 | `crd` | `test_crd` |
 | `decoding` | `unit/controller/cache/test_unreadable` |
 | `encoding` | `test_encoding`, `cluster/test_refused_objects` |
-| `evidence` | `test_hostile_messages`, `unit/cli/test_dtj` |
+| `evidence` | `test_hostile_messages`, `unit/cli/test_dtj_evidence` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
 | `labels` | `test_metadata`, `test_pod_schema` |
 | `limits` | `test_limits` |

@@ -1,11 +1,14 @@
-"""A watch that a fake ends at once is opened again at once, and the next look at the pods comes soon."""
+"""The cluster of `kubectl dtj` is a fake. A watch that it ends at once is opened again at once, and the next look at
+the pods comes soon.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from trainmaster.cli import following
-from trainmaster.client import jobs
+from tests.unit.client.fakes import FakeTransport
+from trainmaster.cli import dtj, following
+from trainmaster.client import JobClient, jobs
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +17,10 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("POLL_SECONDS", "CALM_SECONDS"):
         monkeypatch.setattr(following, name, 0.02)
     monkeypatch.setattr(following, "SILENT_SECONDS", 0.2)
+
+
+@pytest.fixture
+def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
+    fake = FakeTransport()
+    monkeypatch.setattr(dtj, "_client", lambda namespace, kubeconfig, context: JobClient("default", transport=fake))
+    return fake

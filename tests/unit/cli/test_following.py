@@ -7,22 +7,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tests.unit.cli.test_dtj import JOBS, PODS, RUNNING, condition, run
+from tests.unit.cli.dtj_command import JOBS, PODS, RUNNING, condition, run
 from tests.unit.client.fakes import FakeTransport, job, pod
 from trainmaster.cli import dtj
-from trainmaster.client import InvalidRequest, JobClient, JobNotFound, NotAllowed
+from trainmaster.client import InvalidRequest, JobNotFound, NotAllowed
 
 KEPT = "/api/v1/namespaces/default/configmaps/reviews-logs"
 ENDED = "Job reviews has ended: Succeeded.\n"
 ONE: dict[str, Any] = {**RUNNING, "workers": {"desired": 1, "created": 1, "running": 1}}
 UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes have room"}
-
-
-@pytest.fixture
-def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
-    fake = FakeTransport()
-    monkeypatch.setattr(dtj, "_client", lambda namespace, kubeconfig, context: JobClient("default", transport=fake))
-    return fake
 
 
 def running(worker: int = 0, *, restarts: int = 0, uid: str = "u", **state: Any) -> dict[str, Any]:

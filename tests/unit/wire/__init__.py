@@ -12,7 +12,7 @@
 | `ports` | `test_ports` |
 | `progress` | `test_progress` |
 | `reasons` | `test_limits`, `unit/reconciling/policies/test_failure_rules` |
-| `recovery` | `test_stream` |
+| `recovery` | `test_recovery`, `test_stream` |
 | `report` | `test_report` |
 | `signing` | `unit/agent/test_forged_assignments`, `unit/controller/keys/test_signing_keys` |
 | `states` | `test_report`, `test_stream` |

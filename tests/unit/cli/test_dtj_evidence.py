@@ -1,0 +1,55 @@
+"""`kubectl dtj evidence`: the culprit first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.unit.cli.dtj_command import JOBS, RUNNING, run
+from tests.unit.client.fakes import FakeTransport, job
+from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.client import JobNotFound
+
+
+def kept(*attempts: AttemptEvidence) -> dict[str, Any]:
+    return {"data": {f"attempt-{one.attempt}.json": one.to_json() for one in attempts} | {"attempt-9.json": "damaged"}}
+
+
+HANG = AttemptEvidence(
+    2,
+    {"reason": "Hung", "rank": 1, "worker": 1, "pod": "reviews-1", "exitCode": 68, "message": "no progress\x1b[2J"},
+    {0: {"state": "Stopped"}, 1: {"state": "Failed", "reason": "Hung", "rank": 1, "error": "in stuck"}},
+    {
+        0: {"step": 7, "waits": True, "collective": 12, "text": "\n".join(f"frame {n}" for n in range(30))},
+        1: {"step": 7, "state": "T", "silentSeconds": 61.2, "text": "\n".join(f"mine {n}" for n in range(30))},
+    },
+    {1: "last words"},
+)
+CONFIG_MAP = "/api/v1/namespaces/default/configmaps/reviews-evidence"
+
+
+def test_evidence_shows_the_culprit_first_and_a_rank_whole_when_asked(transport: FakeTransport) -> None:
+    crash = AttemptEvidence(1, {"reason": "Signal"})
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": kept(HANG, crash)}
+    output = run("evidence", "reviews").output
+    lines = output.splitlines()
+    assert lines[0] == "Attempt 1: Signal"
+    assert "Attempt 2: Hung of worker 1, rank 1, pod reviews-1, exit code 68" in lines
+    assert "\x1b" not in output, "what pods said can't command a terminal"
+    culprit = lines.index("  Rank 1: step 7, no progress for 61 s, stopped by a signal (state T)")
+    assert lines[culprit + 30] == "    mine 29"
+    bystander = lines.index("  Rank 0: step 7, last entered collective 12, waits in a collective")
+    assert culprit < bystander
+    assert lines[bystander + 13] == "    ... 18 more lines: --rank 0"
+    assert "  Worker 1: Failed, Hung, rank 1" in lines
+    assert lines[-2:] == ["  The log of worker 1 ends:", "    last words"]
+    whole = run("evidence", "reviews", "--attempt", "2", "--rank", "0").output
+    assert "    frame 29" in whole
+    assert "mine 29" not in whole and "Attempt 1" not in whole
+    found = json.loads(run("evidence", "reviews", "-o", "json").output)
+    assert [one["attempt"] for one in found] == [1, 2]
+
+
+def test_a_job_without_evidence_says_so(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"GET {CONFIG_MAP}": JobNotFound("none")}
+    assert run("evidence", "reviews").output.startswith("No evidence was kept of job reviews")

@@ -1,0 +1,45 @@
+"""`kubectl dtj suspend` and `resume`: one small patch, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.dtj_command import JOBS, RUNNING, run
+from tests.unit.client.fakes import FakeTransport, job
+
+
+def suspended(**status: Any) -> dict[str, Any]:
+    found = job(**status)
+    found["spec"]["runPolicy"] = {"suspend": True}
+    return found
+
+
+def test_suspend_and_resume_are_a_small_patch_each(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"PATCH {JOBS}/reviews": job(**RUNNING)}
+    assert run("suspend", "reviews").output == "reviews: to be suspended\n"
+    transport.answers[f"GET {JOBS}/reviews"] = suspended(phase="Suspended")
+    assert run("resume", "reviews").output == "reviews: to go on\n"
+    assert [body for method, _, _, body in transport.asked if method == "PATCH"] == [
+        {"spec": {"runPolicy": {"suspend": suspend}}} for suspend in (True, False)
+    ]
+
+
+def test_suspend_and_resume_of_what_is_so_already_write_nothing_and_say_so(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": suspended(phase="Suspended")}
+    assert run("suspend", "reviews").output == "reviews: is suspended already\n"
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
+    assert run("resume", "reviews").output == "reviews: is not suspended; it is Running\n"
+    assert {method for method, *_ in transport.asked} == {"GET"}
+
+
+@pytest.mark.parametrize("verb", ["suspend", "resume"])
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_suspend_and_resume_of_a_finished_job_change_nothing(transport: FakeTransport, verb: str, phase: str) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase=phase)}
+    result = run(verb, "reviews")
+    assert result.exit_code == 1
+    sentence = f"error: Job reviews has ended ({phase}): there is nothing to {verb}, and nothing was changed.\n"
+    assert result.stderr == sentence
+    assert {method for method, *_ in transport.asked} == {"GET"}

@@ -1,0 +1,59 @@
+"""`kubectl dtj wait`: the exit codes that scripts go by."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.dtj_command import JOBS, RUNNING, condition, run
+from tests.unit.client.fakes import FakeTransport, job
+from trainmaster.cli import dtj
+
+
+@pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_wait_exits_by_how_the_job_ended(transport: FakeTransport, phase: str, code: int) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": phase})}
+    result = run("wait", "reviews")
+    assert result.exit_code == code
+    assert f"reviews: {phase}" in result.output
+
+
+def test_wait_says_why_a_job_failed(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": "Failed"})}
+    assert "reviews: Failed (OOMKilled of rank 5, exit code 137)" in run("wait", "reviews").output
+
+
+def test_wait_says_why_a_job_failed_that_no_rank_failed(transport: FakeTransport) -> None:
+    over = condition("Failed", "True", "DeadlineExceeded", "active for longer than 60 s")
+    transport.answers = {f"GET {JOBS}/reviews": job(**{**RUNNING, "phase": "Failed", "conditions": [over]})}
+    assert "reviews: Failed (DeadlineExceeded: active for longer than 60 s)" in run("wait", "reviews").output
+
+
+@pytest.mark.parametrize(
+    ("phase", "wanted", "code"),
+    [("Succeeded", "running", 0), ("Succeeded", "failed", 1), ("Succeeded", "Suspended", 1), ("Failed", "failed", 0)],
+)
+def test_wait_for_a_phase_that_cant_come_any_more_fails(
+    transport: FakeTransport, phase: str, wanted: str, code: int
+) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase=phase)}
+    assert run("wait", "reviews", "--for", wanted).exit_code == code
+
+
+def test_wait_refuses_a_phase_and_a_time_that_are_none(transport: FakeTransport) -> None:
+    for wrong in (["--for", "Succeded"], ["--timeout", "soon"], ["--timeout", ""]):
+        assert run("wait", "reviews", *wrong).exit_code == 2
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
+    assert "is Running after 0 s" in run("wait", "reviews", "--timeout", "0s").output
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("30", 30.0), ("2.5", 2.5), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0)]
+)
+def test_durations_are_parsed_as_kubectl_parses_them(text: str, wanted: float) -> None:
+    assert dtj.seconds(text) == wanted
+
+
+def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
+    result = run("wait", "reviews", "--timeout", "0")
+    assert (result.exit_code, result.output) == (3, "error: Job reviews is Running after 0 s.\n")
