@@ -15,6 +15,7 @@
 | `apiserver/errors` | `apiserver/test_errors` |
 | `apiserver/refusals` | `apiserver/test_refusals`, `cluster/test_refused_objects` |
 | `apiserver/pod_http` | `apiserver/test_pod_http` |
+| `cache/job_objects` | `cache/test_store`, `cache/test_unreadable`, `cache/test_large_jobs` |
 | `cache/large_jobs` | `cache/test_large_jobs` |
 | `cache/lookup_results` | `lookups/test_lookup` |
 | `cache/records` | `cache/test_store`, `cache/test_pod_ownership` |

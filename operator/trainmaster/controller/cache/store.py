@@ -19,11 +19,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from trainmaster.api.limits import is_larger
-from trainmaster.api.printable import one_line
 from trainmaster.api.signing import SigningKeys
-from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import CHILDREN, JOBS, PODS, STATEFUL_SETS, Resource
+from trainmaster.controller.cache.job_objects import JobObjects
 from trainmaster.controller.cache.lookup_results import LookupResults
 from trainmaster.controller.cache.records import (
     JobKey,
@@ -35,30 +33,25 @@ from trainmaster.controller.cache.records import (
     SpecVersion,
     Versioned,
     is_newer,
-    spec_version,
 )
-from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
-from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, parse_time, pod_view
+from trainmaster.controller.cache.unreadable import Unreadable, unforeseen
+from trainmaster.controller.cache.views import child_view, job_name_of, owner_uid, pod_view
 from trainmaster.reconciling.observed.snapshot import ChildView, Job, RefusedWrite, StreamView
 from trainmaster.rendering import AgentConfigMap
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import ProgressLine
-from trainmaster.wire.values import mapping, text, whole
+from trainmaster.wire.values import mapping, text
 
 logger = logging.getLogger(__name__)
 
 # Deleted uids to remember: late events come within minutes, and 100 bytes each are cheap.
 TOMBSTONES = 20_000
-# Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
-# jobs have 1 to 3 KiB, and the way into a thread and back costs each pass 0.1 ms.
-LARGE_SPEC_BYTES = 8 * 1024
-# Bytes of a status that is read. That of 1,024 workers, the largest of ours, has about 100 KiB.
-MAX_STATUS_BYTES = 256 * 1024
 
 
 class Store:
     """See the module. `changed` is called with a job's key whenever something that `decide` could see has changed;
-    by `keys` the operator's own assignments are known."""
+    by `keys` the operator's own assignments are known;
+    `read_large` asks for `record_spec` of a large job's spec (`large_jobs`), without it specs are read here."""
 
     def __init__(
         self,
@@ -70,12 +63,11 @@ class Store:
     ) -> None:
         self._changed = changed
         self._keys = keys
-        # Asks for `record_spec` of a large job's spec (`large_jobs`); without it, specs are read here.
-        self._read_large = read_large
         self._records: dict[JobKey, Record] = {}
         self._listed: frozenset[str] = frozenset()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._unreadable = Unreadable(count_unreadable)
+        self._jobs = JobObjects(changed, self._unreadable, read_large)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -93,7 +85,7 @@ class Store:
         except Exception as error:
             # Everything that is received comes through here, and whoever brings it (a watch, a list, a sweep, a pass
             # over another job) must not end because somebody wrote what no reader of ours has foreseen.
-            problem = f"the {'job' if resource == JOBS else 'object'} can't be read ({one_line(repr(error)[:300])})"
+            problem = unforeseen("job" if resource == JOBS else "object", error)
             self._unreadable.report(resource, raw, problem, error)
             if resource == JOBS:
                 self._upsert_unreadable_job(raw, problem)
@@ -274,20 +266,16 @@ class Store:
     def record_spec(self, key: JobKey, of: SpecVersion, read: ReadSpec) -> None:
         """Record a large job's spec. One of an older generation is of no use: the newest was asked for as well."""
         record = self._records.get(key)
-        raw = record.without_spec if record is not None else None
-        if record is None or raw is None or spec_version(raw["metadata"]) != of:
-            return
-        record.without_spec = None
-        record.parsed = of
-        self._set_job(key, record, raw, of, read, large=True)
+        if record is not None:
+            self._jobs.set_spec(key, record, of, read)
 
     def record_unreadable(self, key: JobKey, error: Exception) -> None:
         """Record a large job that no reader has foreseen."""
         record = self._records.get(key)
         if record is not None and record.without_spec is not None:
-            problem = f"the job can't be read ({one_line(repr(error)[:300])})"
+            problem = unforeseen("job", error)
             self._unreadable.report(JOBS, record.without_spec, problem, error)
-            self._set_unreadable(key, record, record.without_spec, problem)
+            self._jobs.set_unreadable(key, record, record.without_spec, problem)
 
     # Reading.
 
@@ -320,67 +308,7 @@ class Store:
             self._remember_deleted(known.uid)
             record.forget_job()
         record.job_version = version
-        of = spec_version(metadata)
-        large = is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
-        if large and self._read_large is not None and record.parsed != of:
-            kept = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
-            record.without_spec = {
-                "metadata": {field: metadata.get(field) for field in kept},
-                "status": raw.get("status"),
-            }
-            self._read_large(key)
-            if record.job is None:
-                return
-            # Until it is read, the job stands with its spec as it was and the newest status.
-            of = SpecVersion(version.uid, record.job.generation)
-            read = ReadSpec(record.job.spec, record.job.invalid)
-        else:
-            record.without_spec = None
-            read = record.parse(raw, key.name, of)
-        self._set_job(key, record, raw, of, read, large=large)
-
-    def _set_job(
-        self,
-        key: JobKey,
-        record: Record,
-        raw: Mapping[str, Any],
-        of: SpecVersion,
-        read: ReadSpec,
-        *,
-        large: bool,
-    ) -> None:
-        """Set the job as `decide` sees it from now on."""
-        metadata, known = raw["metadata"], record.job
-        record.raw_status = raw.get("status") or {}
-        try:
-            if is_larger(record.raw_status, MAX_STATUS_BYTES):
-                raise ValueError(f"it has more than {MAX_STATUS_BYTES} bytes")
-            status = JobStatus.model_validate(record.raw_status)
-        except ValueError as error:
-            # Somebody's edit, or a much newer operator's: nothing may be done to a job whose past isn't known.
-            problem = f"the status can't be read ({first_problem(error)})"
-            self._unreadable.report(JOBS, raw, problem)
-            self._set_unreadable(key, record, raw, problem)
-            return
-        if read.invalid is not None:
-            self._unreadable.report(JOBS, raw, read.invalid.message, of="generation")
-        record.job = Job(
-            namespace=key.namespace,
-            name=key.name,
-            uid=of.uid,
-            generation=of.generation,
-            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
-            spec=read.spec,
-            status=status,
-            deleting=metadata.get("deletionTimestamp") is not None,
-            invalid=read.invalid,
-            large=large,
-        )
-        if known is None or known.uid != of.uid:
-            # Pods may be known before their job.
-            record.merge_all_termination_reports()
-        record.drop_old_reports()
-        self._changed(key)
+        self._jobs.set_job(key, record, raw)
 
     def _upsert_unreadable_job(self, raw: object, problem: str) -> None:
         """Insert or update a job of which nothing but its name may be known."""
@@ -393,26 +321,7 @@ class Store:
         known = record.job_version
         if known is None or known == version or is_newer(version, known):
             record.job_version = version
-            self._set_unreadable(key, record, whole_object, problem)
-
-    def _set_unreadable(self, key: JobKey, record: Record, raw: Mapping[str, Any], problem: str) -> None:
-        """Set a job to which nothing is done, and whose status says why."""
-        metadata, conditions = mapping(raw.get("metadata")), mapping(raw.get("status")).get("conditions")
-        # Of such a status nothing else is ever written, and it may be large.
-        record.raw_status = {} if is_larger(conditions, MAX_STATUS_BYTES) else {"conditions": conditions or []}
-        record.parsed = record.without_spec = None
-        record.job = Job(
-            namespace=key.namespace,
-            name=key.name,
-            uid=text(metadata.get("uid"), 64),
-            generation=whole(metadata.get("generation")) or 1,
-            created_at=parse_time(metadata.get("creationTimestamp")) or 0.0,
-            spec=None,
-            status=readable_part(record.raw_status),
-            deleting=metadata.get("deletionTimestamp") is not None,
-            unreadable=f"{problem}, so nothing is done to the job; correct it, or delete the job and create it again",
-        )
-        self._changed(key)
+            self._jobs.set_unreadable(key, record, whole_object, problem)
 
     def _upsert_pod(self, raw: Mapping[str, Any], metadata: Mapping[str, Any], version: Versioned) -> None:
         key = self._key(PODS, metadata)

@@ -72,6 +72,11 @@ def first_problem(error: ValueError) -> str:
     return f"{'.'.join(str(part) for part in found['loc']) or 'status'}: {found['msg']}, not {shown(found['input'])}"
 
 
+def unforeseen(what: str, error: Exception) -> str:
+    """Returns what is said of an object that no reader has foreseen."""
+    return f"the {what} can't be read ({one_line(repr(error)[:300])})"
+
+
 def _condition(raw: Mapping[str, Any]) -> Condition | None:
     try:
         return Condition.model_validate(raw)

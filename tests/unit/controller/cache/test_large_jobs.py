@@ -19,9 +19,10 @@ from tests.unit.controller.polling import until
 from trainmaster.api.v1alpha1 import JobSpec
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.controller.apiserver.errors import Unavailable
+from trainmaster.controller.cache.job_objects import MAX_STATUS_BYTES
 from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
 from trainmaster.controller.cache.records import JobKey, Snapshot, SpecVersion, read_spec
-from trainmaster.controller.cache.store import MAX_STATUS_BYTES, Store
+from trainmaster.controller.cache.store import Store
 from trainmaster.controller.observability.metrics import OperatorMetrics
 from trainmaster.controller.reconciler import Reconciler
 from trainmaster.controller.workqueue import WorkQueue
