@@ -59,6 +59,12 @@
 | `process/torchrun` | `process/test_torchrun`, `warm/test_same_rank` |
 | `warm/command` | `warm/test_command` |
 | `warm/learning` | `warm/test_learning`, `warm/test_faults_of_warm_processes` |
-| `warm/stage` | `warm/test_same_rank`, `warm/test_learning` |
+| `warm/stage/anew` | `warm/test_same_rank` |
+| `warm/stage/entry` | `warm/test_same_rank`, `warm/test_stage` |
+| `warm/stage/forking` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes` |
+| `warm/stage/imports` | `warm/test_learning`, `warm/test_random_states`, `warm/test_faults_of_warm_processes` |
+| `warm/stage/orders` | `warm/test_faults_of_warm_processes` |
+| `warm/stage/sitecustomize` | `warm/test_same_rank` |
+| `warm/stage/this_process` | `warm/test_faults_of_warm_processes` |
 | `warm/warm_process` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes` |
 """

@@ -5,7 +5,7 @@ It is started as the user's own command line with `stage` as its `sitecustomize`
 interpreter goes on as it always does: nothing of what it does with a command line is imitated. In this order:
 
 - `command` says whether a command can be warm, and why not; pure.
-- `stage` is the half that runs in the job's Python; it imports nothing of the agent.
+- `stage/` is the half that runs in the job's Python; it imports nothing of the agent.
 - `learning` asks a rank what it has imported when it does its first step.
 - `warm_process` is the agent's half: it starts the process, sends it orders, and survives whatever becomes of it.
 """

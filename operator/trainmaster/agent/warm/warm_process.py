@@ -30,10 +30,8 @@ from trainmaster.wire.joining import Modules, module_names
 
 ORDER_SECONDS = 5.0
 """A process that imports nothing answers an order in so many seconds."""
-LEARN_SECONDS = 15.0
-"""One that imports what was learned answers between two modules; ranks that wait longer would be faster cold."""
 IMPORT_SECONDS = 60.0
-"""One that still imports torch is waited for as long: torchrun and the ranks would have to import it too."""
+"""One that still imports torch, or what was learned, is waited for as long: ranks would have to import it too."""
 PRELOAD_SECONDS = 120.0
 """And one that imports what spec.warmStart.preload names, which the ranks would else do themselves."""
 MIN_FREE_BYTES = 805_306_368
@@ -109,7 +107,7 @@ class WarmProcess:
         try:
             os.makedirs(self._folder, exist_ok=True)
             self._read_modules()
-            write_atomically(os.path.join(self._folder, "sitecustomize.py"), _stage_source())
+            _write_stage(self._folder)
             self._probe_pid = self._spawn((*warm.interpreter, "-c", "raise SystemExit(1)"), PROBE, {})
         except (LaunchError, OSError) as error:
             self._end(f"it cannot be started: {error}", for_good=True)
@@ -139,10 +137,10 @@ class WarmProcess:
             "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
         }
         self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
-        if not self._ready:
-            patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
+        if self._ready:
+            patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
         else:
-            patience = LEARN_SECONDS if self._importing else ORDER_SECONDS
+            patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
         self._timer = self._loop.call_later(patience, self._late)
         self._send_order()
 
@@ -193,6 +191,7 @@ class WarmProcess:
             "preload": list(self._settings.preload),
             "later": [] if self.modules is None else list(self.modules.names),
         }
+        self._importing = bool(config["later"])
         path = os.path.join(self._folder, "config.json")
         ours, theirs = socket.socketpair()
         try:
@@ -282,7 +281,7 @@ class WarmProcess:
         except OSError:
             # It is on its way out, or hangs: an order to fork will show that.
             return
-        self._importing = True
+        self._importing = bool(names)
 
     def _read_modules(self) -> None:
         """An agent before this one may have learned them in this pod."""
@@ -350,14 +349,28 @@ class WarmProcess:
         self._put(WarmProcessEnded(for_good))
 
 
-def _stage_source() -> str:
-    """Returns the stage's source: the job's Python needn't be the agent's, nor of its version."""
+def _write_stage(folder: str) -> None:
+    """Write the stage's sources: the job's Python needn't be the agent's, nor of its version."""
+    package = os.path.join(folder, stage.PACKAGE)
+    os.makedirs(package, exist_ok=True)
+    places = {name: os.path.join(package, f"{name}.py") for name in stage.SOURCES}
+    places["sitecustomize"] = os.path.join(folder, "sitecustomize.py")
     loader: Any = stage.__loader__
-    source = loader.get_source(stage.__name__)
-    if source is None:
-        # The zipapp's bytecode lies in a folder of its own, apart from the sources.
-        source = loader.get_data(f"{stage.__name__.replace('.', '/')}.py").decode()
-    return str(source)
+    # In the zipapp the bytecode lies in a folder of its own, apart from the sources.
+    sources = stage.__name__.replace(".", "/") if hasattr(loader, "archive") else stage.__path__[0]
+    for name, path in places.items():
+        source = loader.get_data(f"{sources}/{name}.py")
+        # What is as it was keeps the bytecode that Python has written for it.
+        if _read_bytes(path) != source:
+            write_atomically(path, source.decode())
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def _nobody(_reason: str) -> None:

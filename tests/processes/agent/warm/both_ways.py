@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,17 +12,35 @@ NO_MEMORY = "100 MiB of memory are left, and a warm process gets none below 768 
 
 
 def start(
-    job: Job, warm: bool, *command: str, ranks: int = 2, worker: int = 0, has_learned: bool = False, **environ: str
+    job: Job,
+    warm: bool,
+    *command: str,
+    ranks: int = 2,
+    worker: int = 0,
+    learned: list[str] | None = None,
+    **environ: str,
 ) -> Agent:
-    """Start an agent whose ranks are Python's; `command` without Python itself. `has_learned`: its ranks aren't asked
-    for what they have imported.
+    """Start an agent whose ranks are Python's; `command` without Python itself. `learned`: what an agent before it has
+    learned, so that its ranks aren't asked for what they have imported.
     """
     settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": str(warm).lower()}
     agent = job.agent(worker, NPROC_PER_NODE=str(ranks), **settings, **environ)
-    if has_learned:
+    if learned is not None:
         (agent.state_dir / "warm").mkdir()
-        (agent.state_dir / "warm" / "modules").write_text("[]")
+        (agent.state_dir / "warm" / "modules").write_text(json.dumps(learned))
     return agent.start(sys.executable, *command)
+
+
+def stand_in(job: Job, **modules: str) -> str:
+    """Make packages that are torch to a warm process, and others; returns their folder, for PYTHONPATH.
+
+    Where torch itself isn't what is tested, its import is what a test would spend its time on.
+    """
+    folder = job.folder / "site-packages"
+    for name, source in {"torch": "import random", **modules}.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(source)
+    return str(folder)
 
 
 def until_lines(agent: Agent, *lines: str, seconds: float = 60.0) -> None:

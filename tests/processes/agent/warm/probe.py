@@ -112,7 +112,15 @@ SEES: dict[str, Any] = {
     ],
     "site": [getattr(sys, "site_runs", 0), "sitecustomize" in sys.modules, "usercustomize" in sys.modules],
     "faulthandler": faulthandler.is_enabled(),
-    "gc": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug()],
+    "gc": [
+        gc.isenabled(),
+        gc.get_threshold(),
+        # The youngest are collected when there are more of them.
+        gc.get_count()[0] <= gc.get_threshold()[0] + 1,
+        gc.get_freeze_count(),
+        gc.get_debug(),
+        gc.callbacks,
+    ],
     "torch": [torch.get_num_threads(), torch.get_num_interop_threads(), str(torch.get_default_dtype())],
     "torch bad fork": torch.cuda._is_in_bad_fork(),
     "multiprocessing": [

@@ -15,7 +15,7 @@ from tests.processes.agent.test_zipapp import pythons
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.agent.process import children
 
-from .both_ways import NO_MEMORY, start, starts, without_memory
+from .both_ways import NO_MEMORY, stand_in, start, starts, until_lines, without_memory
 
 RANK = """
 import os, pathlib, sys, time
@@ -73,8 +73,13 @@ def run(agent: Agent, attempt: int, ranks: int = 2) -> list[list[str]]:
     return [path.read_text().split() for path in paths]
 
 
+def start_light(job: Job, script: Path, **environ: str) -> Agent:
+    """An agent whose ranks have a torch that is imported in no time."""
+    return start(job, True, str(script), str(job.folder), PYTHONPATH=stand_in(job), **environ)
+
+
 def start_warm(job: Job, script: Path, **environ: str) -> Agent:
-    agent = start(job, True, str(script), str(job.folder), **environ)
+    agent = start_light(job, script, **environ)
     run(agent, 1)
     assert starts(agent) == ["attempt 1 starts warm"]
     return agent
@@ -106,6 +111,16 @@ def test_what_is_learned_is_kept_for_the_agents_next_life(job: Job, script: Path
     run(agent, 2)
     assert starts(agent)[-1] == "attempt 2 starts warm"
     assert not (agent.state_dir / "attempt-2" / "modules.0").exists(), "nobody was asked again"
+
+
+def test_ranks_are_forked_when_all_that_was_learned_is_imported(job: Job) -> None:
+    """Each of them would import the rest by itself, and all of them beside the warm process."""
+    script = job.folder / "train.py"
+    script.write_text("import sys\nprint('slow' in sys.modules, 'last' in sys.modules, flush=True)\n")
+    slow = "import time\ntime.sleep(1)\n"
+    agent = start(job, True, str(script), learned=["slow", "last"], PYTHONPATH=stand_in(job, slow=slow, last=""))
+    agent.annotate(job.assignment(1))
+    until_lines(agent, "[rank 0]: True True", "[rank 1]: True True")
 
 
 def agent_command(script: Path, job: Job) -> tuple[str, ...]:
@@ -146,7 +161,7 @@ def test_a_warm_process_that_was_stopped_is_killed_and_forks_nothing_later(job: 
 )  # fmt: skip
 def test_a_module_that_cannot_be_forked_is_left_out(job: Job, script: Path, module: str, reason: str) -> None:
     (job.folder / "bad.py").write_text(module)
-    agent = start(job, True, str(script), str(job.folder), TRAINMASTER_PRELOAD="bad,own")
+    agent = start_light(job, script, TRAINMASTER_PRELOAD="bad,own")
     run(agent, 1)
     assert f"[agent]: bad cannot be imported before a fork: {reason}" in agent.output()
     assert starts(agent) == [f"attempt 1 starts cold: bad cannot be imported before a fork: {reason}"]
@@ -193,19 +208,16 @@ def test_a_python_that_reads_no_sitecustomize_never_runs_the_program_by_itself(j
 
 @pytest.mark.parametrize("python", pythons())
 def test_ranks_are_forked_under_every_python_of_this_machine(python: str, job: Job) -> None:
-    (job.folder / "path" / "torch").mkdir(parents=True)
-    (job.folder / "path" / "torch" / "__init__.py").write_text("NAMED = 'torch'\n")
     script = job.folder / "train.py"
     script.write_text(SHORT)
-    path = str(job.folder / "path")
+    path = stand_in(job)
     agent = job.agent(0, NPROC_PER_NODE="2", TRAINMASTER_LAUNCHER="torchrun", TRAINMASTER_WARM_START="true")
     agent.start(python, str(script), "word", agent=[sys.executable, "-m", "trainmaster.agent"], PYTHONPATH=path)
     agent.annotate(job.assignment(1))
-    assert agent.exit_code(60) == 0, agent.output()
-    assert starts(agent) == ["attempt 1 starts warm"]
     for rank in range(2):
-        assert f"[rank {rank}]: ['{script}', 'word'] {job.folder} False True True" in agent.output()
-        assert f"[rank {rank}]: the child has ended with 0" in agent.output()
+        sees = f"[rank {rank}]: ['{script}', 'word'] {job.folder} False True True"
+        until_lines(agent, sees, f"[rank {rank}]: the child has ended with 0")
+    assert starts(agent) == ["attempt 1 starts warm"]
 
 
 def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
@@ -213,7 +225,8 @@ def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
     zipapp = job.folder / "agent.pyz"
     zipapp.write_bytes(zipapp_bytes())
     settings = {"TRAINMASTER_LAUNCHER": "torchrun", "TRAINMASTER_WARM_START": "true"}
-    agent = job.agent(0, **settings).start(*agent_command(script, job), agent=[sys.executable, str(zipapp)])
+    agent = job.agent(0, PYTHONPATH=stand_in(job), **settings)
+    agent.start(*agent_command(script, job), agent=[sys.executable, str(zipapp)])
     run(agent, 1, ranks=1)
     assert starts(agent) == ["attempt 1 starts warm"]
 
@@ -228,11 +241,11 @@ def test_the_zipapp_has_the_stages_source(job: Job, script: Path) -> None:
 def test_without_memory_or_processes_ranks_start_cold(job: Job, script: Path, limit: str | None, reason: str) -> None:
     if limit is None:
         groups = str(without_memory(job))
-        agent = start(job, True, str(script), str(job.folder), TRAINMASTER_CGROUP_ROOT=groups)
+        agent = start_light(job, script, TRAINMASTER_CGROUP_ROOT=groups)
     else:
         # As a cgroup's pids.max does it: a preloaded module sees to it that the next fork of the process fails.
         (job.folder / "limited.py").write_text(FAILING_FORK)
-        agent = start(job, True, str(script), str(job.folder), TRAINMASTER_PRELOAD="limited")
+        agent = start_light(job, script, TRAINMASTER_PRELOAD="limited")
     run(agent, 1)
     assert starts(agent) == [f"attempt 1 starts cold: {reason}"]
 

@@ -35,7 +35,9 @@ def sees(job: Job, way: str, command: list[str], **environ: str) -> list[dict[st
         environ["TRAINMASTER_CGROUP_ROOT"] = str(without_memory(job))
     # Until something is learned a rank has a handler, of a signal that nobody else uses, by which it can be asked.
     folder = str(job.folder / f"by-{way}")
-    agent = start(job, way != "torchrun", *command, folder, worker=worker, has_learned=way == "warm", **environ)
+    agent = start(
+        job, way != "torchrun", *command, folder, worker=worker, learned=[] if way == "warm" else None, **environ
+    )
     assignment = job.assignment(1, workers=(worker,))
     (job.folder / f"by-{way}").mkdir()
     agent.annotate(assignment)

@@ -1,0 +1,36 @@
+"""The stage is what the warm process runs before `__main__` exists. It is copied to where that process finds it.
+
+It runs in the job's own Python, of whatever version from 3.9 on, and imports nothing of the agent. The warm process
+imports what it is told to, one module after the other, and forks ranks when it is ordered to. In a rank `enter`
+returns, `sitecustomize` is imported again, now the image's own where there is one, and the interpreter goes on. In this
+order:
+
+- `sitecustomize` is what the interpreter imports by itself, and `entry` what it does then.
+- `orders` is the warm process: a loop over what the agent orders on the channel.
+- `imports` imports modules, and finds out what of them can't be forked.
+- `forking` forks an attempt's ranks, and `anew` is what each of them starts anew.
+- `this_process` is below all: what /proc says of it.
+
+The channel is a stream of JSON objects, one a line. The agent sends `fork` and `import`; the warm process answers with
+`ready`, `forked`, `refused`, `imported` and `unforkable`. It ends when the channel does.
+"""
+
+from __future__ import annotations
+
+import signal
+
+PACKAGE = "trainmaster_stage"
+"""Its name in the warm process."""
+SOURCES = ("__init__", "anew", "entry", "forking", "imports", "orders", "this_process")
+"""Its modules there; `sitecustomize` lies beside them."""
+VARIABLE = "TRAINMASTER_WARM"
+"""Names the file with what the warm process is told at its start; taken out of the environment at once."""
+MARK = "TRAINMASTER_ATTEMPT"
+"""By this in what /proc shows of its environment the agent's next life finds the process."""
+PROBE = "probe"
+"""The value that asks whether this Python imports the stage at all."""
+EXIT_PROBED = 77
+CHANNEL = 3
+"""The descriptor of the channel."""
+LEARN_SIGNAL = signal.SIGRTMAX - 3
+"""Asks a rank for its modules; the agent checks first that it is caught."""

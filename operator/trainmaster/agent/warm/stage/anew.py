@@ -1,0 +1,81 @@
+"""What a forked rank starts anew, so that it can't tell itself from one that was started."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import stat
+import sys
+import time
+
+from . import LEARN_SIGNAL
+from .imports import packaged_modules
+
+
+def start_anew() -> None:
+    """Draw what a start draws from the system, and forget what was cached of folders and of this process.
+
+    `random` does that itself (os.register_at_fork).
+    """
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        numpy.seed()
+    torch = sys.modules.get("torch.random")
+    if torch is not None:
+        torch.default_generator.seed()
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        # Python itself keeps the number of the process that was forked.
+        threading.main_thread()._set_native_id()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+    logging = vars(sys.modules.get("logging", object))
+    if "_startTime" in logging:
+        # What %(relativeCreated)d counts from; nanoseconds from Python 3.13 on.
+        logging["_startTime"] = time.time_ns() if isinstance(logging["_startTime"], int) else time.time()
+    for finder in (*sys.meta_path, *sys.path_importer_cache.values()):
+        invalidate = getattr(finder, "invalidate_caches", None)
+        if invalidate is not None:
+            invalidate()
+
+
+def collect_as_before(*, collects: bool) -> None:
+    """Leave Python's collector as a start would: what was imported is old, and nothing is counted as new."""
+    # Moves all objects to where they aren't collected, sets the counts to zero, and moves them to the oldest ones.
+    gc.freeze()
+    gc.unfreeze()
+    if collects:
+        gc.enable()
+
+
+def reopen(fd: int) -> None:
+    """Give this process a file of its own in place of a shared one: a shared one has one position for all ranks."""
+    import fcntl
+
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        flags, at = fcntl.fcntl(fd, fcntl.F_GETFL), os.lseek(fd, 0, os.SEEK_CUR)
+        opened = os.open(f"/proc/self/fd/{fd}", flags & ~(os.O_CREAT | os.O_TRUNC | os.O_EXCL))
+    except OSError:
+        return
+    os.lseek(opened, at, os.SEEK_SET)
+    os.dup2(opened, fd, inheritable=os.get_inheritable(fd))
+    os.close(opened)
+
+
+def listen_for_learning(path: str) -> None:
+    """Let the agent ask for this rank's modules, once."""
+
+    def answer(_number: int, _frame: object) -> None:
+        signal.signal(LEARN_SIGNAL, signal.SIG_DFL)
+        temporary = f"{path}.new"
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(packaged_modules(), file)
+        os.replace(temporary, path)
+
+    signal.signal(LEARN_SIGNAL, answer)
+    signal.siginterrupt(LEARN_SIGNAL, False)

@@ -1,0 +1,114 @@
+"""The warm process: a loop over what the agent orders."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+from typing import Any
+
+from . import CHANNEL
+from .forking import Forks
+from .imports import Imports
+from .this_process import oom_score, set_oom_score
+
+OOM_SCORE = 800
+"""What is added to the warm process's chance to be taken first where memory is short (proc(5), oom_score_adj)."""
+IDLE_SECONDS = 5.0
+"""The warm process collects its garbage when nobody has ordered anything for so long: it takes 0.2 s."""
+
+
+class WarmProcess:
+    """See the module. A fork waits for what is to be imported: here that costs less than in each rank."""
+
+    def __init__(self, config: dict[str, Any], native: frozenset[str], *, collects: bool) -> None:
+        self._required: list[str] = config["required"]
+        self._preload: list[str] = config["preload"]
+        self._later: list[str] = config["later"]
+        self._orders: list[dict[str, Any]] = []
+        """Orders to fork, which wait for what is to be imported."""
+        self._littered = True
+        """Whether there may be garbage."""
+        self._received = b""
+        self._imported: list[str] = []
+        """Learned names that weren't there when their turn came."""
+        self._oom_score = oom_score()
+        self._imports = Imports(config, native)
+        self._forks = Forks(config, self._oom_score, self._imports.open_before, collects=collects)
+        os.set_inheritable(CHANNEL, False)
+
+    def serve(self) -> None:
+        """Import and fork as ordered. Returns only in a rank."""
+        set_oom_score(str(min(1000, int(self._oom_score or 0) + OOM_SCORE)))
+        for name in self._required:
+            self._import(name, required=True)
+        for name in self._preload:
+            self._import(name, users=True)
+        self._send({"type": "ready"})
+        while True:
+            order = self._receive()
+            if order is None:
+                if self._later:
+                    self._import_later()
+                elif self._orders and self._fork(self._orders.pop(0)):
+                    return
+            elif order["type"] == "fork":
+                self._orders.append(order)
+            elif order["type"] == "import":
+                with open(order["path"], encoding="utf-8") as file:
+                    self._later.extend(json.load(file))
+
+    def _import(self, name: str, *, required: bool = False, users: bool = False) -> None:
+        problem = self._imports.add(name, required=required, users=users)
+        if problem:
+            self._send({"type": "unforkable", "name": name, "problem": problem})
+            os._exit(0)
+
+    def _import_later(self) -> None:
+        name = self._later.pop(0)
+        if self._imports.is_missing(name):
+            self._import(name)
+            self._imported.append(name)
+        if not self._later:
+            self._littered = True
+            self._send({"type": "imported", "names": self._imported})
+
+    def _fork(self, order: dict[str, Any]) -> bool:
+        """Fork an attempt's ranks; True in a rank."""
+        reason = self._imports.unforkable() or self._imports.outdated()
+        if not reason:
+            problem = self._forks.fork(order)
+            if problem is None:
+                return True
+            reason = problem
+        answer = {"type": "refused", "reason": reason} if reason else {"type": "forked"}
+        self._send({**answer, "attempt": order["attempt"]})
+        return False
+
+    def _receive(self) -> dict[str, Any] | None:
+        """Returns the next order; None: there is none, and something is to be imported or forked."""
+        while b"\n" not in self._received:
+            if self._later or self._orders:
+                if not _readable(0):
+                    return None
+            elif self._littered and not _readable(IDLE_SECONDS):
+                # So that ranks have less to collect, and copy, of what was imported.
+                gc.collect()
+                self._littered = False
+            data = os.read(CHANNEL, 1 << 20)
+            if not data:
+                os._exit(0)
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        order: dict[str, Any] = json.loads(line)
+        return order
+
+    def _send(self, answer: dict[str, Any]) -> None:
+        data = json.dumps(answer).encode() + b"\n"
+        while data:
+            data = data[os.write(CHANNEL, data) :]
+
+
+def _readable(seconds: float) -> bool:
+    return bool(select.select([CHANNEL], [], [], seconds)[0])
