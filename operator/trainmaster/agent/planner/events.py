@@ -138,6 +138,15 @@ class LauncherExamined(OwnEvent):
     oom_kills: int
 
 
+class StoreEnded(OwnEvent):
+    """The process that serves torch's store to the ranks has ended with an error."""
+
+    attempt: int
+    ending: Ending
+    evidence: str
+    oom_kills: int
+
+
 class SavingRanksFound(OwnEvent):
     """Ranks were asked for whether they are writing their state."""
 

@@ -16,7 +16,7 @@ from trainmaster.agent.planner.actions import (
     Publish,
     SendToLeader,
 )
-from trainmaster.agent.planner.classification import failed, finished, is_superseded, stopped
+from trainmaster.agent.planner.classification import classify, failed, finished, is_superseded, stopped
 from trainmaster.agent.planner.leaving import contact_changed
 from trainmaster.agent.planner.recovery import begin, measured
 from trainmaster.agent.planner.state import Now, Run, SavedReport, State
@@ -26,6 +26,7 @@ from trainmaster.wire.joining import Ack, Collect, Environment, Hung, Mismatch, 
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Ping
+from trainmaster.wire.values import last_lines
 
 RESOLVED_SECONDS = 2.0
 """With worker 0's name known but its agent silent for so long (a network policy may keep agents apart), the ranks start
@@ -232,6 +233,15 @@ def _launcher_examined(state: State, event: events.LauncherExamined, now: Now) -
     return state._replace(run=found) if isinstance(found, Run) else _end(state, found, now)
 
 
+def _store_ended(state: State, event: events.StoreEnded, now: Now) -> State:
+    """Without a store the ranks would look for each other until their own time is over."""
+    run = state.run
+    if run is None or event.attempt != state.started or run.stopping or run.sweeping:
+        return state
+    error = last_lines(f"the process that serves torch's store has ended\n{event.evidence}", MAX_ERROR_CHARACTERS)
+    return _fail(state, classify(_report(state, now), event.ending, None, error.rstrip(), event.oom_kills), now)
+
+
 def _saving_ranks_found(state: State, event: events.SavingRanksFound, now: Now) -> State:
     state = state.change_run(lambda run: ranks.saving_ranks_found(run, event.seconds, now.steady))
     pids = () if state.run is None else ranks.unspared(state.run)
@@ -365,6 +375,7 @@ _UPDATES: dict[type, Callable[[State, Any, Now], State]] = {
     events.ProcessEnded: _process_ended,
     events.RankExamined: _rank_examined,
     events.LauncherExamined: _launcher_examined,
+    events.StoreEnded: _store_ended,
     events.SavingRanksFound: _saving_ranks_found,
     events.RunEmptied: _run_emptied,
     events.RanksUp: _ranks_up,

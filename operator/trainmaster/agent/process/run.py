@@ -29,6 +29,7 @@ from trainmaster.agent.planner.events import (
     RankStarted,
     RunEmptied,
     SavingRanksFound,
+    StoreEnded,
 )
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children, launcher, torchrun
@@ -44,6 +45,8 @@ from trainmaster.wire.values import last_lines
 if TYPE_CHECKING:
     from trainmaster.agent.warm.warm_process import WarmProcess
 
+_STORE = "store"
+"""By this name the process that serves torch's store announces itself, and its log is kept."""
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -85,6 +88,8 @@ class RunProcesses:
         self._launcher_pid = 0
         """0: there is none, because the ranks are forked from the warm process."""
         self._launcher_ended = False
+        self._store_pid = 0
+        """Of the process that serves torch's store; 0: this worker has none."""
         self._ended: set[int] = set()
         """Local ranks whose end has been seen."""
         self._pumps: dict[str, Pump] = {}
@@ -148,7 +153,15 @@ class RunProcesses:
             ranks.append(
                 {"localRank": local_rank, "environ": environ, "stdout": f"{stem}.out", "stderr": f"{stem}.err"}
             )
-        warm.fork(self.attempt, self._folder, ranks, self._forked)
+        store = None
+        if self._serves_store():
+            log = self._log_path(_STORE)
+            store = {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
+        warm.fork(self.attempt, self._folder, ranks, store, self._forked)
+
+    def _serves_store(self) -> bool:
+        """Returns whether torch's store is this worker's to serve: where torchrun would, on the first one."""
+        return self.node_rank == 0
 
     def _own_variables(self, local_rank: int) -> dict[str, str]:
         """Returns what of a rank's environment is its own; makes the folder that is named there."""
@@ -168,6 +181,7 @@ class RunProcesses:
 
     def _retreat(self, reason: str) -> None:
         """Start cold, once nothing is left of what the warm process may have begun."""
+        self._store_pid = 0
         rest = self._below()
         if rest:
             children.send(rest, signal.SIGKILL)
@@ -194,13 +208,24 @@ class RunProcesses:
             return
         common, _ = torchrun.warm_environment(self._settings, self._base_environ)
         try:
+            if self._serves_store():
+                self._spawn_store(self._warm.store_command(), {**common, **self._own_variables(0)})
             for local_rank in range(self._settings.processes):
                 environ = {**common, **self._own_variables(local_rank)}
                 self._rank_started(local_rank, self._spawn_rank(local_rank, environ))
         except (LaunchError, OSError):
-            children.send(self.pids.values(), signal.SIGKILL)
+            children.send({*self.pids.values(), self._store_pid} - {0}, signal.SIGKILL)
             self._close()
             raise
+
+    def _spawn_store(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        log = os.open(self._log_path(_STORE), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            program = children.find_program(command[0], environ)
+            streams = {1: log, 2: log}
+            self._store_pid = children.spawn(program, tuple(command), environ, streams, in_session=True)
+        finally:
+            os.close(log)
 
     def _spawn_rank(self, local_rank: int, environ: Mapping[str, str]) -> int:
         stem = os.path.join(self._folder, f"rank-{local_rank}")
@@ -247,6 +272,11 @@ class RunProcesses:
             self._oom_kills_before += 1
         if pid == self._launcher_pid:
             self._launcher_ended = True
+        if pid == self._store_pid:
+            if ending is not None and ending.exit_code != 0:
+                said = last_lines(tail_of(self._log_path(_STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
+                self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
+            return
         local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
         if local_rank is not None:
             self._ended.add(local_rank)
@@ -407,8 +437,13 @@ class RunProcesses:
         # Lines are shorter than PIPE_BUF, so they come whole (pipe(7)).
         for line in data.decode("ascii", "replace").splitlines():
             local_rank, _, pid = line.partition(" ")
-            if local_rank.isdigit() and pid.isdigit() and int(local_rank) < self._settings.processes:
+            if local_rank == _STORE and pid.isdigit():
+                self._store_pid = int(pid)
+            elif local_rank.isdigit() and pid.isdigit() and int(local_rank) < self._settings.processes:
                 self._rank_started(int(local_rank), int(pid))
+        if self.up and self._warm is not None and self._warm.busy:
+            # Ranks may end before the answer comes, and then nobody must take the process for one that hangs.
+            self._warm.confirm()
 
     def _rank_started(self, local_rank: int, pid: int) -> None:
         self.pids[local_rank] = pid

@@ -54,8 +54,8 @@ def rank_variables(settings: Settings, assignment: Assignment, node_rank: int, l
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": f"attempt-{assignment.attempt}",
-        # Without torchrun there is no store of its own: rank 0 makes it, as in a program that runs without a launcher.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        # The store is served by a process of the first worker's agent, and not by rank 0.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": os.path.join(error_folder(settings, assignment.attempt, local_rank), "error.json"),
     }
 

@@ -74,6 +74,8 @@ class WarmProcess:
         self._ready = False
         self._order: Optional[bytes] = None
         self._sent = False
+        self._attempt = 0
+        """The order's."""
         self._answered: Callable[[str], None] = _nobody
         self._timer: Optional[Timer] = None
         self._left_out: list[str] = []
@@ -97,6 +99,12 @@ class WarmProcess:
         self._warm, self._own_variables = warm, own_variables
         self._environ = environ
         self.was_killed = False
+        try:
+            os.makedirs(self._folder, exist_ok=True)
+            _write_stage(self._folder)
+        except OSError as error:
+            self._end(f"it cannot be started: {error}", for_good=True)
+            return
         free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
             mebibytes = 1 << 20
@@ -105,9 +113,7 @@ class WarmProcess:
             return
         self.reason = ""
         try:
-            os.makedirs(self._folder, exist_ok=True)
             self._read_modules()
-            _write_stage(self._folder)
             self._probe_pid = self._spawn((*warm.interpreter, "-c", "raise SystemExit(1)"), PROBE, {})
         except (LaunchError, OSError) as error:
             self._end(f"it cannot be started: {error}", for_good=True)
@@ -123,19 +129,27 @@ class WarmProcess:
             self._order_imports(modules.names)
 
     def fork(
-        self, attempt: int, folder: str, ranks: Sequence[Mapping[str, Any]], answered: Callable[[str], None]
+        self,
+        attempt: int,
+        folder: str,
+        ranks: Sequence[Mapping[str, Any]],
+        store: Optional[Mapping[str, Any]],
+        answered: Callable[[str], None],
     ) -> None:
         """Have an attempt's ranks forked. `ranks`: of each `localRank`, `environ`, `stdout` and `stderr`.
 
-        `folder` is the attempt's. `answered` is called once: with an empty text, or the reason why there are none.
+        `folder` is the attempt's. `store`: the same of the process that serves the store, where it is this worker's to
+        have one. `answered` is called once: with an empty text, or the reason why there are none.
         """
         order = {
             "type": "fork",
             "attempt": attempt,
             "announcements": os.path.join(folder, "ranks"),
             "ranks": list(ranks),
+            "store": store,
             "modulesFile": os.path.join(folder, MODULES_FILE) if self.modules is None else "",
         }
+        self._attempt = attempt
         self._order, self._answered, self._sent = json.dumps(order).encode() + b"\n", answered, False
         if self._ready:
             patience = IMPORT_SECONDS if self._importing else ORDER_SECONDS
@@ -143,6 +157,15 @@ class WarmProcess:
             patience = PRELOAD_SECONDS if self._settings.preload else IMPORT_SECONDS
         self._timer = self._loop.call_later(patience, self._late)
         self._send_order()
+
+    def confirm(self) -> None:
+        """All that was ordered has announced itself, whenever the answer comes."""
+        self._answer("")
+
+    def store_command(self) -> tuple[str, ...]:
+        """Returns the command line of a process that serves torch's store, where there is none to fork it from."""
+        interpreter = ("python3",) if self._warm is None else self._warm.interpreter
+        return (*interpreter, os.path.join(self._folder, stage.PACKAGE, "store.py"))
 
     @property
     def pids(self) -> set[int]:
@@ -262,7 +285,8 @@ class WarmProcess:
                 self._keep(modules)
                 self._put(ModulesLearned(modules))
         elif kind in ("forked", "refused"):
-            self._answer(str(answer.get("reason", "")))
+            if answer["attempt"] == self._attempt:
+                self._answer(str(answer.get("reason", "")))
         elif kind == "unforkable":
             self._left_out.append(str(answer["name"]))
             self.unsuited = self._hopeless = answer["name"] == _REQUIRED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -278,6 +279,46 @@ def test_workers_with_and_without_a_warm_process_find_each_other(job: Job, witho
     assert starts(agents[1 - without]) == ["attempt 1 starts warm"]
 
 
+EARLY = """
+import os, pathlib, sys, time
+from torch.distributed import TCPStore
+used = pathlib.Path(sys.argv[1], "used")
+if os.environ["RANK"] == "0":
+    while not used.exists():
+        time.sleep(0.01)
+else:
+    TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False).set("key", "value")
+    used.touch()
+print("used", flush=True)
+"""
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["warm", "cold"])
+def test_the_store_is_there_before_rank_0_does_anything(job: Job, memory: bool) -> None:
+    (job.folder / "early.py").write_text(EARLY)
+    environ = {} if memory else {"TRAINMASTER_CGROUP_ROOT": str(without_memory(job))}
+    agent = start(job, True, str(job.folder / "early.py"), str(job.folder), **environ)
+    agent.annotate(job.assignment(1))
+    until_lines(agent, "[rank 0]: used", "[rank 1]: used")
+    assert agent.exit_code() == 0, "and nothing waits for the store at the end"
+
+
+def test_a_store_that_cannot_listen_ends_the_attempt_with_its_reason(job: Job) -> None:
+    (job.folder / "early.py").write_text("import time\ntime.sleep(600)\n")
+    assignment = job.assignment(1)
+    with socket.socket() as taken:
+        taken.bind((job.address(0), assignment["port"]))
+        taken.listen()
+        agent = start(job, True, str(job.folder / "early.py"))
+        agent.annotate(assignment)
+        # Nobody watches, so the report is made by exiting.
+        assert agent.exit_code(60) == 1, agent.output()
+    report = agent.termination()
+    assert report["reason"] == "Error"
+    assert report["error"].startswith("the process that serves torch's store has ended\n")
+    assert "EADDRINUSE" in report["error"]
+
+
 def test_a_kill_for_memory_that_took_the_warm_process_is_no_ranks(job: Job, script: Path) -> None:
     groups = job.folder / "cgroup"
     groups.mkdir()
@@ -310,6 +351,23 @@ def test_a_killed_rank_is_reported_by_the_agent_itself(job: Job, script: Path) -
     until(lambda: all(is_gone(int(pid)) for pid, _ in ranks), what="both ranks are gone")
     run(agent, 3)
     assert starts(agent)[-1] == "attempt 3 starts warm"
+    stream.close()
+
+
+LATE = "import os, time\nwait = os.waitpid\nos.waitpid = lambda *given: (wait(*given), time.sleep(2))[0]\n"
+
+
+def test_ranks_that_end_before_the_fork_is_answered_cost_no_warm_process(job: Job, script: Path) -> None:
+    (job.folder / "late.py").write_text(LATE)
+    script.write_text("import sys\nsys.exit(3)\n")
+    agent = start_light(job, script, TRAINMASTER_PRELOAD="late")
+    stream = Stream(agent)
+    for attempt in (1, 2):
+        agent.annotate(job.assignment(attempt))
+        line = stream.until_report("Failed", attempt)
+        agent.request("POST", "/v1/ack", {"seq": line["seq"]})
+        assert line["report"]["exitCode"] == 3
+    assert starts(agent) == ["attempt 1 starts warm", "attempt 2 starts warm"]
     stream.close()
 
 

@@ -13,9 +13,6 @@ from .both_ways import NO_MEMORY, start, starts, without_memory
 
 PROBE = Path(__file__).with_name("probe.py")
 DIFFERS = {
-    # Without torchrun rank 0 makes the store.
-    "environ.TORCHELASTIC_USE_AGENT_STORE": ("True", "False"),
-    "C environment.TORCHELASTIC_USE_AGENT_STORE": ("True", "False"),
     "environ.TRAINMASTER_WARM_START": ("false", "true"),
     "C environment.TRAINMASTER_WARM_START": ("false", "true"),
 }

@@ -67,6 +67,25 @@ def test_when_a_rank_fails_the_agent_stops_the_others() -> None:
     assert agent.give(events.RunEmptied()).state.ended == report
 
 
+def test_without_its_store_an_attempt_fails_as_its_process_did() -> None:
+    agent = warm().give(events.StoreEnded(1, Ending(1), "DistNetworkError: EADDRINUSE", 0))
+    report = agent.state.ended
+    assert report is not None and (report.state, report.reason, report.rank) == ("Failed", "Error", None)
+    assert report.error == "the process that serves torch's store has ended\nDistNetworkError: EADDRINUSE"
+    assert agent.all(actions.Terminate) == [actions.Terminate((101, 102), 0)]
+
+
+def test_a_store_that_is_swept_with_the_ranks_fails_nothing() -> None:
+    agent = warm().give(ended(101, FINE), ended(102, FINE), events.StoreEnded(1, KILLED, "", 0), events.RunEmptied())
+    assert agent.state.ended is not None and agent.state.ended.state == "Finished"
+
+
+def test_the_store_of_an_attempt_before_is_of_no_account() -> None:
+    agent = warm().give(ended(101, FINE), ended(102, FINE), events.RunEmptied())
+    agent.give(events.AssignmentReceived(assignment(2)), events.StoreEnded(1, KILLED, "", 0))
+    assert agent.state.started == 2 and agent.state.ended is None
+
+
 def test_sigterm_from_somebody_else_is_a_failure() -> None:
     """torchrun ends ranks by SIGTERM when another has failed; here only the agent does."""
     report = warm().give(ended(101, TERMINATED)).state.ended

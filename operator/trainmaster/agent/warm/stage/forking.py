@@ -1,4 +1,4 @@
-"""An attempt's ranks are forked here, and become what a launcher would have started."""
+"""An attempt's ranks are forked here, and become what a launcher would have started; so is what serves their store."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from . import CHANNEL
 from .anew import collect_as_before, listen_for_learning, reopen, start_anew
+from .store import serve_store
 from .this_process import descriptors, set_oom_score
 
-MASTER_SECONDS = 0.25
-"""How long a rank waits for rank 0 to listen; a program that makes its group later, or none, starts so much later."""
+STORE = "store"
+"""The name by which the process that serves the store is announced."""
+STORE_SECONDS = 60.0
+"""How long a rank waits for the store; after that torch's own client goes on trying."""
 
 
 class Forks:
@@ -50,7 +53,12 @@ class Forks:
         between = os.getpid()
         go_read, go_write = os.pipe()
         announced = []
-        for rank in order["ranks"]:
+        processes = [(str(rank["localRank"]), rank) for rank in order["ranks"]]
+        distributed = hasattr(sys.modules.get("torch.distributed"), "TCPStore")
+        if distributed and order["store"] is not None:
+            # Before the ranks, which wait for it.
+            processes.insert(0, (STORE, order["store"]))
+        for name, told in processes:
             try:
                 pid = os.fork()
             except OSError:
@@ -58,22 +66,27 @@ class Forks:
                 os._exit(1)
             if pid == 0:
                 os.close(go_write)
-                self._become(order, rank)
+                self._become(told)
                 # Before its pid was announced, and before the agent is its parent, a rank does nothing.
                 if not os.read(go_read, 1):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.close(go_read)
                 while os.getppid() == between:
                     time.sleep(0.0001)
-                _give_way_to_master(rank["environ"])
+                if name == STORE:
+                    _serve_store(told["environ"])
+                if order["modulesFile"]:
+                    listen_for_learning(f"{order['modulesFile']}.{name}")
+                if distributed:
+                    _wait_for_store(told["environ"])
                 return
-            announced.append(f"{rank['localRank']} {pid}\n")
+            announced.append(f"{name} {pid}\n")
         fd = os.open(order["announcements"], os.O_WRONLY | os.O_NONBLOCK)
         os.write(fd, "".join(announced).encode())
         os.write(go_write, b"." * len(announced))
         os._exit(0)
 
-    def _become(self, order: dict[str, Any], rank: dict[str, Any]) -> None:
+    def _become(self, rank: dict[str, Any]) -> None:
         """Make of this process what the launcher would have started."""
         os.setsid()
         os.close(CHANNEL)
@@ -91,21 +104,30 @@ class Forks:
         set_oom_score(self._oom_score)
         start_anew()
         collect_as_before(collects=self._collects)
-        if order["modulesFile"]:
-            listen_for_learning(f"{order['modulesFile']}.{rank['localRank']}")
 
 
-def _give_way_to_master(environ: dict[str, str]) -> None:
-    """Wait a moment for rank 0 to listen: forked ranks are all there within milliseconds, and a client of torch's store
-    that comes too early tries again after half a second or more (torch 2.13, TCPStore.cpp).
-    """
+def _serve_store(environ: dict[str, str]) -> NoReturn:
+    """Leave without the end of an interpreter, which would be the warm process's once more."""
+    try:
+        serve_store(environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
+    except SystemExit as end:
+        os._exit(int(end.code or 0))
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _wait_for_store(environ: dict[str, str]) -> None:
+    """Wait for the attempt's store to listen, as torchrun does before it starts ranks."""
     import socket
 
-    until = time.monotonic() + MASTER_SECONDS
-    while environ["RANK"] != "0" and time.monotonic() < until:
+    address = (environ["MASTER_ADDR"], int(environ["MASTER_PORT"]))
+    until, pause = time.monotonic() + STORE_SECONDS, 0.002
+    while time.monotonic() < until:
         try:
-            socket.create_connection((environ["MASTER_ADDR"], int(environ["MASTER_PORT"])), MASTER_SECONDS).close()
+            socket.create_connection(address, 1.0).close()
         except OSError:
-            time.sleep(0.005)
+            time.sleep(pause)
+            pause = min(0.05, pause * 1.2)
         else:
             return
