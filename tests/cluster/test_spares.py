@@ -142,6 +142,25 @@ def test_a_spare_of_another_kind_of_machine_stands_in_for_nobody(scenario: Scena
     assert scenario.status["workerOrder"] == [1, 2]
 
 
+def test_pods_of_a_group_with_spares_stand_apart_where_they_can(stage: Stage, scenario: Scenario) -> None:
+    with stage.nodes(2, gpus=3) as nodes:
+        # Another's pod, so that all would go to the other node, which has more room.
+        resources = {"requests": {"cpu": "48", "memory": "48Gi"}}
+        container = {"name": "c", "image": "busybox:1.37", "command": ["sleep", "600"], "resources": resources}
+        metadata = {"name": f"{scenario.name}-other"}
+        pod = {"containers": [container], "nodeName": nodes[1], "terminationGracePeriodSeconds": 0}
+        scenario.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
+        scenario.apply(
+            spares=1,
+            resources={"gpus": 1},
+            podTemplate={"spec": {"nodeSelector": {"for": nodes[0]}}},
+        )
+        scenario.until_training()
+        # Three pods on two nodes: none of them waits.
+        until_spares(scenario, 1)
+        assert {scenario.nodes()[f"{scenario.name}-{index}"] for index in range(3)} == set(nodes)
+
+
 @pytest.mark.parametrize(("worker", "order"), [(0, [2, 1]), (1, [0, 2])], ids=["the leader's", "another"])
 def test_a_lost_nodes_worker_is_replaced_before_kubernetes_ends_its_pod(
     stage: Stage, scenario: Scenario, worker: int, order: list[int]

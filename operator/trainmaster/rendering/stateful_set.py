@@ -42,6 +42,7 @@ BUNDLED_COMMAND = ("python", "-m", "trainloop")
 # gid of the bundled image's user (images/trainer/Dockerfile): volumes must be writable for it.
 BUNDLED_GROUP = 65532
 VOLCANO_SCHEDULER = "volcano"
+NODE_LABEL = "kubernetes.io/hostname"
 # NCCL and data loaders with workers need more than the runtime's 64 Mi.
 DEFAULT_SHARED_MEMORY = "8Gi"
 
@@ -86,6 +87,8 @@ class SetContext:
     scheduler_name: str | None
     priority_class_name: str | None
     topology: Topology | None
+    # A node that is lost should take a worker or a spare, not both: the label that names a node, else None.
+    apart_by: str | None
     host_network: bool
     added_capabilities: tuple[str, ...]
     # All containers of the pod; the worker's own come from the job.
@@ -150,6 +153,7 @@ def set_context(
         scheduler_name=VOLCANO_SCHEDULER if scheduler_of(spec) == "volcano" else None,
         priority_class_name=spec.scheduling.priority_class_name,
         topology=spec.scheduling.topology,
+        apart_by=_apart_by(group, spec.scheduling.topology),
         host_network=spec.interconnect.host_network,
         pod_runs_as_non_root=bundled and security.get("runAsUser") != 0,
         security_context=security,
@@ -167,6 +171,11 @@ def set_context(
         podinfo_directory=PODINFO_DIRECTORY,
         training_directory=TRAINING_DIRECTORY,
     )
+
+
+def _apart_by(group: GroupLayout, topology: Topology | None) -> str | None:
+    """Returns the label by which a group's pods keep apart, where it has spares and no topology by node itself."""
+    return NODE_LABEL if group.spares and (topology is None or topology.key != NODE_LABEL) else None
 
 
 def _arguments(spec: JobSpec) -> tuple[str, ...]:

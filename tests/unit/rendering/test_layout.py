@@ -184,6 +184,56 @@ def test_a_config_that_the_user_names_is_not_named_twice() -> None:
     assert one.body["spec"]["template"]["spec"]["containers"][0]["args"][3:] == ["--config", "/mine.yaml"]
 
 
+APART = {
+    "preferredDuringSchedulingIgnoredDuringExecution": [
+        {
+            "weight": 1,
+            "podAffinityTerm": {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": {
+                    "matchLabels": {"trainmaster.dev/job-uid": JOB.uid, "trainmaster.dev/worker-group": "worker"}
+                },
+            },
+        }
+    ]
+}
+
+
+def by(key: str, mode: str = "Pack") -> dict[str, Any]:
+    return {"scheduling": {"topology": {"key": key, "mode": mode, "required": True}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kinds"),
+    [
+        ({}, None),
+        ({"spares": 1}, {"podAntiAffinity"}),
+        ({"spares": 1, **by("example.com/rack")}, {"podAffinity", "podAntiAffinity"}),
+        ({"spares": 1, **by("example.com/rack", "Spread")}, {"podAntiAffinity"}),
+        # Whoever packs or spreads them over nodes has said all.
+        ({"spares": 1, **by("kubernetes.io/hostname")}, {"podAffinity"}),
+        ({"spares": 1, **by("kubernetes.io/hostname", "Spread")}, None),
+    ],
+    ids=["no spares", "spares", "packed", "spread", "packed on a node", "spread over nodes"],
+)
+def test_a_node_that_is_lost_should_take_a_worker_or_a_spare(fields: dict[str, Any], kinds: set[str] | None) -> None:
+    (one,) = stateful_sets(spec(workers=2, **fields))
+    pod = one.body["spec"]["template"]["spec"]
+    affinity = pod.get("affinity")
+    assert (None if affinity is None else affinity.keys()) == kinds
+    assert affinity is None or affinity.get("podAntiAffinity", APART) == APART
+    spread = fields.get("scheduling", {}).get("topology", {}).get("mode") == "Spread"
+    assert ("topologySpreadConstraints" in pod) is spread
+
+
+def test_a_pod_template_says_otherwise_where_spares_go() -> None:
+    own = {"preferredDuringSchedulingIgnoredDuringExecution": []}
+    (one,) = stateful_sets(spec(workers=2, spares=1, podTemplate={"spec": {"affinity": {"podAntiAffinity": own}}}))
+    assert one.body["spec"]["template"]["spec"]["affinity"] == {"podAntiAffinity": own}
+    (one,) = stateful_sets(spec(workers=2, spares=1, podTemplate={"spec": {"affinity": {"podAntiAffinity": None}}}))
+    assert not one.body["spec"]["template"]["spec"]["affinity"]
+
+
 def test_another_image_gets_the_operators_agent_from_a_config_map() -> None:
     (one,) = stateful_sets(spec(workers=1, **OTHER_IMAGE), settings=Settings(agent=AgentConfigMap("of-the-operator")))
     pod = one.body["spec"]["template"]["spec"]
