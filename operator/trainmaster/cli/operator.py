@@ -68,6 +68,9 @@ def _run(settings: OperatorSettings) -> int:
     # What has been imported stays: the garbage collector needn't walk over it (60 ms, in which nothing else runs) each
     # time that a large job is taken apart into hundreds of thousands of objects.
     gc.freeze()
+    # Almost all that is allocated here is decoded JSON, in which there are no cycles. While 100 jobs were applied at
+    # once Python's own thresholds (700, 10, 10) made 760 collections, 12 % of the operator's CPU; these made 22, 6 %.
+    gc.set_threshold(20_000, 20, 50)
 
     async def main() -> None:
         stop = asyncio.Event()
