@@ -25,7 +25,7 @@ WAYS = ("torchrun", "cold", "warm")
 """`cold`: started by the agent, because this worker has no warm process; others may have theirs."""
 
 
-def sees(job: Job, way: str, command: list[str], **environ: str) -> list[dict[str, Any]]:
+def sees(job: Job, way: str, command: list[str], kinds: list[str], **environ: str) -> list[dict[str, Any]]:
     """What two ranks see that were started in one of the ways."""
     worker = WAYS.index(way)
     if way == "cold":
@@ -33,7 +33,14 @@ def sees(job: Job, way: str, command: list[str], **environ: str) -> list[dict[st
     # Until something is learned a rank has a handler, of a signal that nobody else uses, by which it can be asked.
     folder = str(job.folder / f"by-{way}")
     agent = start(
-        job, way != "torchrun", *command, folder, worker=worker, learned=[] if way == "warm" else None, **environ
+        job,
+        way != "torchrun",
+        *command,
+        folder,
+        *kinds,
+        worker=worker,
+        learned=[] if way == "warm" else None,
+        **environ,
     )
     assignment = job.assignment(1, workers=(worker,))
     (job.folder / f"by-{way}").mkdir()
@@ -78,9 +85,9 @@ def differences(cold: Any, warm: Any, name: str = "") -> dict[str, Any]:
     return {} if cold == warm else {name: (cold, warm)}
 
 
-def compare(job: Job, command: list[str], **environ: str) -> None:
+def compare(job: Job, command: list[str], kinds: list[str], **environ: str) -> None:
     shutil.copy(PROBE, job.folder / "probe.py")
-    by_torchrun, *others = (sees(job, way, command, **environ) for way in WAYS)
+    by_torchrun, *others = (sees(job, way, command, kinds, **environ) for way in WAYS)
     for other in others:
         for rank in range(2):
             assert differences(by_torchrun[rank]["sees"], other[rank]["sees"]) == DIFFERS, f"rank {rank}"
@@ -91,7 +98,7 @@ def compare(job: Job, command: list[str], **environ: str) -> None:
 
 
 def test_everything_that_a_rank_can_see_of_a_script_is_as_torchrun_gives_it(job: Job) -> None:
-    compare(job, ["-W", "once", "-X", "dev", str(job.folder / "probe.py")])
+    compare(job, ["-W", "once", "-X", "dev", str(job.folder / "probe.py")], ["spawn", "fork", "forkserver"])
 
 
 def test_everything_that_a_rank_can_see_of_a_module_is_as_torchrun_gives_it(job: Job) -> None:
@@ -100,6 +107,6 @@ def test_everything_that_a_rank_can_see_of_a_module_is_as_torchrun_gives_it(job:
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.site_runs = getattr(sys, 'site_runs', 0) + 1\n")
     environ = {"PYTHONPATH": f"{folder}:{job.folder}", "PYTHONUNBUFFERED": "", "PYTHONHASHSEED": "7"}
-    compare(job, ["-m", "probe"], OMP_NUM_THREADS="2", PYTHONFAULTHANDLER="", **environ)
+    compare(job, ["-m", "probe"], ["spawn"], OMP_NUM_THREADS="2", PYTHONFAULTHANDLER="", **environ)
     seen = json.loads((job.folder / "by-warm" / "seen.0").read_text())["sees"]
     assert seen["site"] == [1, True, False]
