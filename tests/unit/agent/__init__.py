@@ -65,7 +65,7 @@
 | `warm/stage/imports` | `warm/test_learning`, `warm/test_random_states`, `warm/test_faults_of_warm_processes` |
 | `warm/stage/orders` | `warm/test_faults_of_warm_processes` |
 | `warm/stage/sitecustomize` | `warm/test_same_rank` |
-| `warm/stage/store` | `warm/test_faults_of_warm_processes` |
+| `warm/stage/store` | `warm/test_faults_of_warm_processes`, `warm/test_restricted_pods` |
 | `warm/stage/this_process` | `warm/test_faults_of_warm_processes` |
 | `warm/warm_process` | `warm/test_same_rank`, `warm/test_faults_of_warm_processes` |
 """
