@@ -164,8 +164,8 @@ class WarmProcess:
 
     def store_command(self) -> tuple[str, ...]:
         """Returns the command line of a process that serves torch's store, where there is none to fork it from."""
-        interpreter = ("python3",) if self._warm is None else self._warm.interpreter
-        return (*interpreter, os.path.join(self._folder, stage.PACKAGE, "store.py"))
+        assert self._warm is not None, "torchrun serves it where the command can't be warm"
+        return (*self._warm.interpreter, os.path.join(self._folder, stage.PACKAGE, "store.py"))
 
     @property
     def pids(self) -> set[int]:
