@@ -36,7 +36,7 @@ from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.encoding import cloned
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.script import EXIT_STOPPED, host_group
+from trainloop.recovery.script import EXIT_STOPPED, host_group, keep_group
 
 
 class RecoveryCallback(TrainerCallback):
@@ -91,6 +91,7 @@ class RecoveryCallback(TrainerCallback):
             dump_stacks_on_signal(self._place.rank)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._request_stop)
+        keep_group(kwargs["model"])
         if self._memory is None:
             return
         model, optimizer, scheduler = (kwargs[name] for name in ("model", "optimizer", "lr_scheduler"))

@@ -75,6 +75,7 @@ class Recovery:
         self._source: int | None = None  # the attempt that the run goes on from
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._optimizer, self._others = optimizer, others
+        keep_group(model)
         ranks = dist.get_world_size() if dist.is_initialized() else 1
         self._place = Place.from_environment(dist.get_rank() if ranks > 1 else 0, ranks)
         self._group = Group(self._place, host_group() if ranks > 1 else None)
@@ -273,3 +274,18 @@ class Recovery:
 def host_group() -> dist.ProcessGroup | None:
     """Returns a group whose collectives are the host's; None for the default one, where that is one."""
     return None if "cpu:gloo" in str(dist.get_backend_config()) else dist.new_group(backend="gloo")
+
+
+_groups = list[dist.ProcessGroup]()
+
+
+def keep_group(model: nn.Module) -> None:
+    """Keep the group in which DistributedDataParallel trains `model` for as long as this process has Python.
+
+    DDP's destructor has Python's lock. Where its reference to the group is the last, as after `destroy_process_group`,
+    it joins gloo's threads, which may need the lock to release what a collective kept of its caller's state (torch
+    2.13): both wait for good. In a rank that starts cold torch's own modules have a reference more, because DDP imports
+    them when the group is there; in one that is forked with them imported nobody has it.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        _groups.append(model.process_group)
