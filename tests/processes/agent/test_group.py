@@ -220,6 +220,29 @@ def test_a_replaced_pod_waits_for_an_assignment_that_names_it(job: Job) -> None:
     stream.close()
 
 
+@pytest.mark.parametrize("named", [None, ["uid-0", "uid-1"]], ids=["names no pods", "names the old one"])
+def test_a_deleted_pod_that_lives_on_gives_way_to_the_new_one_once(job: Job, named: list[str] | None) -> None:
+    agents = start_group(job, 2)
+    second = job.assignment(2, [0, 1], uids=named)
+    job.annotate(second)
+    rank_pid(job, 1, 2)
+    stream = Stream(agents[0])
+    new = Agent(job, 7, {"TRAINMASTER_WORKER": "1", "TRAINMASTER_POD_UID": "uid-new"})
+    new.annotate(second)
+    new.start("sh", "-c", RANK, "sh", str(job.folder))
+    new.until_state("Waiting" if named else "Running", 2)
+    # Joining takes milliseconds: time for a hundred turns, if each were let in again and again.
+    time.sleep(1.5)
+    third = job.assignment(3, [0, 1], uids=["uid-0", "uid-new"])
+    assert agents[0].request("POST", "/v1/assignment", third)[0] == 204
+    stream.until(lambda line: line["type"] == "worker" and (line["uid"], line["seen"]) == ("uid-new", 3))
+    uids = [line["uid"] for line in stream.seen if line["type"] == "worker" and line["worker"] == 1]
+    assert uids == sorted(uids, key=["uid-1", "uid-new"].index) and len(uids) < 8, uids
+    rank_pid(job, 0, 3)
+    rank_pid(job, 1, 3)
+    stream.close()
+
+
 def test_a_planned_stop_gives_the_seconds_of_its_assignment(job: Job) -> None:
     program = (
         'trap "sleep 1; touch $1/saved-$NODE_RANK; exit 0" TERM; touch "$1/up-$NODE_RANK"; while :; do sleep 0.05; done'

@@ -39,6 +39,8 @@ class Follower:
         self._peer: Optional[int] = None
         self._introduced = False
         """Whether the leader knows who this is: what is to be sent before is sent with that."""
+        self._admitted = False
+        """Whether the leader that was joined has said anything."""
         self._leader_uid = ""
         """The pod that was joined, as soon as it has said so."""
         self._received_at = now
@@ -136,6 +138,8 @@ class Follower:
         if peer != self._peer:
             return []
         self._received_at = now
+        if not self._admitted:
+            self._admitted, self._rounds = True, 0
         try:
             message = parse_from_leader(data)
         except ProtocolError:
@@ -155,7 +159,12 @@ class Follower:
         """A connection has ended."""
         if peer == self._peer:
             self._peer = None
-            self._lose(now)
+            if self._admitted:
+                self._lose(now)
+            else:
+                # The leader goes on with a newer pod of this worker, or has no room for one more: so it would at once.
+                self._leave()
+                self._retry_later(now)
         return self._drain()
 
     def tick(self, now: float) -> list[FollowerAction]:
@@ -203,16 +212,18 @@ class Follower:
         if self.leader is None and own < len(assignment.workers):
             self.leader = self._worker
         if min(own, self._leader_place()) > 0:
-            wait = RETRY_SECONDS[min(self._rounds, len(RETRY_SECONDS) - 1)]
-            if now < self._hurried_until:
-                wait = min(wait, HURRIED_RETRY_SECONDS)
-            self._rounds += 1
-            self._retry_at = now + wait
+            self._retry_later(now)
+
+    def _retry_later(self, now: float) -> None:
+        wait = RETRY_SECONDS[min(self._rounds, len(RETRY_SECONDS) - 1)]
+        if now < self._hurried_until:
+            wait = min(wait, HURRIED_RETRY_SECONDS)
+        self._rounds += 1
+        self._retry_at = now + wait
 
     def _join(self, peer: int, worker: int, now: float) -> None:
-        self._peer, self.leader, self._introduced = peer, worker, False
+        self._peer, self.leader, self._introduced, self._admitted = peer, worker, False, False
         self._received_at = now
-        self._rounds = 0
         self._actions.append(Deliver(LeaderJoined()))
         if self._leader_place() > 0:
             self._retry_at = now + RETRY_SECONDS[-1]

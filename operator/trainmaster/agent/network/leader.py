@@ -212,7 +212,8 @@ class Leader:
         """A connection says who it is; returns whether it may stay."""
         if hello.job != self._job_uid:
             return False
-        admitted, forgotten = self._workers.admit(hello.worker, self._named)
+        expected_uid = self._expected_uid(hello.worker)
+        admitted, forgotten = self._workers.admit(hello.worker, hello.uid, self._named, expected_uid)
         if not admitted:
             return False
         if forgotten is not None:

@@ -15,6 +15,8 @@ MAX_OTHERS = 256
 MAX_ARRIVING = 256
 HELLO_SECONDS = 10.0
 """Who has joined says within so long who it is."""
+MAX_REPLACED = 4
+"""Pods of a worker that have given way to a newer one, and are remembered for it."""
 
 
 class Worker:
@@ -30,6 +32,8 @@ class Worker:
         self.environment: dict[str, str] = {}
         self.environment_attempt = 0
         """The attempt that started in this environment: files such as the configuration may change between two."""
+        self.replaced: tuple[str, ...] = ()
+        """Pods of this worker that gave way to a newer one while they were connected."""
 
 
 class Workers:
@@ -80,12 +84,13 @@ class Workers:
             del self._arriving[peer]
         return found
 
-    def admit(self, worker: int, named: frozenset[int]) -> tuple[bool, Optional[int]]:
-        """Returns whether a worker may come in, and the one that loses its row for it, if any.
+    def admit(self, worker: int, uid: str, named: frozenset[int], expected_uid: str) -> tuple[bool, Optional[int]]:
+        """Returns whether a worker's pod may come in, and the worker that loses its row for it, if any.
 
         One that isn't `named` by the assignment may need the place of another such one, which isn't connected.
+        `expected_uid` is the pod that the assignment names; empty where it names none.
         """
-        if worker == self.own.worker:
+        if worker == self.own.worker or not self._is_newest(worker, uid, expected_uid):
             return False, None
         if worker in named or worker in self._by_worker:
             return True, None
@@ -98,10 +103,28 @@ class Workers:
         del self._by_worker[gone.worker]
         return True, gone.worker
 
+    def _is_newest(self, worker: int, uid: str, expected_uid: str) -> bool:
+        """Returns whether a pod is to be followed rather than the one that is connected as this worker.
+
+        A pod that was deleted may live on for its grace period, or for good on a node whose kubelet is lost, and would
+        take the place of the new one again and again.
+        """
+        row = self._by_worker.get(worker)
+        if row is None or row.peer is None or row.uid == uid:
+            return True
+        if expected_uid in (uid, row.uid):
+            return uid == expected_uid
+        return uid not in row.replaced
+
     def join(self, row: Worker) -> Optional[int]:
         """A follower has said who it is. Returns its earlier connection, which has to be closed, if there is one."""
         before = self._by_worker.get(row.worker)
         closed = None if before is None else before.peer
+        if before is not None:
+            row.replaced = before.replaced
+            if closed is not None and before.uid != row.uid:
+                others = (uid for uid in before.replaced if uid not in (before.uid, row.uid))
+                row.replaced = (*others, before.uid)[-MAX_REPLACED:]
         if closed is not None:
             del self._by_peer[closed]
         self._by_worker[row.worker] = row

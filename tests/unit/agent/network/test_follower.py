@@ -153,9 +153,25 @@ def test_a_connection_that_ends_is_joined_again() -> None:
     way = Way(worker=1)
     way.assign(assignment())
     way.answer("job-0")
+    way.say(type="watched", value=False, uid="uid-0")
     assert tried(way.see(way.follower.closed(1, 1.0))) == ["job-0"]
     assert way.answer("job-0") == [Deliver(LeaderJoined())]
     assert way.follower.closed(1, 2.0) == [], "it is another one by now"
+
+
+def test_a_leader_that_does_not_let_it_in_is_tried_again_ever_later() -> None:
+    way = Way(worker=1)
+    way.assign(assignment())
+    waits = []
+    for _ in range(8):
+        way.answer("job-0")
+        assert tried(way.see(way.follower.closed(way.peers, way.now))) == [] and way.follower.leader is None
+        waits.append(way.follower.deadline - way.now)
+        assert tried(way.tick(waits[-1])) == ["job-0"]
+    assert waits[:6] == pytest.approx(RETRY_SECONDS) and waits[7] <= RETRY_SECONDS[-1]
+    way.answer("job-0")
+    way.say(type="ping")
+    assert tried(way.see(way.follower.closed(way.peers, way.now))) == ["job-0"], "it was let in meanwhile"
 
 
 def test_a_leader_that_does_not_answer_is_left_on_request() -> None:

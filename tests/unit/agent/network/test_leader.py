@@ -13,7 +13,7 @@ from trainmaster.agent.network import leader
 from trainmaster.agent.network.actions import Close, Deliver, LeaderAction, Send, SendToStreams
 from trainmaster.agent.network.kept_lines import MAX_PARTS, KeptLines
 from trainmaster.agent.network.leader import Leader
-from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS
+from trainmaster.agent.network.workers import HELLO_SECONDS, MAX_ARRIVING, MAX_OTHERS, MAX_REPLACED
 from trainmaster.agent.planner.state import Now
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.evidence import RankState
@@ -50,6 +50,11 @@ class Table:
         self.leader.arrive(worker * 10, at(self.now))
         hello = {"type": "hello", "job": JOB_UID, "worker": worker, "uid": f"uid-{worker}", "seen": 3, **fields}
         return self.say(worker * 10, hello)
+
+    def join_by(self, peer: int, uid: str) -> list[LeaderAction]:
+        """A pod of worker 1 joins by a connection of this number."""
+        self.leader.arrive(peer, at(self.now))
+        return self.say(peer, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": uid, "seen": 3})
 
     def say(self, peer: int, line: dict[str, Any]) -> list[LeaderAction]:
         return self.leader.receive_line(peer, line, at(self.now))
@@ -130,14 +135,48 @@ def test_who_does_not_say_who_it_is_is_sent_away(hello: dict[str, Any]) -> None:
 
 def test_a_worker_that_joins_again_is_one_worker() -> None:
     table = Table()
+    table.assign(3, 3, uids=False)
     table.join(1)
-    table.leader.arrive(11, at(1))
-    again = table.say(11, {"type": "hello", "job": JOB_UID, "worker": 1, "uid": "uid-new", "seen": 3})
-    assert closed(again) == [10]
+    assert closed(table.join_by(11, "uid-new")) == [10]
     assert [line.uid for line in table.leader.workers()] == ["uid-0", "uid-new"]
     assert table.leader.leave(10) == [], "its earlier connection says nothing of it any more"
     assert table.connected() == [0, 1]
     assert table.say(10, Reported(failed(1)).to_wire()) == []
+
+
+def test_a_pod_that_has_given_way_to_a_newer_one_is_not_let_in_again_while_that_is_there() -> None:
+    table = Table()
+    table.assign(3, 3, uids=False)
+    table.join_by(11, "uid-old")
+    assert closed(table.join_by(12, "uid-new")) == [11]
+    assert closed(table.join_by(13, "uid-old")) == [13]
+    assert closed(table.join_by(14, "uid-new")) == [12], "the same pod by a new connection"
+    assert closed(table.join_by(15, "uid-old")) == [15]
+    table.leader.leave(14)
+    assert closed(table.join_by(16, "uid-old")) == []
+    assert closed(table.join_by(17, "uid-new")) == [16]
+    assert [line.uid for line in table.leader.workers()] == ["uid-0", "uid-new"]
+
+
+def test_the_pod_that_the_assignment_names_is_preferred() -> None:
+    table = Table()
+    table.join_by(11, "uid-old")
+    assert closed(table.join_by(12, "uid-1")) == [11], "it is the one that is named"
+    assert closed(table.join_by(13, "uid-newer")) == [13]
+    table.assign(3, 4, uids=False)
+    assert closed(table.join_by(14, "uid-newer")) == [12]
+    table.assign(3, 5)
+    assert closed(table.join_by(15, "uid-1")) == [14], "though it has given way before"
+
+
+def test_pods_that_have_given_way_are_remembered_to_a_bound() -> None:
+    table = Table()
+    table.assign(3, 3, uids=False)
+    for number in range(MAX_REPLACED + 2):
+        table.join_by(11 + number, f"uid-{number}")
+    [_, row] = table.leader.workers()
+    assert closed(table.join_by(50, f"uid-{MAX_REPLACED}")) == [50]
+    assert closed(table.join_by(51, "uid-0")) != [51] and row.uid == f"uid-{MAX_REPLACED + 1}"
 
 
 def test_who_joins_says_soon_who_it_is() -> None:
