@@ -51,6 +51,8 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
         loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1))
         optimizer.zero_grad()
         loss.backward()
+        if fault and fault[0] == "drawn" and step == fault[1] + 1:
+            raise RuntimeError("this rank fails when it has drawn random numbers for the step")
         for _ in range(settings.get("updates", 1) + (step == settings.get("more_at"))):
             optimizer.step()
         if fault and fault[0] == "half" and step == fault[1]:
@@ -126,6 +128,15 @@ def test_a_sharded_script_goes_on_from_its_snapshots(tmp_path: Path) -> None:
     resumed = attempt(2, 2, tmp_path, {"sharded": True}, None, script, local_ranks=2)
     assert resumed[0]["seen"] == [5, 6, 7, 8]
     assert equal(resumed, through(2, sharded=True))
+
+
+@pytest.mark.torch
+def test_a_part_that_is_saved_within_a_step_has_the_generators_of_the_step_before(tmp_path: Path) -> None:
+    settings, faults = {"sharded": True}, dict.fromkeys(range(2), ("drawn", 6))
+    attempt(1, 2, tmp_path, settings, faults, script, local_ranks=2)
+    assert "1-6-0-of-2.sealed" in sealed(tmp_path)
+    resumed = attempt(2, 2, tmp_path, settings, None, script, local_ranks=2)
+    assert resumed[0]["seen"] == [7, 8] and equal(resumed, through(2, **settings))
 
 
 @pytest.mark.torch

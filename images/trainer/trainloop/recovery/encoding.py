@@ -29,12 +29,14 @@ class EncodingError(ValueError):
 class Encoded:
     """An encoded state is a text and tensors on the host, which are views of the state's own where that is possible."""
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: Any, last: Encoded | None = None) -> None:
+        """Where `last` has tensors of the same names, types and shapes, and equal plain values (1 is equal to 1.0),
+        its text is used again, because making it takes longer than the rest of a small state.
+        """
         self._tensors: list[torch.Tensor] = []
         self._end = 0
-        text = json.dumps(self._plain(state)).encode()
-        self._text = len(text).to_bytes(_LENGTH_BYTES, "big") + text
-        self._text += b" " * (-len(self._text) % ALIGNMENT)
+        self._tree = self._plain(state)
+        self._text = last._text if last is not None and last._tree == self._tree else self._as_text()
         #: Bytes of all of it.
         self.size = len(self._text) + self._end
 
@@ -46,6 +48,11 @@ class Encoded:
             flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
+
+    def _as_text(self) -> bytes:
+        text = json.dumps(self._tree).encode()
+        text = len(text).to_bytes(_LENGTH_BYTES, "big") + text
+        return text + b" " * (-len(text) % ALIGNMENT)
 
     def _plain(self, value: Any) -> Any:
         if value is None or isinstance(value, _PLAIN):

@@ -28,10 +28,11 @@ def capture(device: torch.device) -> torch.Tensor:
     device's.
     """
     gauss = _PYTHON.gauss_next
-    pieces = [_bytes(torch.get_rng_state()), _python(), b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
+    pieces: list[bytes | memoryview] = [_bytes(torch.default_generator.get_state()), _python()]
+    pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
     pieces.append(_bytes(torch.get_device_module(device).get_rng_state(device)) if device.type != "cpu" else b"")
-    packed = b"".join([_HEAD.pack(*map(len, pieces)), *pieces])
-    return torch.frombuffer(bytearray(packed), dtype=torch.uint8)
+    packed = bytearray().join([_HEAD.pack(*map(len, pieces)), *pieces])
+    return torch.frombuffer(packed, dtype=torch.uint8)
 
 
 def restore(state: torch.Tensor, device: torch.device) -> None:
@@ -88,8 +89,8 @@ def _numpy() -> tuple[bytes, bytes]:
     return _numpys_last
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.numpy().tobytes()
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.numpy().data
 
 
 def _tensor(data: bytes) -> torch.Tensor:

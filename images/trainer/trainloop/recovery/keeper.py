@@ -26,7 +26,7 @@ import torch
 
 from trainloop.recovery import room, sealed, slots
 from trainloop.recovery.agreement import Group
-from trainloop.recovery.encoding import Encoded, EncodingError
+from trainloop.recovery.encoding import Encoded, EncodingError, decode
 from trainloop.recovery.place import Place
 from trainloop.recovery.saving import announced
 from trainloop.recovery.slots import Slots
@@ -58,6 +58,7 @@ class Keeper:
         self.place, self.directory, self._device, self._kept, self._say = place, directory, device, kept, say
         self._slots: Slots | None = Slots(directory, place.job, place.attempt, place.rank)
         self._snapshots = Snapshots(place, directory, group, kept.divided, say)
+        self._own: Encoded | None = None  # the newest in the slots
         #: The last finished step; None before the first one begins.
         self._step: int | None = None
         self._still = threading.Lock()  # held while the state changes, or is written
@@ -159,7 +160,8 @@ class Keeper:
         if self._slots is None:
             return
         try:
-            self._slots.write(step, Encoded(self._kept.own()))
+            self._own = Encoded(self._kept.own(), self._own)
+            self._slots.write(step, self._own)
         except (OSError, EncodingError) as error:
             self._slots = None
             self._say(f"this rank's random state isn't kept in memory: {error}")
@@ -188,9 +190,12 @@ class Keeper:
             self._say(f"state of step {step} not kept in memory: {error}")
 
     def _encoded(self) -> Encoded:
-        # A part goes with what is its rank's own: whoever has the one is to have the other.
-        state = self._kept.state()
-        encoded = Encoded({"state": state} | ({"own": self._kept.own()} if self._kept.divided else {}))
+        whole = {"state": self._kept.state()}
+        # A part goes with what is its rank's own: whoever has the one is to have the other. It is what was copied after
+        # the last finished step, because the next one may have drawn random numbers already.
+        if self._kept.divided and self._slots and self._step is not None and (own := self._slots.written(self._step)):
+            whole["own"] = decode(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+        encoded = Encoded(whole)
         self._size = encoded.size
         return encoded
 

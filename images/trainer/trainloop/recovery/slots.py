@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from trainloop.recovery import room
@@ -38,23 +39,33 @@ class Slots:
 
     def write(self, step: int, encoded: Encoded) -> None:
         """Write what is to outlive this rank as it is after `step`. Raises OSError where there is no room for it."""
-        self._put(step % 2, step, b"".join(encoded.chunks()))
+        self._put(step % 2, step, encoded.size, encoded.chunks())
+
+    def written(self, step: int) -> bytes | None:
+        """Returns what was written after `step`, one of the last two; None where it isn't there any more."""
+        if self._mapped is None:
+            return None
+        begin = step % 2 * (_HEAD_BYTES + self._capacity)
+        _, _, at, _, length, checksum = _HEAD.unpack_from(self._mapped, begin)
+        content = self._mapped[begin + _HEAD_BYTES : begin + _HEAD_BYTES + length]
+        return content if at == step and zlib.crc32(content) == checksum else None
 
     def keep(self, step: int) -> None:
         """Keep what was written after `step`, the newest, until that was done twice more: a snapshot goes with it."""
-        if self._mapped is not None:
-            begin = step % 2 * (_HEAD_BYTES + self._capacity)
-            length = _HEAD.unpack_from(self._mapped, begin)[4]
+        if (content := self.written(step)) is not None:
             self._kept = 5 - self._kept
-            self._put(self._kept, step, self._mapped[begin + _HEAD_BYTES : begin + _HEAD_BYTES + length])
+            self._put(self._kept, step, len(content), [content])
 
-    def _put(self, slot: int, step: int, content: bytes) -> None:
-        if self._mapped is None or len(content) > self._capacity:
-            self._make(len(content))
+    def _put(self, slot: int, step: int, length: int, chunks: Iterable[bytes | memoryview]) -> None:
+        if self._mapped is None or length > self._capacity:
+            self._make(length)
         assert self._mapped is not None
         begin = slot * (_HEAD_BYTES + self._capacity)
-        self._mapped[begin + _HEAD_BYTES : begin + _HEAD_BYTES + len(content)] = content
-        head = (self._job, self._attempt, step, self._rank, len(content), zlib.crc32(content))
+        end, checksum = begin + _HEAD_BYTES, 0
+        for chunk in chunks:
+            self._mapped[end : end + len(chunk)] = chunk
+            end, checksum = end + len(chunk), zlib.crc32(chunk, checksum)
+        head = (self._job, self._attempt, step, self._rank, length, checksum)
         self._mapped[begin : begin + _HEAD.size] = _HEAD.pack(*head)
 
     def _make(self, needed: int) -> None:
