@@ -36,7 +36,7 @@ class Encoded:
         self._tensors: list[torch.Tensor] = []
         self._end = 0
         self._tree = self._plain(state)
-        self._text = last._text if last is not None and last._tree == self._tree else self._as_text()
+        self._text: bytes = last._text if last is not None and last._tree == self._tree else self._as_text()
         #: Bytes of all of it.
         self.size = len(self._text) + self._end
 
@@ -44,8 +44,10 @@ class Encoded:
         """Yields all bytes, in order."""
         yield memoryview(self._text)
         for tensor in self._tensors:
-            # Bytes, because numpy doesn't know all types; a tensor of a device comes to the host here, one at a time.
-            flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            flat = tensor
+            if tensor.dtype != torch.uint8 or tensor.dim() != 1 or not (tensor.is_cpu and tensor.is_contiguous()):
+                # Bytes, because numpy doesn't know all types; a device's tensor comes to the host here, one at a time.
+                flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
 
