@@ -8,13 +8,14 @@ TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives each round a store of its own.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from bench.clusters import NAMESPACE, RawObject
 from bench.clusters.steps import Steps
@@ -73,15 +74,18 @@ def torchrun(folder: Path, name: str, ranks: int, checkpoint_steps: int, python_
             env={**os.environ, **variables},
             stdout=log,
             stderr=log,
-            start_new_session=True,
         )
     try:
         yield Steps(steps_file(folder, name))
     finally:
+        # torchrun starts each rank in a session of its own; those that it leaves behind are found before it ends.
+        ranks_left = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
         try:
             process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            # torchrun starts each rank in a session of its own only where it is told so.
-            os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
+        for rank in ranks_left:
+            with suppress(psutil.NoSuchProcess):
+                rank.kill()
