@@ -37,7 +37,7 @@ from trainmaster.api.v1alpha1 import (
     WorkerGroup,
     is_bundled,
 )
-from trainmaster.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, show
+from trainmaster.api.values import IMAGE_PATTERN, JOB_NAME_PATTERN, MAX_GROUPS, is_image, show
 from trainmaster.wire.limits import MAX_WORKERS
 
 # A StatefulSet's pods carry the label controller-revision-hash, `<set>-<hash of up to 10 characters>`, and a label's
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
         JobSpec,
         "image",
         cel=f"self.image.matches({json.dumps(IMAGE_PATTERN)})",
-        holds=lambda spec: re.fullmatch(IMAGE_PATTERN.strip("^$"), spec.image) is not None,
+        holds=lambda spec: is_image(spec.image),
         message="'{image}' is not an image that can be pulled; use registry/repository:tag, without https://, spaces "
         "or capitals in the repository, such as ghcr.io/team/train:1.0",
         shown={"image": Shown("self.image", lambda spec: spec.image)},

@@ -84,6 +84,12 @@ PROCESSES_SENTENCE = f"is neither auto nor a whole number of ranks; use auto or 
 _QUANTITY = re.compile(QUANTITY_PATTERN.removesuffix("$") + r"\Z")
 
 
+def is_image(reference: str) -> bool:
+    """Returns whether a reference names an image that can be pulled."""
+    # `$` would let a last line break pass.
+    return re.fullmatch(IMAGE_PATTERN.strip("^$"), reference) is not None
+
+
 def value_rule(cel: str, sentence: str) -> dict[str, Any]:
     """Returns a rule on a value by itself. The sentence goes on after the value, which is shown as `show` shows it."""
     cut = '"\'%s... (%d characters)".format([self.substring(0, 59), size(self) + 2])'

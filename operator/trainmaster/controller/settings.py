@@ -82,9 +82,9 @@ def parse_namespace(name: str) -> str:
 
 def parse_image(reference: str | None) -> str | None:
     """Returns the reference of an image. Raises InvalidSetting."""
-    from trainmaster.api.values import IMAGE_PATTERN
+    from trainmaster.api.values import is_image
 
-    if reference and re.fullmatch(IMAGE_PATTERN.strip("^$"), reference) is None:
+    if reference and not is_image(reference):
         raise InvalidSetting(
             f"{reference!r} is not an image that can be pulled; use registry/repository:tag or "
             "registry/repository@sha256:…, such as ghcr.io/trainmaster/operator:0.1.0"
