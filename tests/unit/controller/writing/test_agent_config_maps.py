@@ -8,24 +8,19 @@ from typing import Any
 
 import pytest
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
 from tests.unit.controller.polling import until
-from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, JOBS, STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import Forbidden, Refused
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
 from trainmaster.controller.cache.views import child_view
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.writing.agent_config_maps import LOOK_SECONDS, AgentConfigMaps
-from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.rendering import AgentConfigMap, AgentImage, AgentImageVolume, AgentSource
 from trainmaster.rendering.agent_source import config_map_name
 
-ZIPAPP, EARLIER = b"an agent", b"an earlier agent"
+from .world import ZIPAPP, World
+
+EARLIER = b"an earlier agent"
 NAME, EARLIER_NAME = config_map_name(ZIPAPP), config_map_name(EARLIER)
-KEY = JobKey(b.NAMESPACE, "bert")
 
 
 def config_map(zipapp: bytes = ZIPAPP, name: str = NAME, **changes: Any) -> dict[str, Any]:
@@ -46,52 +41,35 @@ def stateful_set(name: str = "bert", agent: str = NAME, replicas: int = 2) -> di
     return made
 
 
-class World:
-    def __init__(self) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda key: None, KEYS)
-        self.restart()
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
+def calls(world: World) -> dict[str, int]:
+    return {verb: count for (verb, kind), count in world.cluster.calls.items() if kind == "ConfigMap"}
 
-    def restart(self) -> None:
-        """Another operator comes, or this one starts again: it remembers nothing."""
-        self.agents = AgentConfigMaps(self.cluster, self.store, ZIPAPP, interval=60.0)
-        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), self.agents)
 
-    async def write(self, manifest: dict[str, Any]) -> None:
-        snapshot = self.store.snapshot(KEY)
-        assert snapshot is not None
-        await self.writer.write(KEY, snapshot, manifest)
-
-    def calls(self) -> dict[str, int]:
-        return {verb: count for (verb, kind), count in self.cluster.calls.items() if kind == "ConfigMap"}
-
-    def names(self) -> list[str]:
-        return [name for plural, _, name in self.cluster.objects if plural == "configmaps"]
+def names(world: World) -> list[str]:
+    return [name for plural, _, name in world.cluster.objects if plural == "configmaps"]
 
 
 async def test_it_is_made_once_before_the_first_set_that_names_it() -> None:
     world = World()
     await world.write(stateful_set())
     await world.write(stateful_set("bert-2"))
-    made = world.cluster.objects["configmaps", b.NAMESPACE, NAME]
+    made = world.stored("configmaps", NAME)
     assert made["immutable"] is True
     assert {name: base64.b64decode(data) for name, data in made["binaryData"].items()} == {"agent.pyz": ZIPAPP}
-    kinds = [kind for verb, kind, _ in world.cluster.order if verb == "create" and kind != "Secret"]
-    assert kinds == ["ConfigMap", "StatefulSet", "StatefulSet"]
+    assert world.writes() == [("create", kind) for kind in ("ConfigMap", "StatefulSet", "StatefulSet")]
 
 
 async def test_jobs_that_begin_together_make_it_once() -> None:
     world = World()
     await asyncio.gather(*(world.write(stateful_set(f"bert-{index}")) for index in range(8)))
-    assert world.calls() == {"create": 1}
+    assert calls(world) == {"create": 1}
 
 
 @pytest.mark.parametrize("manifest", [b.child("StatefulSet"), stateful_set(replicas=0)], ids=["bundled", "no pods"])
 async def test_a_set_whose_pods_dont_mount_it_needs_none(manifest: dict[str, Any]) -> None:
     world = World()
     await world.write(manifest)
-    assert world.names() == []
+    assert names(world) == []
 
 
 async def test_an_operator_that_starts_again_reads_the_one_that_is_there() -> None:
@@ -99,7 +77,7 @@ async def test_an_operator_that_starts_again_reads_the_one_that_is_there() -> No
     await world.write(stateful_set())
     world.restart()
     await world.write(stateful_set("bert-2"))
-    assert world.calls() == {"create": 2, "get": 1}, "the second create was answered with 409"
+    assert calls(world) == {"create": 2, "get": 1}, "the second create was answered with 409"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +115,7 @@ async def test_a_namespace_where_it_cant_be_made_says_so() -> None:
     assert refused.value.message == (f"the ConfigMap {NAME!r}, from which pods have the agent, can't be made: {answer}")
     assert not [place for place in world.cluster.objects if place[0] == "statefulsets"]
     await world.write(stateful_set())
-    assert world.names() == [NAME]
+    assert names(world) == [NAME]
 
 
 async def test_one_that_somebody_has_deleted_is_made_again_for_pods_that_wait() -> None:
@@ -145,7 +123,7 @@ async def test_one_that_somebody_has_deleted_is_made_again_for_pods_that_wait() 
     await world.write(stateful_set())
     world.cluster.remove(CONFIG_MAPS, b.NAMESPACE, NAME)
     await world.agents.ensure(b.NAMESPACE, NAME)
-    assert world.names() == [NAME]
+    assert names(world) == [NAME]
 
 
 async def test_one_that_was_put_in_its_place_is_read_before_it_is_believed() -> None:
@@ -164,7 +142,7 @@ async def test_it_is_looked_for_once_however_many_pods_wait(monkeypatch: pytest.
     for seconds in (0, 1, LOOK_SECONDS - 1, LOOK_SECONDS + 1):
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda at=now + seconds: at)
         await world.agents.ensure(b.NAMESPACE, NAME)
-    assert world.calls() == {"create": 1, "list": 2}
+    assert calls(world) == {"create": 1, "list": 2}
 
 
 async def test_the_agent_of_an_earlier_operator_is_used_but_cant_be_made() -> None:
@@ -177,7 +155,7 @@ async def test_the_agent_of_an_earlier_operator_is_used_but_cant_be_made() -> No
     with pytest.raises(Refused, match=r"is gone, and the operator, .*; delete the job's StatefulSets") as refused:
         await world.agents.ensure(b.NAMESPACE, EARLIER_NAME)
     assert refused.value.reason == "AgentGone"
-    assert world.names() == [], "the operator's own is no job's yet"
+    assert names(world) == [], "the operator's own is no job's yet"
 
 
 async def test_what_no_set_names_any_more_is_removed() -> None:
@@ -187,15 +165,15 @@ async def test_what_no_set_names_any_more_is_removed() -> None:
     await world.write(stateful_set())
     await world.write(stateful_set("bert-2", agent=EARLIER_NAME))
     await world.agents.remove_unused()
-    assert world.names() == [EARLIER_NAME, "somebody's", NAME]
-    world.store.delete(STATEFUL_SETS, world.cluster.objects["statefulsets", b.NAMESPACE, "bert-2"])
+    assert names(world) == [EARLIER_NAME, "somebody's", NAME]
+    world.store.delete(STATEFUL_SETS, world.stored("statefulsets", "bert-2"))
     await world.agents.remove_unused()
-    assert world.names() == ["somebody's", NAME]
-    world.store.delete(STATEFUL_SETS, world.cluster.objects["statefulsets", b.NAMESPACE, "bert"])
+    assert names(world) == ["somebody's", NAME]
+    world.store.delete(STATEFUL_SETS, world.stored("statefulsets"))
     await world.agents.remove_unused()
-    assert world.names() == ["somebody's"]
+    assert names(world) == ["somebody's"]
     await world.write(stateful_set("bert-3"))
-    assert world.names() == ["somebody's", NAME]
+    assert names(world) == ["somebody's", NAME]
 
 
 async def test_it_isnt_removed_while_a_set_is_written_that_needs_it() -> None:
@@ -203,16 +181,16 @@ async def test_it_isnt_removed_while_a_set_is_written_that_needs_it() -> None:
     world.cluster.put(CONFIG_MAPS, config_map())
     async with world.agents.provided(b.NAMESPACE, NAME):
         await world.agents.remove_unused()
-        assert world.names() == [NAME]
+        assert names(world) == [NAME]
     await world.agents.remove_unused()
-    assert world.names() == []
+    assert names(world) == []
 
 
 async def test_a_set_that_comes_while_it_is_removed_has_it_made_again() -> None:
     world = World()
     world.cluster.put(CONFIG_MAPS, config_map())
     await asyncio.gather(world.agents.remove_unused(), _after(3, world.write(stateful_set())))
-    assert world.names() == [NAME]
+    assert names(world) == [NAME]
 
 
 async def _after(turns: int, work: Any) -> None:
@@ -226,7 +204,7 @@ async def test_namespaces_that_arent_served_are_left_alone() -> None:
     world.cluster.put(CONFIG_MAPS, config_map())
     agents = AgentConfigMaps(world.cluster, world.store, ZIPAPP, ["other"], interval=60.0)
     await agents.remove_unused()
-    assert world.names() == [NAME]
+    assert names(world) == [NAME]
 
 
 async def test_it_goes_a_moment_after_the_last_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,10 +214,10 @@ async def test_it_goes_a_moment_after_the_last_set(monkeypatch: pytest.MonkeyPat
     running = asyncio.create_task(world.agents.run())
     try:
         await _after(10, asyncio.sleep(0))
-        assert world.names() == [NAME]
-        world.store.delete(STATEFUL_SETS, world.cluster.objects["statefulsets", b.NAMESPACE, "bert"])
+        assert names(world) == [NAME]
+        world.store.delete(STATEFUL_SETS, world.stored("statefulsets"))
         world.agents.set_is_gone()
-        await until(lambda: world.names() == [])
+        await until(lambda: names(world) == [])
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -6,42 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import JOBS, SERVICES, STATEFUL_SETS
+from trainmaster.controller.apiserver.cluster import SERVICES, STATEFUL_SETS
 from trainmaster.controller.apiserver.errors import Conflict, Invalid, Refused
-from trainmaster.controller.cache.records import JobKey, Snapshot
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster.controller.writing.children import ChildWriter, as_applied
+from trainmaster.controller.writing.children import as_applied
 
-KEY = JobKey(b.NAMESPACE, "bert")
-
-
-class World:
-    def __init__(self) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda key: None, KEYS)
-        agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
-        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), agents)
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
-
-    def snapshot(self) -> Snapshot:
-        found = self.store.snapshot(KEY)
-        assert found is not None
-        return found
-
-    async def write(self, manifest: dict[str, Any], snapshot: Snapshot | None = None) -> None:
-        await self.writer.write(KEY, snapshot or self.snapshot(), manifest)
-
-    def stored(self, plural: str) -> dict[str, Any]:
-        return self.cluster.objects[plural, b.NAMESPACE, "bert"]
-
-    def writes(self) -> list[tuple[str, str]]:
-        """Returns the writes of children; the agents' Secret is none, and is written once for a namespace."""
-        return [(verb, kind) for verb, kind, _ in self.cluster.order if verb != "get" and kind != "Secret"]
+from .world import World
 
 
 def from_create(name: str = "bert") -> dict[str, Any]:

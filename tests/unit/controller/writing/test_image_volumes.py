@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.signer import KEYS
 from tests.unit.controller import builders as b
-from tests.unit.controller.fake_cluster import FakeCluster
-from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.controller.apiserver.errors import AlreadyExists, Forbidden, Refused
-from trainmaster.controller.cache.records import JobKey
-from trainmaster.controller.cache.store import Store
-from trainmaster.controller.keys.agents_secrets import AgentsSecrets
-from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
-from trainmaster.controller.writing.children import ChildWriter
 
-KEY = JobKey(b.NAMESPACE, "bert")
+from .world import World
+
 IMAGE = "ghcr.io/trainmaster/operator:0.1.0"
 
 
@@ -46,28 +39,15 @@ def without_image_volumes(created: dict[str, Any]) -> dict[str, Any]:
     return stored
 
 
-class World:
-    def __init__(self) -> None:
-        self.cluster = FakeCluster()
-        self.store = Store(lambda key: None, KEYS)
-        agents = AgentConfigMaps(self.cluster, self.store, b"an agent", interval=60.0)
-        self.writer = ChildWriter(self.cluster, self.store, AgentsSecrets(self.cluster, KEYS), agents)
-        self.store.upsert(JOBS, self.cluster.put(JOBS, b.job()))
-
-    async def write(self, manifest: dict[str, Any]) -> None:
-        snapshot = self.store.snapshot(KEY)
-        assert snapshot is not None
-        await self.writer.write(KEY, snapshot, manifest)
-
-    def verbs(self) -> list[str]:
-        return [verb for verb, kind, _ in self.cluster.order if kind in ("StatefulSet", "ConfigMap")]
-
-
 async def test_an_api_server_that_serves_them_is_asked_once() -> None:
     world = World()
     await world.write(stateful_set())
     await world.write(stateful_set("bert-2"))
-    assert world.verbs() == ["create dry-run", "create", "create"], "and no ConfigMap is made"
+    assert world.writes() == [
+        ("create dry-run", "StatefulSet"),
+        ("create", "StatefulSet"),
+        ("create", "StatefulSet"),
+    ], "and no ConfigMap"
 
 
 async def test_one_that_leaves_the_volume_out_gets_no_set_until_it_doesnt() -> None:
@@ -82,10 +62,10 @@ async def test_one_that_leaves_the_volume_out_gets_no_set_until_it_doesnt() -> N
             "feature gate ImageVolume is off; switch it on (it is from Kubernetes 1.35), or run the operator without "
             "--agent-image-volume: pods then mount the agent from a ConfigMap"
         )
-    assert world.verbs() == ["create dry-run", "create dry-run"]
+    assert world.writes() == [("create dry-run", "StatefulSet"), ("create dry-run", "StatefulSet")]
     world.cluster.admit = lambda created: created
     await world.write(stateful_set())
-    assert world.verbs()[2:] == ["create dry-run", "create"]
+    assert world.writes()[2:] == [("create dry-run", "StatefulSet"), ("create", "StatefulSet")]
 
 
 async def test_what_else_refuses_the_set_says_so_itself() -> None:
@@ -94,7 +74,7 @@ async def test_what_else_refuses_the_set_says_so_itself() -> None:
     world.cluster.fail("create dry-run", "statefulsets", answer)
     with pytest.raises(Forbidden, match="not from this registry"):
         await world.write(stateful_set())
-    assert world.verbs() == ["create dry-run"]
+    assert world.writes() == [("create dry-run", "StatefulSet")]
 
 
 async def test_sets_of_jobs_that_have_begun_otherwise_need_nothing_of_it() -> None:
@@ -102,13 +82,12 @@ async def test_sets_of_jobs_that_have_begun_otherwise_need_nothing_of_it() -> No
     world.cluster.admit = without_image_volumes
     await world.write(b.child("StatefulSet"))
     await world.write(stateful_set("suspended", replicas=0))
-    assert world.verbs() == ["create", "create"]
+    assert world.writes() == [("create", "StatefulSet"), ("create", "StatefulSet")]
 
 
 async def test_a_set_that_is_there_is_decided_on_anew() -> None:
     world = World()
-    snapshot = world.store.snapshot(KEY)
-    assert snapshot is not None
+    snapshot = world.snapshot()
     await world.write(stateful_set())
     with pytest.raises(AlreadyExists):
-        await world.writer.write(KEY, snapshot, stateful_set())
+        await world.write(stateful_set(), snapshot)
