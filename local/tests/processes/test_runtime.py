@@ -132,6 +132,38 @@ async def test_a_container_over_its_memory_limit_is_oom_killed(runtime: ProcessR
     assert (fits.code, fits.out_of_memory) == (0, False)
 
 
+async def test_memory_that_forks_share_counts_once(runtime: ProcessRuntime, tmp_path: Path) -> None:
+    program = """
+import os, time
+shared = b"x" * (100 << 20)
+for _ in range(3):
+    if os.fork() == 0:
+        time.sleep(0.5)
+        os._exit(0)
+time.sleep(0.5)
+"""
+    ended = await run(runtime, config(tmp_path, PYTHON, "-c", program, memory=150 << 20))
+    assert (ended.code, ended.out_of_memory) == (0, False)
+
+
+async def test_a_child_that_has_its_parent_s_memory_until_it_runs_its_program_has_none(
+    runtime: ProcessRuntime, tmp_path: Path
+) -> None:
+    """posix_spawn(3) starts a program by vfork(2); here that waits for what it opens before."""
+    program = """
+import os, time
+os.mkfifo("gate")
+if os.fork() == 0:
+    time.sleep(0.5)
+    open("gate", "w")
+    os._exit(0)
+own = b"x" * (100 << 20)
+os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, "gate", os.O_RDONLY, 0)])
+"""
+    ended = await run(runtime, config(tmp_path, PYTHON, "-c", program, memory=150 << 20))
+    assert (ended.code, ended.out_of_memory) == (0, False)
+
+
 async def test_output_of_a_probe_is_captured_and_bounded(runtime: ProcessRuntime, tmp_path: Path) -> None:
     ended = await run(runtime, config(tmp_path, "sh", "-c", "echo out; echo err >&2; exit 3", log=False))
     assert (ended.code, sorted(ended.output.split())) == (3, ["err", "out"])
