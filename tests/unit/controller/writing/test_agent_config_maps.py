@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.signer import KEYS
 from tests.unit.controller import builders as b
 from tests.unit.controller.polling import until
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, STATEFUL_SETS
