@@ -94,16 +94,16 @@ def restore(trainer: Trainer, checkpoint: Checkpoint, saved: dict[str, Any]) -> 
 
 
 def warm_up(trainer: Trainer) -> None:
-    """Make two passes whose results are thrown away, before a checkpoint is loaded.
+    """Make a pass whose results are thrown away, before a checkpoint is loaded.
 
-    DDP orders its buckets anew after the first backward. An uninterrupted run has done so long before; a resumed one
-    would reduce its first step in other chunks, and with four ranks (not with two) sums come out differently.
+    DDP orders its buckets anew at the first forward after the first backward. An uninterrupted run has done so long
+    before; a resumed one would reduce its first step in other chunks, and with four ranks (not with two) sums come out
+    differently.
     """
     # Two samples, because BatchNorm refuses one.
     batch = on_device(trainer.task.collate([trainer.evaluator.few[0]] * 2), trainer.world.device)
-    for _ in range(2):
-        with trainer.replica.synchronising(last=True):
-            with trainer.precision.autocast():
-                loss = trainer.task.loss(trainer.replica.forward, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+    with trainer.replica.synchronising(last=True):
+        with trainer.precision.autocast():
+            loss = trainer.task.loss(trainer.replica.forward, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
     trainer.optimizer.zero_grad(set_to_none=True)

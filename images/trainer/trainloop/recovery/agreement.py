@@ -20,12 +20,11 @@ from trainloop.recovery.encoding import EncodingError, decode
 from trainloop.recovery.place import Place
 from trainloop.recovery.sealed import Seal, SealError
 
-#: Bytes that travel in one broadcast.
-CHUNK = 16 << 20
 #: No message of what a rank sees is longer.
 _MOST_BYTES = 256 << 20
 #: Seals that one rank may name.
 _MOST_SEALS = 1024
+_NOTHING = torch.empty(0, dtype=torch.uint8)
 
 
 class Group:
@@ -49,11 +48,6 @@ class Group:
         found = [torch.empty_like(padded) for _ in range(self.size)]
         dist.all_gather(found, padded, self._group)
         return [_plain(one[: int(length)]) for one, length in zip(found, lengths, strict=True)]
-
-    def broadcast(self, data: torch.Tensor, source: int) -> None:
-        """Send the bytes of the rank `source` to all others, who have memory of the same size for them."""
-        for chunk in torch.split(data, CHUNK):
-            dist.broadcast(chunk, source, self._group)
 
     def begin_to_ask(self, yes: bool) -> Callable[[], bool]:
         """Begin to ask all ranks; returns what waits for the answer, whether any says yes."""
@@ -187,6 +181,8 @@ def _from_holders(
 ) -> torch.Tensor | None:
     """Returns the state's bytes, empty where this rank has no use for them; None, on every rank, where no holder has
     given them.
+
+    A holder gives them to one rank at a time, and who was given them is a holder then: twice as many after each round.
     """
     own: torch.Tensor | None = None
     if file is not None:
@@ -195,26 +191,29 @@ def _from_holders(
         except SealError as error:
             say(f"state passed over: {error}")
     there = group.gather([own is not None, needed])
+    holders = [rank for rank in ranks if there[rank][0]]
     lacking = [rank for rank, (has, needs) in enumerate(there) if needs and not has]
-    for source in (rank for rank in ranks if there[rank][0]):
-        if not lacking:
-            return own if own is not None else torch.empty(0, dtype=torch.uint8)
-        # Others than the source receive it beside their own, in a broadcast of all.
-        data = own if source == group.rank else torch.empty(seal.size, dtype=torch.uint8)
-        assert data is not None
-        group.broadcast(data, source)
+    while lacking and holders:
+        pairs = list(zip(holders, lacking, strict=False))
         problem = None
-        if group.rank in lacking:
-            try:
-                own = sealed.verified(data, seal, f"what rank {source} has sent of step {seal.step}")
-            except SealError as error:
-                problem = str(error)
-        if not any(group.gather(problem)):
-            return own if own is not None else torch.empty(0, dtype=torch.uint8)
-        if problem:
-            say(f"state passed over: {problem}")
-            own = None
-    return None
+        for source, target in pairs:
+            if group.rank == source:
+                group.pass_on(own, target, _NOTHING, target)
+            elif group.rank == target:
+                data = torch.empty(seal.size, dtype=torch.uint8)
+                group.pass_on(None, source, data, source)
+                try:
+                    own = sealed.verified(data, seal, f"what rank {source} has sent of step {seal.step}")
+                except SealError as error:
+                    problem = str(error)
+                    say(f"state passed over: {problem}")
+        problems = group.gather(problem)
+        holders = [rank for rank in holders if not any(source == rank and problems[to] for source, to in pairs)]
+        holders += [target for _, target in pairs if not problems[target]]
+        lacking = [rank for rank in lacking if rank not in holders]
+    if lacking:
+        return None
+    return own if own is not None else _NOTHING
 
 
 def _own(place: Place, group: Group, memory: Path | None, attempt: int, step: int) -> dict[int, Any]:
