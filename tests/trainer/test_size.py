@@ -47,12 +47,13 @@ def lines_of_code(source: str) -> int:
 #: A rank of a run with default settings, which prints the modules that it has imported.
 RANK = """
 import json, sys
-from trainloop.__main__ import main
+from trainloop.__main__ import leave, main
 options = ["steps=2", "batch.size=8", "evaluation.every_steps=1", "checkpoint.every_steps=1"]
 options += ["metrics.plot=false", "checkpoint.export=false"]
 options += ["task.name=tests.trainer.toy:Toy", "task.options.double=false", *sys.argv[1:]]
 assert main([part for option in options for part in ("--set", option)]) == 0
 print(json.dumps([module.__file__ for name, module in sys.modules.items() if name.startswith("trainloop.")]))
+leave(0)
 """
 
 
