@@ -69,7 +69,6 @@ def run(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
 @pytest.mark.torch
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_trainer_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, victim: int) -> None:
-    pytest.importorskip("accelerate")  # which transformers needs for it
     through = attempt(1, 2, tmp_path / "through", {}, None, run, local_ranks=2)
     memory = tmp_path / "memory"
     first = attempt(1, 2, memory, {}, {victim: ("kill", 3)}, run, local_ranks=2)
