@@ -2,8 +2,8 @@
 
 Everybody tries the same hosts in the same order, so without any election all meet at the first that is alive. Where all
 before this worker are lost, it is the leader itself. While the leader isn't the first choice, the earlier hosts are
-tried again every second. Pure: each method takes what has happened and the time, and returns what the connections have
-to do; `tick` is due at `deadline`.
+tried again, soon at first and then every second. Pure: each method takes what has happened and the time, and returns
+what the connections have to do; `tick` is due at `deadline`.
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ class Follower:
         self._received_at = now
         self._actions.append(Deliver(LeaderJoined()))
         if self._leader_place() > 0:
-            self._retry_at = now + RETRY_SECONDS[-1]
+            # When a job starts, the first host may be there a moment later than this one.
+            self._retry_later(now)
 
     def _leave(self) -> None:
         if self._peer is not None:
