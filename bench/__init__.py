@@ -8,6 +8,7 @@
 | How long from a rank's launch to its first step, cold and warm? | `warm_ranks` |
 | How long until an agent has started, by the form of its file? | `agent_start` |
 | How long from apply to the first rank, and how many writes does the operator send? | `operator_start` |
+| What does a job cost beside a bare StatefulSet of the same program? | `beside_stateful_set` |
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | What does the signature of an assignment cost? | `signing` |
