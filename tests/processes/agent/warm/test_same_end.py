@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from tests.processes.agent.agents import Job, Stream
 
 from .both_ways import start, starts
@@ -73,3 +75,33 @@ def test_every_end_of_a_rank_is_reported_and_printed_as_in_a_cold_start(job: Job
         assert warm[name] == end, name
     assert cold["abort"][0]["signal"] == 6 and "Fatal Python error" in cold["abort"][3]
     assert "recorded" in cold["error file"][1] and "atexit" in cold["raise"][2]
+
+
+GROUPLESS = """import gc, os, pathlib, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+del model
+dist.destroy_process_group()
+gc.collect()
+threads = sorted((task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir())
+print("threads", *threads, flush=True)
+"""
+
+
+@pytest.mark.torch
+def test_the_default_group_is_kept_beyond_its_destruction_as_in_a_cold_start(job: Job) -> None:
+    """By the default arguments of torch.distributed.nn.functional, in both; without the group its threads end."""
+    script = job.folder / "train.py"
+    script.write_text(GROUPLESS)
+    found = []
+    for warm in (False, True):
+        worker = int(warm)
+        learned = ["torch._dynamo", "torch.distributed.nn.functional"] if warm else None
+        agent = start(job, warm, str(script), worker=worker, learned=learned)
+        agent.annotate(job.assignment(1, workers=(worker,)))
+        assert agent.exit_code(120) == 0, agent.output()
+        assert starts(agent) == ["attempt 1 starts warm"] * warm
+        found.append(sorted(re.findall(r"\[rank (\d)\]: threads (.*)", agent.output())))
+    assert found[0] == found[1] and len(found[0]) == 2
+    assert all("gloo" in threads for _, threads in found[0])

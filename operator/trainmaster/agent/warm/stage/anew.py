@@ -40,6 +40,28 @@ def start_anew() -> None:
         invalidate = getattr(finder, "invalidate_caches", None)
         if invalidate is not None:
             invalidate()
+    _keep_default_group()
+
+
+def _keep_default_group() -> None:
+    """Keep the first default process group for the process's life, as it is kept in a rank that was started.
+
+    There DDP's first step imports torch.distributed.nn.functional, whose functions have the group as a default argument
+    from then on; here that was imported before there was a group. Once nobody has it, a rank may hang at its end: DDP's
+    reducer joins gloo's threads with Python's lock held, and one of them waits for that lock (torch 2.13).
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    update = getattr(c10d, "_update_default_pg", None)
+    if "torch.distributed.nn.functional" not in sys.modules or update is None:
+        return
+    kept: list[object] = []
+
+    def update_and_keep(group: object) -> None:
+        if not kept and group is not None:
+            kept.append(group)
+        update(group)
+
+    c10d._update_default_pg = update_and_keep  # type: ignore[union-attr]
 
 
 def collect_as_before(*, collects: bool) -> None:
