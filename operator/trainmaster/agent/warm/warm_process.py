@@ -36,7 +36,12 @@ PRELOAD_SECONDS = 120.0
 """And one that imports what spec.warmStart.preload names, which the ranks would else do themselves."""
 MIN_FREE_BYTES = 805_306_368
 """torch with its compiler takes 0.4 GiB, most of which ranks share; the rest is for what they need themselves."""
+LOOK_SECONDS = 1.0
+"""So often it is looked at how much memory is left beside it."""
+SHORT_BYTES = 134_217_728
+"""Where less is left the ranks need what it has: the kernel would end the whole container (memory.oom.group)."""
 MAX_ANSWER_BYTES = 1_048_576
+_MEBIBYTE = 1 << 20
 MODULES_FILE = "modules"
 """In the warm process's folder what was learned; in an attempt's folder what a rank answers, with its local rank."""
 _REQUIRED = "torch"
@@ -78,6 +83,7 @@ class WarmProcess:
         """The order's."""
         self._answered: Callable[[str], None] = _nobody
         self._timer: Optional[Timer] = None
+        self._look_timer: Optional[Timer] = None
         self._left_out: list[str] = []
         self._hopeless = False
         self._importing = False
@@ -107,9 +113,8 @@ class WarmProcess:
             return
         free = free_memory(self._settings.cgroup_root)
         if free is not None and free < MIN_FREE_BYTES:
-            mebibytes = 1 << 20
-            missing = f"{free // mebibytes} MiB of memory are left, and a warm process gets none below"
-            self._end(f"{missing} {MIN_FREE_BYTES // mebibytes} MiB", for_good=True)
+            missing = f"{free // _MEBIBYTE} MiB of memory are left, and a warm process gets none below"
+            self._end(f"{missing} {MIN_FREE_BYTES // _MEBIBYTE} MiB", for_good=True)
             return
         self.reason = ""
         try:
@@ -229,6 +234,7 @@ class WarmProcess:
         ours.setblocking(False)
         self._channel = ours
         self._loop.watch(ours.fileno(), READ, self._read)
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         self._send_order()
 
     def _spawn(self, arguments: tuple[str, ...], told: str, streams: Mapping[int, int]) -> int:
@@ -250,6 +256,17 @@ class WarmProcess:
         finally:
             os.close(out_write)
             os.close(err_write)
+
+    def _look(self) -> None:
+        """Give its memory up where the ranks run short of it."""
+        free = free_memory(self._settings.cgroup_root)
+        if free is None or free >= SHORT_BYTES:
+            self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+            return
+        self._hopeless = True
+        self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
+        self._printers[1].write(f"[agent]: {self.reason}\n".encode())
+        self.kill()
 
     # What it says
 
@@ -362,6 +379,8 @@ class WarmProcess:
             self._loop.unwatch(self._channel.fileno())
             self._channel.close()
             self._channel = None
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self._received = b""
         for pump in self._pumps:
             pump.close()

@@ -339,6 +339,23 @@ def test_a_kill_for_memory_that_took_the_warm_process_is_no_ranks(job: Job, scri
     stream.close()
 
 
+def test_a_warm_process_gives_its_memory_up_where_the_ranks_run_short(job: Job, script: Path) -> None:
+    """On cgroup v2 the kubelet has the kernel end all processes of a container that is over its limit."""
+    groups = without_memory(job)
+    (groups / "memory.current").write_text("0\n")
+    (groups / "memory.max").write_text(f"{2 << 30}\n")
+    agent = start_warm(job, script, TRAINMASTER_CGROUP_ROOT=str(groups))
+    ranks = run(agent, 2)
+    pid = warm_pid(agent)
+    (groups / "memory.current").write_text(f"{(2 << 30) - (100 << 20)}\n")
+    until(lambda: is_gone(pid), what="its end")
+    reason = "100 MiB of memory were left beside the warm process, which was ended for it"
+    until(lambda: f"[agent]: {reason}\n" in agent.output(), what="the reason")
+    assert not any(is_gone(int(rank[0])) for rank in ranks)
+    run(agent, 3)
+    assert starts(agent)[-1] == f"attempt 3 starts cold: {reason}"
+
+
 def test_a_killed_rank_is_reported_by_the_agent_itself(job: Job, script: Path) -> None:
     agent = start_warm(job, script)
     ranks = run(agent, 2)
