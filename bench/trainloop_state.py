@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-STEPS = 300
+STEPS = 2000
 ROUNDS = 3
 
 CHILD = """
@@ -97,7 +97,7 @@ def once(memory: Path, attempt: int) -> dict[str, float]:
         environment = {**os.environ, **place, **bench}
         command = [sys.executable, "-c", CHILD]
         ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
     measured: dict[str, float] = json.loads(outputs[0].strip().splitlines()[-1])
     return measured
 

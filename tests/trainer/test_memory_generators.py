@@ -41,5 +41,32 @@ def test_generators_go_on_where_they_were(
     assert [drawn() for _ in range(700)] == expected
 
 
+def test_a_capture_is_written_over_where_the_next_one_takes_as_many_bytes() -> None:
+    random.gauss(0, 1)
+    first = generators.capture(CPU)
+    for _ in range(2):
+        drawn()
+        second = generators.capture(CPU, first)
+        assert second is first
+        expected = drawn()
+        generators.restore(second, CPU)
+        assert drawn() == expected
+    random.seed(7)
+    assert generators.capture(CPU, first) is not first, "no gauss is left over"
+
+
+def test_another_generator_of_numpys_is_captured_as_soon_as_it_is_there() -> None:
+    before = np.random.get_bit_generator()
+    try:
+        np.random.set_bit_generator(np.random.MT19937(1))
+        state = generators.capture(CPU)
+        expected = drawn()
+        np.random.set_bit_generator(np.random.MT19937(2))
+        generators.restore(state, CPU)
+        assert drawn() == expected
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def test_pythons_state_is_read_from_memory_here() -> None:
     assert generators._python is generators._from_memory

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +64,10 @@ class InMemory(NothingInMemory):
         self._group = Group(self._place)
         kept = Kept(self._state, self._own, self.divided)
         self._keeper = Keeper(self._place, directory, world.device, kept, self._group, self._say)
-        self._committed = (TrainState(), dict[str, Any](), trainer.judge.verdict)
+        self._committed = (vars(TrainState()), dict[str, Any](), trainer.judge.verdict)
         self._source: int | None = None  # the attempt that the run goes on from, by memory
+        self._own_state: dict[str, Any] = {}
+        self._random: torch.Tensor | None = None  # in that, and written over by each step
         # Looked up once: a model's names take longer than a small model's buffers.
         model = trainer.replica.model
         persistent = model.state_dict(keep_vars=True).keys()
@@ -104,7 +105,7 @@ class InMemory(NothingInMemory):
         """Keep what changes before the weights do, in the next step."""
         trainer = self.trainer
         self._committed = (
-            replace(trainer.state),
+            vars(trainer.state).copy(),
             (trainer.objectives or trainer.detector).state(),
             trainer.judge.verdict,
         )
@@ -121,7 +122,7 @@ class InMemory(NothingInMemory):
         in one.
         """
         trainer, (state, anomaly, verdict) = self.trainer, self._committed
-        updates = state.updates
+        updates = state["updates"]
         if verdict is not None and trainer.objectives is None:
             # The device's verdict on that step, which the host hasn't followed yet.
             detector = AnomalyDetector(trainer.config.anomaly)
@@ -133,7 +134,7 @@ class InMemory(NothingInMemory):
             anomaly, updates = detector.state(), updates + bool(made)
         return {
             **self.tensors(),
-            "train": asdict(replace(state, updates=updates)),
+            "train": {**state, "updates": updates},
             "scaler": trainer.precision.scaler.state_dict(),
             "anomaly": anomaly,
             "stateful": {name: each.state_dict() for name, each in trainer.stateful.items()},
@@ -143,8 +144,12 @@ class InMemory(NothingInMemory):
         }
 
     def _own(self) -> dict[str, Any]:
-        buffers = {name: owner._buffers[key] for name, owner, key in self._buffers}
-        return {"random": generators.capture(self.trainer.world.device), "buffers": buffers}
+        random = generators.capture(self.trainer.world.device, self._random)
+        if random is not self._random or self._buffers:
+            self._random = random
+            buffers = {name: owner._buffers[key] for name, owner, key in self._buffers}
+            self._own_state = {"random": random, "buffers": buffers}
+        return self._own_state
 
     def resume(self, newest_on_disk: Checkpoint | None) -> bool:
         trainer, least = self.trainer, (0, 0)

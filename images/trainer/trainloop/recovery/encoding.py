@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -34,20 +34,25 @@ class Encoded:
         its text is used again, because making it takes longer than the rest of a small state.
         """
         self._tensors: list[torch.Tensor] = []
+        self._views: list[memoryview] | None = None
         self._end = 0
         self._tree = self._plain(state)
         self._text: bytes = last._text if last is not None and last._tree == self._tree else self._as_text()
         #: Bytes of all of it.
         self.size = len(self._text) + self._end
 
-    def chunks(self) -> Iterator[memoryview]:
-        """Yields all bytes, in order."""
+    def chunks(self) -> Iterable[memoryview]:
+        """Returns all bytes, in order, as they are now."""
+        if self._views is None and all(map(_is_bytes, self._tensors)):
+            # Kept, because making views of a small state takes longer than copying it.
+            self._views = list(self._chunks())
+        return self._views or self._chunks()
+
+    def _chunks(self) -> Iterator[memoryview]:
         yield memoryview(self._text)
         for tensor in self._tensors:
-            flat = tensor
-            if tensor.dtype != torch.uint8 or tensor.dim() != 1 or not (tensor.is_cpu and tensor.is_contiguous()):
-                # Bytes, because numpy doesn't know all types; a device's tensor comes to the host here, one at a time.
-                flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+            # Bytes, because numpy doesn't know all types; a device's tensor comes to the host here, one at a time.
+            flat = tensor if _is_bytes(tensor) else tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             yield flat.numpy().data
             yield memoryview(bytes(-flat.numel() % ALIGNMENT))
 
@@ -73,6 +78,11 @@ class Encoded:
             self._end += size + -size % ALIGNMENT
             return {"tensor": [str(value.dtype), list(value.shape), begin]}
         raise EncodingError(f"a {type(value).__name__} can't be kept in memory: it is no tensor and no plain value")
+
+
+def _is_bytes(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor's bytes lie on the host as they are to be written."""
+    return tensor.dtype == torch.uint8 and tensor.dim() == 1 and tensor.is_cpu and tensor.is_contiguous()
 
 
 def decode(data: torch.Tensor) -> Any:

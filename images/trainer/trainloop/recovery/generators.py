@@ -23,16 +23,19 @@ _WORD_BYTES = 4 * _WORDS
 _GAUSS = struct.Struct("<d")
 
 
-def capture(device: torch.device) -> torch.Tensor:
+def capture(device: torch.device, into: torch.Tensor | None = None) -> torch.Tensor:
     """Returns the state of this process's generators, as bytes: torch's, Python's, numpy's if it is there, and the
-    device's.
+    device's. `into` has an earlier one, which is written over and returned where this one takes as many bytes.
     """
     gauss = _PYTHON.gauss_next
-    pieces: list[bytes | memoryview] = [_bytes(torch.default_generator.get_state()), _python()]
+    pieces = [_bytes(torch.default_generator.get_state()), _python()]
     pieces += [b"" if gauss is None else _GAUSS.pack(gauss), *_numpy()]
     pieces.append(_bytes(torch.get_device_module(device).get_rng_state(device)) if device.type != "cpu" else b"")
-    packed = bytearray().join([_HEAD.pack(*map(len, pieces)), *pieces])
-    return torch.frombuffer(packed, dtype=torch.uint8)
+    packed = b"".join([_HEAD.pack(*map(len, pieces)), *pieces])
+    if into is None or into.numel() != len(packed):
+        return _tensor(packed)
+    ctypes.memmove(into.data_ptr(), packed, len(packed))
+    return into
 
 
 def restore(state: torch.Tensor, device: torch.device) -> None:
@@ -69,7 +72,7 @@ def _from_memory() -> bytes:
 #: The generator whose methods the functions of `random` are.
 _PYTHON: Any = random.random.__self__  # type: ignore[attr-defined]
 _python = _from_memory if _from_memory() == _from_python() else _from_python
-_numpys_last = (b"", b"")
+_numpys_last: tuple[Any, int, bytes, bytes] = (None, 0, b"", b"")
 
 
 def _numpy() -> tuple[bytes, bytes]:
@@ -78,19 +81,23 @@ def _numpy() -> tuple[bytes, bytes]:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return b"", b""
+    last, address, last_words, last_gauss = _numpys_last
     generator = numpy.random.get_bit_generator()
-    if type(generator).__name__ != "MT19937":
-        return b"", b""
-    words = ctypes.string_at(generator.ctypes.state_address, _WORD_BYTES + 4)
+    if generator is not last:
+        if type(generator).__name__ != "MT19937":
+            return b"", b""
+        address = generator.ctypes.state_address
+    words = ctypes.string_at(address, _WORD_BYTES + 4)
     # The next gauss is kept elsewhere. It is there after the words have changed, until it is drawn.
-    if words != _numpys_last[0] or _numpys_last[1]:
+    if generator is not last or words != last_words or last_gauss:
         told = numpy.random.get_state(legacy=False)
-        _numpys_last = words, _GAUSS.pack(told["gauss"]) if told["has_gauss"] else b""
-    return _numpys_last
+        last_gauss = _GAUSS.pack(told["gauss"]) if told["has_gauss"] else b""
+        _numpys_last = generator, address, words, last_gauss
+    return words, last_gauss
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    return tensor.numpy().data
+def _bytes(tensor: torch.Tensor) -> bytes:
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel())
 
 
 def _tensor(data: bytes) -> torch.Tensor:

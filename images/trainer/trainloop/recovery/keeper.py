@@ -44,7 +44,8 @@ class Kept:
     #: Returns the state as it is after the last finished step: what all ranks have alike, or with `divided` this rank's
     #: part, which only together with all other ranks' parts is the run's state.
     state: Callable[[], Any]
-    #: Returns what is this rank's alone, or changes in a step before the weights do.
+    #: Returns what is this rank's alone, or changes in a step before the weights do; the same object as last time where
+    #: only the bytes of its tensors have changed.
     own: Callable[[], Any]
     divided: bool = False
 
@@ -58,7 +59,8 @@ class Keeper:
         self.place, self.directory, self._device, self._kept, self._say = place, directory, device, kept, say
         self._slots: Slots | None = Slots(directory, place.job, place.attempt, place.rank)
         self._snapshots = Snapshots(place, directory, group, kept.divided, say)
-        self._own: Encoded | None = None  # the newest in the slots
+        self._own_state: Any = None
+        self._own: Encoded | None = None  # the same, encoded: the newest in the slots
         #: The last finished step; None before the first one begins.
         self._step: int | None = None
         self._still = threading.Lock()  # held while the state changes, or is written
@@ -160,7 +162,9 @@ class Keeper:
         if self._slots is None:
             return
         try:
-            self._own = Encoded(self._kept.own(), self._own)
+            own = self._kept.own()
+            if self._own is None or own is not self._own_state:
+                self._own_state, self._own = own, Encoded(own, self._own)
             self._slots.write(step, self._own)
         except (OSError, EncodingError) as error:
             self._slots = None

@@ -21,7 +21,7 @@ from trainloop.recovery.encoding import Encoded, EncodingError
 from trainloop.recovery.place import Place
 
 #: The part of a run's time that its snapshots may cost; with what every step copies it is to stay under a hundredth.
-SHARE = 0.005
+SHARE = 0.002
 #: Steps of an attempt before its first snapshot; the first steps take longer than others do.
 _FIRST = 4
 #: Where all ranks have the same state, the workers that have a snapshot of it: one, and another one if that is lost.
