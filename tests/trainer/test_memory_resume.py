@@ -5,14 +5,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.trainer.faults import attempt, began, sealed
+from tests.trainer.faults import train as train_until
 from tests.trainer.ranks import run_ranks
-from tests.trainer.toy import EXACT, UNEVEN, config, largest_difference, same_bits, train
+from tests.trainer.toy import EXACT, UNEVEN, Toy, config, largest_difference, same_bits, train
+from trainloop.config import Config
+from trainloop.data import Batch
 
 #: BatchNorm's statistics are in it too: they change before the weights do, and rank 0's count.
 NORMED: dict[str, Any] = {
@@ -40,7 +45,7 @@ def test_a_run_goes_on_after_a_kill_as_if_there_had_been_none(tmp_path: Path, ra
 @pytest.mark.torch
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_where_no_rank_survives_the_run_goes_on_from_a_snapshot(tmp_path: Path, ranks: int) -> None:
-    """Snapshots come after the fourth step, and then when a hundredth of the time pays for them."""
+    """Snapshots come after the fourth step, and then when two thousandths of the time pay for them."""
     settings = config(None, **NORMED)
     through = run_ranks(ranks, train, settings)
     memory = tmp_path / "memory"
@@ -80,6 +85,33 @@ def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: P
     resumed = attempt(2, ranks, tmp_path, settings, local_ranks=ranks)
     assert began(resumed) == [4] * ranks and sealed(tmp_path) == []
     for rank in range(ranks):
+        assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
+def losing(settings: Config, step: int | None) -> dict[str, Any]:
+    """Train, and fail within a step, between its forward and its backward."""
+    true = Toy.loss
+
+    def loss(task: Toy, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
+        found = true(task, model, batch)
+        if torch.is_grad_enabled() and task.calls == step:
+            raise RuntimeError("this rank fails between the forward pass and the backward pass")
+        return found
+
+    Toy.loss = loss  # type: ignore[method-assign]
+    return train_until(settings, None)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+def test_a_part_that_is_saved_within_a_step_is_that_of_the_step_before(tmp_path: Path, strategy: str) -> None:
+    """FSDP2 has whole weights then, and BatchNorm has new statistics. The other rank's backward loses this one."""
+    settings = config(None, **{**NORMED, "parallel": {"strategy": strategy}})
+    through = run_ranks(2, train, settings)
+    attempt(1, 2, tmp_path, settings, {1: 7}, losing, local_ranks=2)
+    resumed = attempt(2, 2, tmp_path, settings, local_ranks=2)
+    assert began(resumed) == [6] * 2
+    for rank in range(2):
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 

@@ -50,6 +50,8 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
         points = torch.randn(8, 6, generator=torch.Generator().manual_seed(step * size + rank))
         loss = nn.functional.cross_entropy(model(points), points[:, :3].argmax(1))
         optimizer.zero_grad()
+        if fault and fault[0] == "forward" and step == fault[1] + 1:
+            raise RuntimeError("this rank fails between the forward pass and the backward pass")
         loss.backward()
         if fault and fault[0] == "drawn" and step == fault[1] + 1:
             raise RuntimeError("this rank fails when it has drawn random numbers for the step")
@@ -65,6 +67,10 @@ def script(settings: dict[str, Any], fault: Fault | None) -> dict[str, Any]:
             FAULTS[fault[0]]()
         if settings.get("late"):
             dist.all_reduce(loss.detach())
+        if settings.get("evaluates"):
+            with torch.no_grad():
+                model.eval()(points)
+                model.train()
         reported.append(loss.item())
         recovery.report(loss=loss.item())
     state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
@@ -137,6 +143,25 @@ def test_a_part_that_is_saved_within_a_step_has_the_generators_of_the_step_befor
     assert "1-6-0-of-2.sealed" in sealed(tmp_path)
     resumed = attempt(2, 2, tmp_path, settings, None, script, local_ranks=2)
     assert resumed[0]["seen"] == [7, 8] and equal(resumed, through(2, **settings))
+
+
+@pytest.mark.torch
+def test_a_part_that_is_saved_while_the_root_is_whole_is_the_part_of_the_step_before(tmp_path: Path) -> None:
+    """FSDP2 keeps the root's weights whole from its forward to its backward, in which the other rank loses this one."""
+    settings = {"sharded": True}
+    attempt(1, 2, tmp_path, settings, {1: ("forward", 6)}, script, local_ranks=2)
+    assert sealed(tmp_path)[-2:] == ["1-6-0-of-2.sealed", "1-6-1-of-2.sealed"]
+    resumed = attempt(2, 2, tmp_path, settings, None, script, local_ranks=2)
+    assert resumed[0]["seen"] == [7, 8] and equal(resumed, through(2, **settings))
+
+
+@pytest.mark.torch
+def test_a_sharded_script_that_evaluates_at_a_steps_end_goes_on_from_its_snapshots(tmp_path: Path) -> None:
+    """After a forward without a backward FSDP2 keeps the root's weights whole until the next step."""
+    settings = {"sharded": True, "evaluates": True}
+    attempt(1, 2, tmp_path, settings, {1: ("kill", 6)}, script, local_ranks=2)
+    resumed = attempt(2, 2, tmp_path, settings, None, script, local_ranks=2)
+    assert resumed[0]["seen"] == [5, 6, 7, 8] and equal(resumed, through(2, **settings))
 
 
 @pytest.mark.torch

@@ -17,6 +17,7 @@ from trainloop.checkpoints.checkpointer import Checkpointer
 from trainloop.checkpoints.shards import SHARDS, Shards, own_pieces, write_own
 from trainloop.checkpoints.storage import Checkpoint
 from trainloop.checkpoints.verification import CheckpointError
+from trainloop.parallel.strategies import Replica
 
 if TYPE_CHECKING:
     from trainloop.trainer import Trainer
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 def save_shards(trainer: Trainer, checkpoints: Checkpointer) -> Path:
     """Save weights and optimizer by shards; returns where they are. Raises CheckpointError on every rank alike."""
     world, directory, step = trainer.world, checkpoints.path, trainer.state.step
-    pieces = list(own_pieces(trainer.replica, trainer.optimizer))
+    replica = trainer.replica
+    own = Replica.optimizer_state(replica, trainer.optimizer)  # not gathered, as the strategy's own method does
+    pieces = list(own_pieces(replica.model.state_dict(), own, world))
     needed = int(world.sum([storage.size_of(pieces)])[0])
     for last in (False, True):
         name, has_room = world.from_rank(

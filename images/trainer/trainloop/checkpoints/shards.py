@@ -9,7 +9,7 @@ as pickles, which run code where they are read.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,14 +109,13 @@ class Shards:
 
 
 def own_pieces(
-    replica: Replica, optimizer: torch.optim.Optimizer, writes: Callable[[str], bool] | None = None
+    model: Mapping[str, Any], optimizer: NamedState, world: World, writes: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields what this rank writes of the model's and the optimizer's state; `writes` says, by its name, whether it
-    writes something that it has whole.
+    """Yields what this rank writes of the model's and the optimizer's state by name, as far as it has them; `writes`
+    says, by its name, whether it writes something that it has whole.
     """
-    world = replica.world
-    named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in replica.model.state_dict().items()}
-    for name, state in Replica.optimizer_state(replica, optimizer).items():
+    named: dict[str, Any] = {f"model/{name}": tensor for name, tensor in model.items()}
+    for name, state in optimizer.items():
         named |= {f"optimizer/{name}/{key}": value for key, value in state.items()}
     for name, value in named.items():
         # What all ranks have is written by one of them, another one for each.

@@ -29,25 +29,32 @@ class PartsInMemory(InMemory):
         # Of what ranks share with a neighbour (tensor parallelism) one of them writes it.
         self.all_parts = not self._sharded or trainer.world.tensor > 1
         super().__init__(trainer, directory)
+        # Looked up between steps: within one FSDP2 has whole copies in the place of the root's parameters, and a
+        # `state_dict` would free them, which the training thread may be reading when another one writes.
+        model = trainer.replica.model
+        self._model, self._parameters = model.state_dict(keep_vars=True), dict(model.named_parameters())
 
     def tensors(self) -> dict[str, Any]:
-        replica, optimizer = self.trainer.replica, self.trainer.optimizer
-        if self._sharded:
-            return {"pieces": list(own_pieces(replica, optimizer, lambda name: True))}
-        buffers = {f"model/{name}" for name, _ in replica.model.named_buffers()}
-        members = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
-        own = Optimizers([member.optim for member in members])  # type: ignore[attr-defined]  # ZeRO-1's own part
+        world, optimizer = self.trainer.replica.world, self.trainer.optimizer
+        if not self._sharded:
+            members = optimizer.members if isinstance(optimizer, Optimizers) else [optimizer]
+            optimizer = Optimizers([member.optim for member in members])  # type: ignore[attr-defined]  # ZeRO-1's part
+        state = optimizer.state
+        moments = {name: dict(state[each]) for name, each in self._parameters.items() if each in state}
+        buffers = {f"model/{name}" for name, _, _ in self._buffers}
 
         def writes(name: str) -> bool:
-            return name.startswith("optimizer/") or (name not in buffers and is_mine(name, replica.world))
+            return self._sharded or name.startswith("optimizer/") or (name not in buffers and is_mine(name, world))
 
-        return {"pieces": list(own_pieces(replica, own, writes))}
+        return {"pieces": list(own_pieces(self._model, moments, world, writes))}
 
     def loading(self, found: Found) -> Callable[[], None]:
         replica = self.trainer.replica
         parts = [(f"the part of rank {rank}", found.state(rank)["pieces"]) for rank in sorted(found.parts)]
         shards = Shards(self._keeper.directory, parts)
-        left = {} if self._sharded else self.buffers(found.own_of(0))
+        # A part of FSDP2's has the buffers too, as they were when it was written: within a step, maybe.
+        own = found.own_of(min(found.parts))
+        left = {} if self._sharded and own is None else self.buffers(own)
         model = {**shards.model_state(replica, left), **left}
         optimizer = shards.optimizer_state(replica)
 

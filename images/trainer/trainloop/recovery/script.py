@@ -33,7 +33,7 @@ from trainloop.recovery.agreement import Found, Group, newest
 from trainloop.recovery.encoding import Encoded, EncodingError, cloned
 from trainloop.recovery.keeper import Keeper, Kept
 from trainloop.recovery.place import Place, memory_directory
-from trainloop.recovery.tensors import local, spread_as
+from trainloop.recovery.tensors import local, parameters_between_steps, spread_as
 
 EXIT_STOPPED = 143
 #: Newest states that stay on the disk.
@@ -82,9 +82,9 @@ class Recovery:
         self._every, self._rehearses = every, rehearsal and ranks > 2
         named = path or os.environ.get("TRAINMASTER_CHECKPOINT_DIR")
         self._disk = Path(named) if named else None
-        parameters = list(self._model.parameters())
-        self._device = parameters[0].device
-        self._divided = ranks > 1 and any(hasattr(parameter, "device_mesh") for parameter in parameters)
+        self._parameters = parameters_between_steps(self._model)
+        self._device = next(iter(self._parameters.values())).device
+        self._divided = ranks > 1 and any(hasattr(each, "device_mesh") for each in self._parameters.values())
         memory = memory_directory(self._say)
         self._keeper: Keeper | None = None
         if all(self._group.gather(memory is not None)) and memory is not None:
@@ -191,9 +191,10 @@ class Recovery:
             raise ValueError(f"it is in {found.count} part(s), for {self._place.ranks} rank(s)")
         # Rank 0's buffers count, as in the next forward pass of DistributedDataParallel.
         first = own if self._divided else found.own_of(0) or found.own_of(self._place.rank)
-        tensors: dict[str, Any] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        self._parameters = parameters_between_steps(self._model)
+        tensors: dict[str, Any] = {**self._parameters, **dict(self._model.named_buffers())}
         values = {**saved["model"], **(first or {}).get("buffers", {})}
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self._parameters.items():
             if values[name].shape != local(parameter).shape:
                 raise ValueError(f"{name} has shape {list(values[name].shape)}")
         optimizer = cloned(saved["optimizer"])
@@ -213,7 +214,7 @@ class Recovery:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "model": {name: local(parameter) for name, parameter in self._model.named_parameters()},
+            "model": local(self._parameters),
             "optimizer": local(self._optimizer.state_dict()),
             "others": {name: each.state_dict() for name, each in self._others.items()},
         }

@@ -1,7 +1,7 @@
 """Where no rank may survive that has the state, a snapshot of it is in memory already.
 
 Ranks write one every k steps, where k follows from what writing takes: it is chosen anew after each, so that all
-snapshots together cost half a hundredth of the time. The one before is deleted when all ranks have sealed the newer.
+snapshots together cost two thousandths of the time. The one before is deleted when all ranks have sealed the newer.
 Where all ranks have the same state the first rank of the first two workers writes it. Where each has a part of its own,
 each writes it, and gives a copy to its neighbour, the rank of the same number in the next worker.
 """

@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
+
+
+def parameters_between_steps(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the model's parameters by name: those that the optimizer has, and that a step changes.
+
+    From its forward to its backward FSDP2 has whole copies in the place of the root's parameters, and after a forward
+    without a backward until the next step. They are freed here, so no pass may be going on.
+    """
+    modules: list[Any] = [module for module in model.modules() if hasattr(module, "reshard")]
+    for module in modules:
+        module.reshard()
+    return dict(model.named_parameters())
 
 
 def local(value: Any) -> Any:
