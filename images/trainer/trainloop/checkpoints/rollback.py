@@ -35,9 +35,7 @@ def roll_back(trainer: Trainer) -> None:
         )
         judge.rollbacks += 1
         # The checkpoint may be of a moment between odd steps, whose data is passed over too.
-        rules = trainer.objectives.rules.values() if trainer.objectives else ()
-        for detector in [rule.detector for rule in rules] or [trainer.detector]:
-            detector.odd_in_a_row = 0
+        (trainer.objectives or trainer.detector).end_row()
         back = {"step": before.step, "to": trainer.state.step, "checkpoint": checkpoint.name}
         trainer.log.write("event", {"event": "rolledBack", **back})
         trainer.memory.finished()

@@ -4,8 +4,6 @@ that isn't a checkpoint yet, which then gets its manifest and its name like any 
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +36,7 @@ def save_shards(trainer: Trainer, checkpoints: Checkpointer) -> Path:
         problem: OSError | RuntimeError | None = None
         try:
             if not has_room:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise storage.disk_full()
             write_own(partial / SHARDS, world.rank, pieces)
         except (OSError, RuntimeError) as error:
             problem = error

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -52,7 +50,7 @@ def _make_room(partial: Path, needed: int) -> OSError | None:
     except OSError as error:
         return error
     if not storage.has_room(partial, needed):
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        full = storage.disk_full()
         return None if room.make(partial.parent, full, needed) else full
     return None
 

@@ -135,7 +135,7 @@ def write(
         try:
             partial.mkdir(parents=True, exist_ok=True)
             if not has_room(partial, needed):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise disk_full()
             # As a stream, because torch hides the disk's own error where it opens the file itself.
             with (partial / STATE).open("wb") as stream:
                 torch.save(state, stream)
@@ -178,6 +178,11 @@ def has_room(directory: Path, needed: int) -> bool:
     """Returns whether the file system of `directory` says that it has `needed` bytes for this user."""
     found = shutil.disk_usage(directory)
     return found.free >= needed or not found.total  # some file systems of a network say 0 of 0
+
+
+def disk_full() -> OSError:
+    """Returns the error of a disk that is full, for what isn't begun because there is no room for it."""
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def partial_name(directory: Path, step: int) -> Path:

@@ -145,6 +145,10 @@ class AnomalyDetector:
         """Returns whether one more odd step is one too many."""
         return self.odd_in_a_row + 1 >= self.settings.rollback_after
 
+    def end_row(self) -> None:
+        """The run has gone back: odd steps are in a row anew."""
+        self.odd_in_a_row = 0
+
     def reset(self) -> None:
         """Delete the history, because what was usual no longer is."""
         self.load({"losses": [], "norms": []})

@@ -135,6 +135,10 @@ class Objectives:
     def odd_in_a_row(self) -> int:
         return max(rule.detector.odd_in_a_row for rule in self.rules.values())
 
+    def end_row(self) -> None:
+        for rule in self.rules.values():
+            rule.detector.end_row()
+
     def state(self) -> dict[str, Any]:
         """Returns each objective's history, by name."""
         return {name: rule.detector.state() for name, rule in self.rules.items()}

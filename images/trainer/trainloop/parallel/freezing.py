@@ -29,6 +29,4 @@ def _reduce_what_is_trained(trainer: Trainer) -> None:
     if replica.wrapped is None or not replica.reduced or replica.trained == trained:
         return
     check_complete(replica.model, trainer.optimizer)
-    replica.wrapped = None  # its buckets go before there are new ones
-    fresh = type(replica)(trainer.config.parallel, replica.model, replica.world, replica.exchange)
-    replica.wrapped, replica.trained = fresh.wrapped, fresh.trained
+    replica.wrap(trainer.config.parallel)

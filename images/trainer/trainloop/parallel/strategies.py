@@ -78,17 +78,21 @@ class Replica:
     def __init__(self, settings: ParallelSettings, model: nn.Module, world: World, exchange: GradientExchange) -> None:
         self.model, self.world, self.exchange = model, world, exchange
         exchange.names.update((parameter, name) for name, parameter in model.named_parameters())
-        self.wrapped: DistributedDataParallel | None = None
-        self.trained = [parameter.requires_grad for parameter in model.parameters()]  # whose gradients DDP reduces
-        if world.size > 1:
+        self.wrap(settings)
+
+    def wrap(self, settings: ParallelSettings) -> None:
+        """Have DDP reduce the gradients of the parameters that are trained now."""
+        self.wrapped: DistributedDataParallel | None = None  # its buckets go before there are new ones
+        self.trained = [parameter.requires_grad for parameter in self.model.parameters()]
+        if self.world.size > 1:
             self.wrapped = DistributedDataParallel(
-                model,
-                device_ids=None if world.device.type == "cpu" else [world.device],
+                self.model,
+                device_ids=None if self.world.device.type == "cpu" else [self.world.device],
                 bucket_cap_mb=settings.bucket_mb,
                 find_unused_parameters=settings.find_unused_parameters,
                 gradient_as_bucket_view=True,
             )
-            self.wrapped.register_comm_hook(exchange, GradientExchange.reduce)
+            self.wrapped.register_comm_hook(self.exchange, GradientExchange.reduce)
 
     @property
     def forward(self) -> Callable[..., Any]:
