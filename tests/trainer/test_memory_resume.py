@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.trainer.faults import attempt, began, sealed
+from tests.trainer.faults import FAULTS, Fault, attempt, began, sealed
 from tests.trainer.faults import train as train_until
 from tests.trainer.ranks import run_ranks
 from tests.trainer.toy import EXACT, UNEVEN, Toy, config, largest_difference, same_bits, train
@@ -88,15 +89,21 @@ def test_a_run_whose_ranks_have_parts_goes_on_from_the_last_snapshot(tmp_path: P
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
 
-def losing(settings: Config, step: int | None) -> dict[str, Any]:
-    """Train, and fail within a step, between its forward and its backward."""
+def in_forward(settings: Config, fault: Fault | None) -> dict[str, Any]:
+    """Train, and meet the fault in a step's forward, before its last layer."""
     true = Toy.loss
 
-    def loss(task: Toy, model: Callable[..., Any], batch: Batch) -> torch.Tensor:
-        found = true(task, model, batch)
-        if torch.is_grad_enabled() and task.calls == step:
-            raise RuntimeError("this rank fails between the forward pass and the backward pass")
-        return found
+    def loss(task: Toy, model: Any, batch: Batch) -> torch.Tensor:
+        def meet(*_: object) -> None:
+            FAULTS[fault[0]]()
+            memory = Path(os.environ["TRAINMASTER_MEMORY_DIR"])
+            while f"1-{fault[1] - 1}-{os.environ['RANK']}-of-2.sealed" not in sealed(memory):
+                time.sleep(0.01)
+
+        if not fault or not torch.is_grad_enabled() or task.calls + 1 != fault[1]:
+            return true(task, model, batch)
+        with getattr(model, "module", model)[-2].register_forward_hook(meet):
+            return true(task, model, batch)
 
     Toy.loss = loss  # type: ignore[method-assign]
     return train_until(settings, None)
@@ -105,12 +112,26 @@ def losing(settings: Config, step: int | None) -> dict[str, Any]:
 @pytest.mark.torch
 @pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
 def test_a_part_that_is_saved_within_a_step_is_that_of_the_step_before(tmp_path: Path, strategy: str) -> None:
-    """FSDP2 has whole weights then, and BatchNorm has new statistics. The other rank's backward loses this one."""
+    """FSDP2 has whole weights then, and BatchNorm has new statistics. One rank fails in its forward, and the other one
+    in its backward, where it loses the first.
+    """
     settings = config(None, **{**NORMED, "parallel": {"strategy": strategy}})
     through = run_ranks(2, train, settings)
-    attempt(1, 2, tmp_path, settings, {1: 7}, losing, local_ranks=2)
+    attempt(1, 2, tmp_path, settings, {1: ("fail", 7)}, in_forward, local_ranks=2)
     resumed = attempt(2, 2, tmp_path, settings, local_ranks=2)
     assert began(resumed) == [6] * 2
+    for rank in range(2):
+        assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
+
+
+@pytest.mark.torch
+def test_a_part_that_is_saved_at_sigterm_leaves_fsdp_the_weights_of_its_forward(tmp_path: Path) -> None:
+    settings = {**EXACT, "parallel": {"strategy": "fsdp"}}
+    through = run_ranks(2, train, config(None, **settings))
+    disk, memory = config(tmp_path / "disk", **settings), tmp_path / "memory"
+    attempt(1, 2, memory, disk, dict.fromkeys(range(2), ("terminate", 6)), in_forward)
+    resumed = attempt(2, 2, memory, disk)
+    assert began(resumed) == [7] * 2, "the step was made to its end, and the run stopped after the next"
     for rank in range(2):
         assert same_bits(resumed[rank]["weights"], through[rank]["weights"])
 
