@@ -6,7 +6,9 @@ from here. `cold`: ranks start from nothing and go on from the last checkpoint. 
 process. `memory`: and the state is kept in memory. `spare`: and a pod stands by. `torchrun`: beside them the plain
 script's ranks under `torchrun --max-restarts`, without operator and pods, which go on from the last checkpoint; only
 killed ranks are measured there. A fault's cost is counted from the fault itself to the end of the first step beyond the
-furthest one that any rank had done, on the slowest rank; the parts are the operator's own account
+furthest one that any rank had done, on the slowest rank; of a hang `progressSeconds` is taken off. A node's loss has
+all of it: two seconds until the node is NotReady, `lostAfterSeconds` (2), and without a spare the pods' grace (8),
+because a pod of a lost node is only replaced when it is gone. The parts are the operator's own account
 (`status.failures[].recovery`).
 
 Each fault is printed when it is measured, each mode's table at its end; a fault that isn't recovered from within two
@@ -57,9 +59,7 @@ MODES: dict[str, dict[str, Any]] = {
 # Not the operator's.
 TORCHRUN = "torchrun"
 CHECKPOINT_STEPS = 100
-HANG_SECONDS, LOST_AFTER_SECONDS, GRACE_SECONDS = 3, 2, 3
-# What a node's loss takes until its pods are deleted: NotReady, the pods' grace, lostAfterSeconds.
-NODE_SECONDS = 2 + GRACE_SECONDS + LOST_AFTER_SECONDS
+HANG_SECONDS, LOST_AFTER_SECONDS, GRACE_SECONDS = 3, 2, 8
 # Faults of a kind whose cost isn't known, each of which takes two minutes, before the kind is left out.
 MOST_LOST = 2
 # The parts of a recovery, and their names in a status.
@@ -140,8 +140,8 @@ class Bench:
         finally:
             if node is not None:
                 await self.made.order("recover", node)
-        waits = {"hang": HANG_SECONDS, "node": NODE_SECONDS}
-        return Cost(back - since - waits.get(fault, 0), redone, await self.parts(attempt))
+        waited = HANG_SECONDS if fault == "hang" else 0
+        return Cost(back - since - waited, redone, await self.parts(attempt))
 
     async def parts(self, attempt: int) -> dict[str, float]:
         """Returns the operator's account of the recovery, which comes with the next progress."""
@@ -169,7 +169,7 @@ def job(name: str, program: str, mode: str, folder: Path, python_path: str) -> R
         name,
         WORKERS,
         environment(folder, name, python_path, in_memory=in_memory, checkpoint_steps=CHECKPOINT_STEPS),
-        pod={"terminationGracePeriodSeconds": GRACE_SECONDS + 5},
+        pod={"terminationGracePeriodSeconds": GRACE_SECONDS},
         **({"training": training} if program == "trainloop" else {}),
         # An emptyDir would keep a pod from being replaced in the kubelet's back-off.
         checkpoint={"volume": {"hostPath": str(folder)}, "path": "/checkpoints"},

@@ -38,7 +38,7 @@ from trainmaster.agent.planner.state import Now
 from trainmaster.agent.planner.update import initial, update
 from trainmaster.agent.process import children, environment, saved_report
 from trainmaster.agent.process.launcher import attempt_dir
-from trainmaster.agent.process.output import Printer
+from trainmaster.agent.process.output import Printer, Printers
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
 from trainmaster.agent.settings import Settings
@@ -70,7 +70,7 @@ class Executor:
         self._command = command
         self._loop = Loop()
         self._events: deque[QueuedEvent] = deque()
-        self._printers = (Printer(self._loop, 1), Printer(self._loop, 2))
+        self._printers = Printers(Printer(self._loop, 1), Printer(self._loop, 2))
         self._file = AssignmentFile(settings.assignment_file)
         self._authority = Authority(settings)
         self._setup = SetupLine(self._loop, settings.setup, environ, self._printers, self._events.append)
@@ -365,7 +365,7 @@ class Executor:
     def _complain(self, sentence: str) -> None:
         if sentence != self._complaint:
             self._complaint = sentence
-            self._printers[1].write(f"[agent]: {sentence}\n".encode())
+            self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
 
 
 def _now() -> Now:

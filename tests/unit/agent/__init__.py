@@ -46,6 +46,7 @@
 | `planner/recovery` | `planner/test_recovery` |
 | `planner/state` | `planner/test_attempts`, `planner/test_histories` |
 | `planner/update` | `planner/test_attempts` |
+| `process/attempt_output` | `test_one_worker`, `warm/test_same_end` |
 | `process/cgroup` | `process/test_cgroup` |
 | `process/children` | `test_one_worker`, `test_faults`, `test_reaped_ranks` |
 | `process/environment` | `process/test_environment` |

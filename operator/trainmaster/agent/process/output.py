@@ -11,6 +11,7 @@ import select
 import stat
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from trainmaster.agent.loop import READ, WRITE, Loop
 from trainmaster.wire.values import last_lines
@@ -89,6 +90,13 @@ class Printer:
             # Nobody reads any more: output is lost, training goes on.
             written = len(self._pending)
         del self._pending[:written]
+
+
+class Printers(NamedTuple):
+    """Printers are those of the agent's own standard streams."""
+
+    stdout: Printer
+    stderr: Printer
 
 
 class KeptLog:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from trainmaster.agent.errors import LaunchError
-from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
+from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, tail_of
 from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.planner.actions import ExamineLauncher, ExamineRank, Terminate
-from trainmaster.agent.planner.classification import broken_connection, conclusion
 from trainmaster.agent.planner.events import (
     Event,
     Launched,
@@ -33,9 +32,9 @@ from trainmaster.agent.planner.events import (
 )
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children, launcher, torchrun
+from trainmaster.agent.process.attempt_output import AttemptOutput, named_pipe
 from trainmaster.agent.process.cgroup import oom_kill_count
-from trainmaster.agent.process.error_files import read_error_file
-from trainmaster.agent.process.output import KeptLog, Printer, Pump
+from trainmaster.agent.process.output import Printers
 from trainmaster.agent.process.saving import saving_seconds
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
@@ -46,7 +45,7 @@ if TYPE_CHECKING:
     from trainmaster.agent.warm.warm_process import WarmProcess
 
 _STORE = "store"
-"""By this name the process that serves torch's store announces itself, and its log is kept."""
+"""By this name the process that serves torch's store announces itself (`warm/stage/forking`), and its log is kept."""
 SWEEP_SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -68,7 +67,7 @@ class RunProcesses:
         settings: Settings,
         assignment: Assignment,
         node_rank: int,
-        printers: tuple[Printer, Printer],
+        printers: Printers,
         put: Callable[[Event], None],
         warm: Optional[WarmProcess] = None,
     ) -> None:
@@ -80,9 +79,9 @@ class RunProcesses:
         self._loop = loop
         self._settings = settings
         self._assignment = assignment
-        self._stdout, self._stderr = printers
         self._put = put
         self._folder = launcher.attempt_dir(settings, assignment.attempt)
+        self._output = AttemptOutput(loop, self._folder, printers)
         self._warm = warm
         self._line = launcher.CommandLine((), False)
         self._launcher_pid = 0
@@ -92,8 +91,6 @@ class RunProcesses:
         """Of the process that serves torch's store; 0: this worker has none."""
         self._ended: set[int] = set()
         """Local ranks whose end has been seen."""
-        self._pumps: dict[str, Pump] = {}
-        self._logs: list[KeptLog] = []
         self._pidfds: dict[int, int] = {}
         self._announcements = -1
         self._sweeps = 0
@@ -132,9 +129,7 @@ class RunProcesses:
         self._oom_kills_before = oom_kill_count(self._settings.cgroup_root)
         if self._line.wraps_ranks:
             self._open_rank_pipes()
-        if self.attempt > 1:
-            # Several attempts may print into one container's log.
-            self._stdout.write(b"--- attempt %d ---\n" % self.attempt)
+        self._output.print_separator(self.attempt)
         self.started_at = time.monotonic()
         if warm is not None and not warm.reason:
             self._fork_ranks(warm)
@@ -155,7 +150,7 @@ class RunProcesses:
             )
         store = None
         if self._serves_store():
-            log = self._log_path(_STORE)
+            log = self._output.log_path(_STORE)
             store = {"environ": self._own_variables(0), "stdout": os.devnull, "stderr": log}
         warm.fork(self.attempt, self._folder, ranks, store, self._forked)
 
@@ -175,7 +170,7 @@ class RunProcesses:
         self._announced(0)
         if self.up:
             # Whatever has become of the warm process since.
-            self._print(f"attempt {self.attempt} starts warm")
+            self._output.say(f"attempt {self.attempt} starts warm")
         else:
             self._retreat(reason)
 
@@ -202,7 +197,7 @@ class RunProcesses:
 
     def _start_cold(self, reason: str) -> None:
         """Start the ranks, or torchrun where no worker of the job can fork; the log says why."""
-        self._print(f"attempt {self.attempt} starts cold: {reason}")
+        self._output.say(f"attempt {self.attempt} starts cold: {reason}")
         if self._warm is None or self._warm.unsuited:
             self._start_launcher()
             return
@@ -219,7 +214,7 @@ class RunProcesses:
             raise
 
     def _spawn_store(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        log = os.open(self._log_path(_STORE), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        log = os.open(self._output.log_path(_STORE), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             program = children.find_program(command[0], environ)
             streams = {1: log, 2: log}
@@ -245,8 +240,7 @@ class RunProcesses:
             name, prefix = "rank-0", f"[rank {self.first_rank()}]: "
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        self._pump(f"{name}.out", out_read, prefix, self._stdout)
-        self._pump(f"{name}.err", err_read, prefix, self._stderr)
+        self._output.pump(name, (out_read, err_read), prefix)
         try:
             streams = {1: out_write, 2: err_write}
             self._launcher_pid = children.spawn(program, self._line.arguments, self._environ, streams)
@@ -258,9 +252,6 @@ class RunProcesses:
             os.close(err_write)
         if not self._line.wraps_ranks:
             self.pids[0] = self._launcher_pid
-
-    def _print(self, sentence: str) -> None:
-        self._stderr.write(f"[agent]: {sentence}\n".encode())
 
     def process_ended(self, pid: int, ending: Ending | None) -> None:
         """A child of the agent was reaped, which may be an orphan that is none of ours, or a rank by its launcher."""
@@ -274,7 +265,7 @@ class RunProcesses:
             self._launcher_ended = True
         if pid == self._store_pid:
             if ending is not None and ending.exit_code != 0:
-                said = last_lines(tail_of(self._log_path(_STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
+                said = last_lines(tail_of(self._output.log_path(_STORE), MAX_STACKS_BYTES), MAX_ERROR_CHARACTERS)
                 self._put(StoreEnded(self.attempt, ending, said, self._oom_kills()))
             return
         local_rank = next((rank for rank, rank_pid in self.pids.items() if rank_pid == pid), None)
@@ -322,14 +313,14 @@ class RunProcesses:
     def examine_rank(self, action: ExamineRank) -> RankExamined:
         """Returns what a rank that ended has left behind."""
         rank, ending, was_ended = action.local_rank, action.ending, action.was_ended
-        raised = was_ended and self._raised(rank)
+        raised = was_ended and self._output.raised(rank, by_torchrun=self._line.wraps_ranks)
         if was_ended and not raised:
             return RankExamined(rank, ending, was_ended, raised, "", 0)
         return RankExamined(rank, ending, was_ended, raised, self.evidence(rank), self._oom_kills())
 
     def examine_launcher(self, action: ExamineLauncher) -> LauncherExamined:
         """Returns what a launcher that ended has printed last."""
-        return LauncherExamined(action.ending, self._last_lines("launcher.err", "launcher.out"), self._oom_kills())
+        return LauncherExamined(action.ending, self._output.last_lines("launcher"), self._oom_kills())
 
     def questionable(self) -> list[RankProcess]:
         """Returns the ranks that live, and where they may print their stacks."""
@@ -339,7 +330,7 @@ class RunProcesses:
                 rank = self.first_rank() + local_rank
                 stacks = os.path.join(self._folder, f"stacks.{rank}")
                 # Ranks of a launcher of the user's own print where that prints.
-                printed = self._log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
+                printed = self._output.log_path(f"rank-{local_rank if self._line.wraps_ranks else 0}.err")
                 found.append(RankProcess(rank, pid, (stacks, printed), self._environ))
         return found
 
@@ -361,17 +352,8 @@ class RunProcesses:
         return True
 
     def evidence(self, local_rank: int) -> str:
-        """Returns a rank's last lines: its exception where torch's error file has it, else what it printed last."""
-        for path in self._error_files(local_rank):
-            text = read_error_file(path)
-            if text:
-                return text
-        return self._last_lines(f"rank-{local_rank}.err", f"rank-{local_rank}.out")
-
-    def _raised(self, local_rank: int) -> bool:
-        """Returns whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
-        errors = [text for text in map(read_error_file, self._error_files(local_rank)) if text]
-        return bool(errors) and not broken_connection(errors[0])
+        """Returns what a rank has left behind that says why it ended, or what it does."""
+        return self._output.evidence(local_rank, by_torchrun=self._line.wraps_ranks)
 
     def _rank_pids(self) -> dict[int, int]:
         """Returns pids by local rank; the launcher's, where it is all that there is."""
@@ -388,44 +370,11 @@ class RunProcesses:
     def _oom_kills(self) -> int:
         return oom_kill_count(self._settings.cgroup_root) - self._oom_kills_before
 
-    def _error_files(self, local_rank: int) -> list[str]:
-        if not self._line.wraps_ranks:
-            return [os.path.join(self._folder, "error.json")]
-        # torchrun puts a folder with a name of its own in between, one in each of its lives.
-        folder = os.path.join(self._folder, "torchrun")
-        lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
-
-    def _last_lines(self, *names: str) -> str:
-        for name in names:
-            pump = self._pumps.get(name)
-            if pump is not None:
-                pump.drain()
-                text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
-                if STACKS_MARK in text:
-                    # Stacks are longer than what went before them, which is why the rank was ended.
-                    text = shorten_stacks(tail_of(self._log_path(name), MAX_STACKS_BYTES)) or text
-                if text:
-                    return text
-        return ""
-
     def _open_rank_pipes(self) -> None:
         # Opened for writing too, so that it never shows an end of file between two ranks.
-        self._announcements = _fifo(os.path.join(self._folder, "ranks"), os.O_RDWR)
+        self._announcements = named_pipe(os.path.join(self._folder, "ranks"), os.O_RDWR)
         self._loop.watch(self._announcements, READ, self._announced)
-        for local_rank in range(self._settings.processes):
-            prefix = f"[rank {self.first_rank() + local_rank}]: "
-            for suffix, printer in (("out", self._stdout), ("err", self._stderr)):
-                name = f"rank-{local_rank}.{suffix}"
-                self._pump(name, _fifo(os.path.join(self._folder, name)), prefix, printer)
-
-    def _pump(self, name: str, fd: int, prefix: str, printer: Printer) -> None:
-        log = KeptLog(self._log_path(name))
-        self._logs.append(log)
-        self._pumps[name] = Pump(self._loop, fd, prefix, printer, log)
-
-    def _log_path(self, name: str) -> str:
-        return os.path.join(self._folder, f"{name}.log")
+        self._output.open_rank_pipes(self._settings.processes, self.first_rank())
 
     def _announced(self, _events: int) -> None:
         if self._announcements < 0:
@@ -476,23 +425,10 @@ class RunProcesses:
             self._loop.unwatch(self._announcements)
             os.close(self._announcements)
             self._announcements = -1
-        for pump in self._pumps.values():
-            pump.close()
-        for log in self._logs:
-            log.close()
+        self._output.close()
 
     def _close_pidfd(self, local_rank: int) -> None:
         fd = self._pidfds.pop(local_rank, -1)
         if fd >= 0:
             self._loop.unwatch(fd)
             os.close(fd)
-
-
-def _fifo(path: str, mode: int = os.O_RDONLY) -> int:
-    """Make a named pipe and open it to read, without waiting for a writer (fifo(7))."""
-    try:
-        os.mkfifo(path, 0o600)
-    except FileExistsError:
-        os.unlink(path)
-        os.mkfifo(path, 0o600)
-    return os.open(path, mode | os.O_NONBLOCK)

@@ -12,7 +12,7 @@ from trainmaster.agent.loop import READ, Loop
 from trainmaster.agent.planner.events import Event, SetupEnded
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children
-from trainmaster.agent.process.output import Printer, Pump
+from trainmaster.agent.process.output import Printers, Pump
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.values import last_lines
 
@@ -29,7 +29,7 @@ class SetupLine:
         loop: Loop,
         line: str,
         base: Mapping[str, str],
-        printers: tuple[Printer, Printer],
+        printers: Printers,
         put: Callable[[Event], None],
     ) -> None:
         self._loop = loop
@@ -94,7 +94,7 @@ class SetupLine:
         self._environment_fd, env_write = os.pipe()
         os.set_blocking(self._environment_fd, False)
         self._loop.watch(self._environment_fd, READ, self._read_environment)
-        for fd, printer in ((out_read, self._printers[0]), (err_read, self._printers[1])):
+        for fd, printer in ((out_read, self._printers.stdout), (err_read, self._printers.stderr)):
             self._pumps.append(Pump(self._loop, fd, "[setup]: ", printer, None))
         try:
             # No `set -e`: vendors' scripts are written for a terminal, and many would end at a test that fails.

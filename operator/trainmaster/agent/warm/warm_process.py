@@ -19,7 +19,7 @@ from trainmaster.agent.planner.events import Event, ModulesLearned, WarmProcessE
 from trainmaster.agent.planner.state import Ending
 from trainmaster.agent.process import children
 from trainmaster.agent.process.cgroup import free_memory
-from trainmaster.agent.process.output import KeptLog, Printer, Pump
+from trainmaster.agent.process.output import KeptLog, Printers, Pump
 from trainmaster.agent.process.saved_report import write_atomically
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.warm import stage
@@ -56,7 +56,7 @@ class WarmProcess:
         loop: Loop,
         settings: Settings,
         command: Sequence[str],
-        printers: tuple[Printer, Printer],
+        printers: Printers,
         put: Callable[[Event], None],
     ) -> None:
         self._loop = loop
@@ -246,7 +246,7 @@ class WarmProcess:
         environ[MARK] = "warm"
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        for name, fd, printer in (("out", out_read, self._printers[0]), ("err", err_read, self._printers[1])):
+        for name, fd, printer in (("out", out_read, self._printers.stdout), ("err", err_read, self._printers.stderr)):
             log = KeptLog(os.path.join(self._folder, f"warm.{name}.log"))
             self._logs.append(log)
             self._pumps.append(Pump(self._loop, fd, "[warm]: ", printer, log))
@@ -265,7 +265,7 @@ class WarmProcess:
             return
         self._hopeless = True
         self.reason = f"{free // _MEBIBYTE} MiB of memory were left beside the warm process, which was ended for it"
-        self._printers[1].write(f"[agent]: {self.reason}\n".encode())
+        self._printers.stderr.write(f"[agent]: {self.reason}\n".encode())
         self.kill()
 
     # What it says
@@ -308,7 +308,7 @@ class WarmProcess:
             self._left_out.append(str(answer["name"]))
             self.unsuited = self._hopeless = answer["name"] == _REQUIRED
             self.reason = f"{answer['name']} cannot be imported before a fork: {answer['problem']}"
-            self._printers[1].write(f"[agent]: {self.reason}\n".encode())
+            self._printers.stderr.write(f"[agent]: {self.reason}\n".encode())
 
     # What is learned
 

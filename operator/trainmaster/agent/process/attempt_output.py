@@ -1,0 +1,106 @@
+"""What an attempt's processes print, and what says of a rank that ended why it did."""
+
+from __future__ import annotations
+
+import os
+
+from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
+from trainmaster.agent.loop import Loop
+from trainmaster.agent.planner.classification import broken_connection, conclusion
+from trainmaster.agent.process.error_files import read_error_file
+from trainmaster.agent.process.output import KeptLog, Printers, Pump
+
+
+class AttemptOutput:
+    """AttemptOutput prints what the processes print, keeps its tail in the attempt's folder, and reads what is there.
+
+    A process's streams have the names `<process>.out` and `<process>.err`.
+    """
+
+    def __init__(self, loop: Loop, folder: str, printers: Printers) -> None:
+        self._loop = loop
+        self._folder = folder
+        self._printers = printers
+        self._pumps: dict[str, Pump] = {}
+        self._logs: list[KeptLog] = []
+
+    def open_rank_pipes(self, processes: int, first_rank: int) -> None:
+        """Make the named pipes that ranks print into."""
+        for local_rank in range(processes):
+            name = f"rank-{local_rank}"
+            pipes = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
+            self.pump(name, (next(pipes), next(pipes)), f"[rank {first_rank + local_rank}]: ")
+
+    def pump(self, process: str, streams: tuple[int, int], prefix: str) -> None:
+        """Print what comes from a process's two streams."""
+        for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
+            name = f"{process}.{suffix}"
+            log = KeptLog(self.log_path(name))
+            self._logs.append(log)
+            self._pumps[name] = Pump(self._loop, fd, prefix, printer, log)
+
+    def print_separator(self, attempt: int) -> None:
+        """Tell attempts apart: several may print into one container's log."""
+        if attempt > 1:
+            self._printers.stdout.write(b"--- attempt %d ---\n" % attempt)
+
+    def say(self, sentence: str) -> None:
+        """Print what the agent itself has to say."""
+        self._printers.stderr.write(f"[agent]: {sentence}\n".encode())
+
+    def log_path(self, name: str) -> str:
+        """Returns where a stream's tail is kept."""
+        return os.path.join(self._folder, f"{name}.log")
+
+    def last_lines(self, process: str) -> str:
+        """Returns what a process has printed last, which says why it ended."""
+        for name in (f"{process}.err", f"{process}.out"):
+            pump = self._pumps.get(name)
+            if pump is not None:
+                pump.drain()
+                text = conclusion(pump.last_lines(MAX_STACKS_BYTES))
+                if STACKS_MARK in text:
+                    # Stacks are longer than what went before them, which is why the rank was ended.
+                    text = shorten_stacks(tail_of(self.log_path(name), MAX_STACKS_BYTES)) or text
+                if text:
+                    return text
+        return ""
+
+    def evidence(self, local_rank: int, *, by_torchrun: bool) -> str:
+        """Returns a rank's last lines: its exception where torch's error file has it, else what it printed last."""
+        for path in self._error_files(local_rank, by_torchrun):
+            text = read_error_file(path)
+            if text:
+                return text
+        return self.last_lines(f"rank-{local_rank}")
+
+    def raised(self, local_rank: int, *, by_torchrun: bool) -> bool:
+        """Returns whether torch's error file has an exception of this rank, which isn't that its peer was gone."""
+        files = self._error_files(local_rank, by_torchrun)
+        errors = [text for text in map(read_error_file, files) if text]
+        return bool(errors) and not broken_connection(errors[0])
+
+    def _error_files(self, local_rank: int, by_torchrun: bool) -> list[str]:
+        if not by_torchrun:
+            return [os.path.join(self._folder, "error.json")]
+        # torchrun puts a folder with a name of its own in between, one in each of its lives.
+        folder = os.path.join(self._folder, "torchrun")
+        lives = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        return [os.path.join(folder, life, "attempt_0", str(local_rank), "error.json") for life in lives]
+
+    def close(self) -> None:
+        """Read what is left, and close all of it."""
+        for pump in self._pumps.values():
+            pump.close()
+        for log in self._logs:
+            log.close()
+
+
+def named_pipe(path: str, mode: int = os.O_RDONLY) -> int:
+    """Make a named pipe and open it to read, without waiting for a writer (fifo(7))."""
+    try:
+        os.mkfifo(path, 0o600)
+    except FileExistsError:
+        os.unlink(path)
+        os.mkfifo(path, 0o600)
+    return os.open(path, mode | os.O_NONBLOCK)
