@@ -220,10 +220,7 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
     if begun is None:
         began_with = first.start_step if first.start_step is not None else step - 1
         begun = max(min(began_with, step), 0)
-        # The step's seconds contain its wait for data.
-        beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
-        spent = 0.0 if first.step_seconds is None else max(first.step_seconds, 0.0) * (step - begun) + beside
-        books.book("load", max(reach - (_milliseconds(spent) or 0), books.cursor))
+        books.book("load", max(reach - _since_the_first_began(first, waits, step - begun, reach), books.cursor))
     for name, seconds in waits.items():
         booked = max(min(_milliseconds(seconds) or 0, reach - books.cursor), 0)
         books.book(name, books.cursor + booked)
@@ -235,6 +232,19 @@ def _steps(books: _Books, latest: _Latest, step: int, reach: int) -> None:
     books.book("recompute", books.cursor + int(max(reach - books.cursor, 0) * repeated))
     books.book("productive", reach)
     books.step, books.furthest = step, max(furthest, step)
+
+
+def _since_the_first_began(first: RankProgress, waits: dict[str, float], steps: int, reach: int) -> int:
+    """Returns what an attempt's first steps took, the waits between them included, as far as the rank says so."""
+    if first.step_seconds is not None:
+        # The step's seconds contain its wait for data.
+        beside = waits.get("checkpoint", 0.0) + waits.get("evaluate", 0.0)
+        return _milliseconds(max(first.step_seconds, 0.0) * steps + beside) or 0
+    first_done = _milliseconds(first.first_step_at)
+    if first_done is None or steps < 2:
+        return 0
+    # One more than there were since the first one was done, which takes longer than others do.
+    return max(reach - first_done, 0) * steps // (steps - 1)
 
 
 def _cut_off(books: _Books, latest: _Latest | None, stop: int, reason: str) -> None:

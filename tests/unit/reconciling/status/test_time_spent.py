@@ -69,6 +69,17 @@ class TestBeforeTheFirstStep:
             "queue": 2, "schedule": 5, "pull": 13, "rendezvous": 6, "load": 14, "productive": 10,
         }  # fmt: skip
 
+    def test_a_script_that_says_only_when_its_first_step_was_done_has_loaded_until_then(self) -> None:
+        """`trainloop.recovery` reports no seconds of a step. Of eleven, ten took 20 s since the first was done."""
+        status = running(1, ago=0, start_time=to_text(NOW))
+        reported = {"step_seconds": None, "start_step": 60}
+        slow = go_on(status, trained(71, 30, first_step_at=NOW + 10, **reported), 30)
+        assert spent(slow) == {"load": 8, "productive": 22}
+        single = go_on(status, trained(61, 10, first_step_at=NOW + 10, **reported), 11)
+        assert spent(single) == {"load": 10}
+        late = go_on(status, trained(71, 30, first_step_at=NOW + 31, **reported), 30)
+        assert spent(late) == {"load": 30}, "its clock is ahead"
+
     def test_what_hasnt_happened_yet_holds_everything_up(self) -> None:
         status = decided(job(), observed(given=())).status
         status = go_on(status, observed(given=(fresh(0, 1, 2, 3), fresh(1, 1, None, None))), 40)
@@ -175,6 +186,7 @@ STEP = st.fixed_dictionaries(
         "section": st.sampled_from(["setup", "train", "evaluate", "checkpoint", None]),
         "waited": st.floats(0, 40),
         "step_seconds": st.sampled_from([None, 0.0, 0.5, 1e300, -1.0]),
+        "first_step_ago": st.sampled_from([None, 0.0, 3.0, 1e300, -1e300]),
         "states": st.lists(
             st.sampled_from([None, "Starting", "Running", "Failed", "Stopped", "Finished"]), min_size=2, max_size=2
         ),
@@ -209,7 +221,11 @@ def test_in_any_history_the_categories_are_the_time_since_the_start_and_only_gro
             if state is not None
         ]
         reported = RankProgress(
-            step=step, section=moment["section"], data_seconds=moment["waited"], step_seconds=moment["step_seconds"]
+            step=step,
+            section=moment["section"],
+            data_seconds=moment["waited"],
+            step_seconds=moment["step_seconds"],
+            first_step_at=None if moment["first_step_ago"] is None else now - moment["first_step_ago"],
         )
         around = observed(*reports, given=given_pods, attempt=status.attempt)
         if moment["reported"]:
