@@ -18,7 +18,11 @@ from typing import Any, NamedTuple
 from trainmaster.agent.errors import LaunchError
 from trainmaster.agent.planner.state import Ending
 
-_RESET_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ]
+_RESET_SIGNALS = [
+    # Those of torchrun, whose ranks have them as at a start because it handles them itself.
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGPIPE, signal.SIGCHLD, signal.SIGXFSZ),
+]
 _SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh", "busybox")
 _PR_SET_CHILD_SUBREAPER = 36
 # Linux, include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), in the first version of that, which begins with

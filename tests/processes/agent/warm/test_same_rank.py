@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -102,11 +103,19 @@ def test_everything_that_a_rank_can_see_of_a_script_is_as_torchrun_gives_it(job:
 
 
 def test_everything_that_a_rank_can_see_of_a_module_is_as_torchrun_gives_it(job: Job) -> None:
-    """With the image's own sitecustomize, buffered output, a hash seed and a number of threads."""
+    """With the image's own sitecustomize, buffered output, a hash seed and a number of threads, below a shell that
+    ignores signals, as it does for what it starts beside itself (`&`).
+    """
     folder = job.folder / "path"
     folder.mkdir()
     (folder / "sitecustomize.py").write_text("import sys\nsys.site_runs = getattr(sys, 'site_runs', 0) + 1\n")
     environ = {"PYTHONPATH": f"{folder}:{job.folder}", "PYTHONUNBUFFERED": "", "PYTHONHASHSEED": "7"}
-    compare(job, ["-m", "probe"], ["spawn"], OMP_NUM_THREADS="2", PYTHONFAULTHANDLER="", **environ)
+    ignored = (signal.SIGQUIT, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+    try:
+        compare(job, ["-m", "probe"], ["spawn"], OMP_NUM_THREADS="2", PYTHONFAULTHANDLER="", **environ)
+    finally:
+        for number, handler in zip(ignored, before, strict=True):
+            signal.signal(number, handler)
     seen = json.loads((job.folder / "by-warm" / "seen.0").read_text())["sees"]
     assert seen["site"] == [1, True, False]
