@@ -70,8 +70,11 @@ DAEMON = """
 import os, sys, time
 if os.fork() == 0:
     os.setsid()
+    middle = os.getpid()
     if os.fork():
         os._exit(0)
+    while os.getppid() == middle:
+        time.sleep(0.001)
     open(sys.argv[1] + '.tmp', 'w').write(f'{os.getpid()} {os.getppid()}\\n')
     os.rename(sys.argv[1] + '.tmp', sys.argv[1])
     time.sleep(600)
