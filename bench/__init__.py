@@ -11,6 +11,7 @@
 | What does a job cost beside a bare StatefulSet of the same program? | `beside_stateful_set` |
 | What do many jobs cost the operator in CPU, memory and resync? | `operator_scale` |
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
+| How long does a command take among a thousand jobs? | `hands_status` |
 | What does the signature of an assignment cost? | `signing` |
 | Is the reported goodput what theory predicts? | `goodput` |
 | What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
