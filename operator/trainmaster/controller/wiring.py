@@ -19,6 +19,7 @@ from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.keeping.evidence import EvidenceKeeper
 from trainmaster.controller.keeping.logs import KeptLogs
+from trainmaster.controller.keeping.stacks import StacksKeeper
 from trainmaster.controller.keys.agents_secrets import AgentsSecrets
 from trainmaster.controller.leaders.reach import DirectReach, ProxyReach, Reach
 from trainmaster.controller.leaders.stream import Fault
@@ -42,6 +43,8 @@ from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor
+from trainmaster.reconciling.decision import CollectStacks
+from trainmaster.reconciling.observed.snapshot import Job
 from trainmaster.rendering import AgentConfigMap, AgentImageVolume, NetworkPeers
 from trainmaster.rendering import Settings as RenderingSettings
 from trainmaster.wire.stream import EvidenceLine
@@ -64,11 +67,12 @@ class Parts:
     streams: LeaderStreams
     agents: AgentConfigMaps
     evidence: EvidenceKeeper
+    stacks: StacksKeeper
     reconciler: Reconciler
 
     async def close(self) -> None:
         """End what the parts do in the background."""
-        for part in (self.evidence, self.streams, self.gangs, self.reach, self.large_job_thread):
+        for part in (self.evidence, self.stacks, self.streams, self.gangs, self.reach, self.large_job_thread):
             await part.close()
 
 
@@ -87,12 +91,17 @@ def construct_parts(
     store = Store(queue.add, keys, read_large=large_jobs.add, count_unreadable=metrics.count_unreadable)
     logs = KeptLogs(cluster, limit=settings.kept_log_bytes if settings.keep_logs else 0)
     evidence = EvidenceKeeper(cluster, store, logs.tail, keep_output=settings.keep_logs)
+    stacks = StacksKeeper(cluster, keep_output=settings.keep_logs)
     secrets = AgentsSecrets(cluster, keys)
     agents = AgentConfigMaps(cluster, store, zipapp_bytes(), settings.namespaces, interval=settings.resync_seconds)
     direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
     reach: Reach = DirectReach(settings.agent_port) if direct else ProxyReach(cluster, settings.agent_port)
-    events = _StreamEvents(queue, evidence, secrets, metrics, settings.progress_seconds)
+    events = _StreamEvents(queue, evidence, stacks, secrets, metrics, settings.progress_seconds)
     streams = LeaderStreams(reach, store, keys, events)
+
+    def ask_for_stacks(key: JobKey, job: Job, action: CollectStacks) -> None:
+        stacks.collect(job, action, lambda: streams.collect(key, action.request))
+
     executor = Executor(
         cluster,
         store,
@@ -101,6 +110,7 @@ def construct_parts(
         agents,
         EventRecorder(cluster, time.time),
         push=streams.push,
+        ask_for_stacks=ask_for_stacks,
         keep_logs=logs,
         evidence=evidence,
         progress_seconds=settings.progress_seconds,
@@ -137,12 +147,12 @@ def construct_parts(
         metrics,
         decide,
         _rendering(settings, keys, agents.name),
-        kept_by_job=(lookups, executor, logs, evidence),
+        kept_by_job=(lookups, executor, logs, evidence, stacks),
         thread=thread,
         want=gangs.want,
     )
     return Parts(
-        store, queue, resync, gangs, watchers, large_jobs, thread, reach, streams, agents, evidence, reconciler
+        store, queue, resync, gangs, watchers, large_jobs, thread, reach, streams, agents, evidence, stacks, reconciler
     )
 
 
@@ -153,12 +163,14 @@ class _StreamEvents:
         self,
         queue: WorkQueue[JobKey],
         evidence: EvidenceKeeper,
+        stacks: StacksKeeper,
         secrets: AgentsSecrets,
         metrics: OperatorMetrics,
         progress_seconds: float,
     ) -> None:
         self._queue = queue
         self._evidence = evidence
+        self._stacks = stacks
         self._secrets = secrets
         self._metrics = metrics
         self._progress_seconds = progress_seconds
@@ -168,6 +180,9 @@ class _StreamEvents:
 
     def stalled(self, uid: str, line: EvidenceLine) -> None:
         self._evidence.record_stall(uid, line)
+
+    def answered(self, uid: str, line: EvidenceLine) -> None:
+        self._stacks.record(uid, line)
 
     def unauthorized(self, namespace: str) -> None:
         self._secrets.doubt(namespace)

@@ -15,6 +15,7 @@ from trainmaster.reconciling.actions.agent_config_map import ensure_agent
 from trainmaster.reconciling.actions.assignments import assign, desired_assignment, touch
 from trainmaster.reconciling.actions.children import apply_children, scaled_to_zero
 from trainmaster.reconciling.actions.pod_group import delete_pod_group
+from trainmaster.reconciling.actions.stacks import collect_stacks
 from trainmaster.reconciling.actions.stuck_pods import delete_silent_pods, delete_stuck_pods
 from trainmaster.reconciling.decision import Action, Decision, DeleteJob
 from trainmaster.reconciling.observed.situation import Situation, survey
@@ -71,9 +72,10 @@ def decide(job: Job, observed: Observed, now: float, settings: Settings) -> Deci
 
     after = before.with_status(status)
     assignment = desired_assignment(after)
+    asked = collect_stacks(job.status, after)
     return Decision(
         status,
-        tuple(_actions(after)),
+        (*_actions(after), *(() if asked is None else (asked,))),
         events_between(job.status, status, job.spec),
         requeue_after(after, assignment),
     )

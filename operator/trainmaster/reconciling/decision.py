@@ -54,6 +54,15 @@ class Touch:
 
 
 @dataclass(frozen=True)
+class CollectStacks:
+    """Ask the leader for the stacks of these workers' ranks, and keep what they answer; nothing waits for that."""
+
+    request: str
+    attempt: int
+    workers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class DeletePod:
     """Delete a pod after a live read.
 
@@ -103,7 +112,7 @@ class DeleteJob:
     uid: str
 
 
-Action = Apply | Assign | EnsureAgent | Touch | DeletePod | DeleteChild | ReportWorkload | DeleteJob
+Action = Apply | Assign | EnsureAgent | Touch | CollectStacks | DeletePod | DeleteChild | ReportWorkload | DeleteJob
 
 
 @dataclass(frozen=True)

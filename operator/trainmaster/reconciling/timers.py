@@ -11,6 +11,7 @@ from trainmaster.reconciling.observed.lineup import saves_until
 from trainmaster.reconciling.observed.situation import UP_WITHOUT_REPORT_SECONDS, Situation
 from trainmaster.reconciling.policies import attempts, deadlines, elastic, scheduling_backoff, stand_in, startup
 from trainmaster.reconciling.status.progress import INTERVAL
+from trainmaster.reconciling.status.stacks import next_stacks_at
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment
 
@@ -42,6 +43,7 @@ def _times(situation: Situation, assignment: Assignment) -> Iterator[float]:
         elastic.shrink_at(situation) if situation.spec.elastic is not None and not situation.terminal else None,
         _unreported_until(situation),
         _progress_due_at(situation),
+        next_stacks_at(situation) if not situation.terminal else None,
     ]
     yield from (at for at in candidates if at is not None and at > now)
 

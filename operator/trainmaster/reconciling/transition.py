@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from trainmaster.api.v1alpha1 import Condition, Failure, JobStatus, Phase, Progress, TimeSpent, WorkerCounts
+from trainmaster.api.v1alpha1 import (
+    Condition,
+    Failure,
+    JobStatus,
+    Phase,
+    Progress,
+    StacksRequest,
+    TimeSpent,
+    WorkerCounts,
+)
 
 
 class Unset(Enum):
@@ -47,6 +56,7 @@ class StatusChange:
     completion_time: str | Unset | None = UNSET
     next_attempt_time: str | Unset | None = UNSET
     progress: Progress | Unset | None = UNSET
+    stacks_request: StacksRequest | Unset | None = UNSET
     time_spent: TimeSpent | Unset | None = UNSET
     failures: list[Failure] | Unset = UNSET
 

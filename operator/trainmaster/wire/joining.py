@@ -20,6 +20,7 @@ from trainmaster.wire.limits import (
     MAX_MODULES,
     MAX_MODULES_CHARACTERS,
     MAX_RANK_GRACE_SECONDS,
+    MAX_REQUEST,
     MAX_SECONDS,
     MAX_UID,
     MAX_VARIABLE_CHARACTERS,
@@ -137,14 +138,19 @@ class Stop(NamedTuple):
 
 
 class Collect(NamedTuple):
-    """A rank somewhere stalled: send the evidence of your ranks, in at most `bytes` of text."""
+    """A rank somewhere stalled: send the evidence of your ranks, in at most `bytes` of text.
+
+    With a `request` it is an operator that asks, of ranks that may all be well: nothing follows from the answers.
+    """
 
     attempt: int
     bytes: int
+    request: str = ""
 
     def to_wire(self) -> dict[str, Any]:
         """Returns the JSON object."""
-        return {"type": "collect", "attempt": self.attempt, "bytes": self.bytes}
+        request = {"request": self.request} if self.request else {}
+        return {"type": "collect", "attempt": self.attempt, "bytes": self.bytes, **request}
 
 
 class Hung(NamedTuple):
@@ -236,7 +242,8 @@ def parse_from_leader(data: Mapping[str, Any]) -> LeaderMessage:
             None if data.get("report") is None else Report.parse(data["report"]),
         )
     if kind == "collect":
-        return Collect(whole_in(data, "attempt"), whole_in(data, "bytes", MAX_EVIDENCE_BYTES + 1))
+        request = text(data.get("request"), MAX_REQUEST)
+        return Collect(whole_in(data, "attempt"), whole_in(data, "bytes", MAX_EVIDENCE_BYTES + 1), request)
     if kind == "hung":
         message = text(data.get("message"), MAX_ERROR_CHARACTERS)
         return Hung(whole_in(data, "attempt"), whole_in(data, "rank", MAX_INDEX), message)

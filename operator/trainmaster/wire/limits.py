@@ -28,6 +28,8 @@ MAX_RESULTS, MAX_RESULT_NAME = 16, 64
 """Figures that a script may report, and the characters of one's name."""
 MAX_EVIDENCE_BYTES = 40_000
 """The texts of one worker's evidence; its line must stay below MAX_LINE_BYTES with every line break in it escaped."""
+MAX_REQUEST = 64
+"""Characters of what names a request for stacks."""
 MAX_SECONDS = 1e9
 """Any duration: thirty years."""
 MAX_RANK_GRACE_SECONDS = 3_600

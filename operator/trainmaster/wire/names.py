@@ -9,6 +9,7 @@ MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
 ASSIGNMENT_ANNOTATION = "trainmaster.dev/assignment"
 TOUCHED_ANNOTATION = "trainmaster.dev/touched"
+STACKS_ANNOTATION = "trainmaster.dev/stacks"
 HASH_ANNOTATION = "trainmaster.dev/rendered-hash"
 FIELD_MANAGER = "trainmaster"
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Optional, TypeVar, Union
 from trainmaster.wire import evidence, progress
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.evidence import RankState
-from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES, MAX_RANKS_IN_LINE, MAX_UID, MAX_WORKERS
+from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES, MAX_RANKS_IN_LINE, MAX_REQUEST, MAX_UID, MAX_WORKERS
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.recovery import Recovery
 from trainmaster.wire.report import Report
@@ -96,17 +96,20 @@ class ProgressLine(NamedTuple):
 
 
 class EvidenceLine(NamedTuple):
-    """The line says how ranks stood in a stall; `more`: the worker's next line goes on with its other ranks."""
+    """The line says how ranks stand; `more`: the worker's next line goes on with its other ranks."""
 
     attempt: int
     worker: int
     ranks: Mapping[int, RankState]
     at: float = 0.0
     more: bool = False
+    request: str = ""
+    """The request for stacks that it answers; empty where a rank has stalled."""
 
     def to_wire(self) -> dict[str, Any]:
         """Returns the JSON object."""
-        return {"type": "evidence", **_ranks_to_wire(self)}
+        request = {"request": self.request} if self.request else {}
+        return {"type": "evidence", **_ranks_to_wire(self), **request}
 
 
 class Ping(NamedTuple):
@@ -156,7 +159,8 @@ def parse_ranks_line(data: Mapping[str, Any]) -> ProgressLine | EvidenceLine:
     if data.get("type") == "progress":
         recovery = Recovery.within(data, "recovery")
         return ProgressLine(attempt, worker, progress.parse_ranks(data.get("ranks")), at, more, recovery)
-    return EvidenceLine(attempt, worker, evidence.parse_ranks(data.get("ranks")), at, more)
+    request = text(data.get("request"), MAX_REQUEST)
+    return EvidenceLine(attempt, worker, evidence.parse_ranks(data.get("ranks")), at, more, request)
 
 
 def split(line: RanksLine) -> list[RanksLine]:

@@ -102,6 +102,35 @@ def test_a_rank_that_can_not_print_its_stacks_is_ended_so_that_it_does(job: Job)
     stream.close()
 
 
+def test_an_operator_gets_the_stacks_of_all_ranks_while_they_train(job: Job) -> None:
+    agents = start(
+        job,
+        3,
+        "kept = register() if rank < 2 else None\n"
+        "meet()\n"
+        "if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "for step in range(1, 10000):\n    say(step=step); time.sleep(0.05)\n",
+        TRAINMASTER_PROGRESS_TIMEOUT="60",
+    )
+    stream = Stream(agents[0])
+    stream.until(lambda line: line["type"] == "progress" and line["worker"] == 2)
+    assert agents[0].request("POST", "/v1/collect", {"request": ""})[0] == 400
+    assert agents[0].request("POST", "/v1/collect", {"request": "mine"})[0] == 204
+    found: dict[int, dict[str, Any]] = {}
+    while set(found) != {0, 1, 2}:
+        line = stream.until(lambda line: line["type"] == "evidence")
+        assert line["request"] == "mine"
+        found.update({int(rank): data for rank, data in line["ranks"].items()})
+    assert "in <module>" in found[0]["text"] and found[0]["step"] > 0
+    assert found[1]["state"] == "T", "nobody wakes a process that somebody has stopped"
+    assert "sleep" in found[2]["text"], "where nothing is registered the signal would kill: the kernel shows it"
+    seen = max(line["ranks"]["2"]["step"] for line in stream.seen if "2" in line.get("ranks", {}))
+    after = stream.until(lambda line: line["type"] == "progress" and line["worker"] == 2)
+    assert after["ranks"]["2"]["step"] > seen and after["attempt"] == 1
+    assert [agent.report()["state"] for agent in agents] == ["Running"] * 3
+    stream.close()
+
+
 TRAIN = "kept = register()\nfor step in range(1, 10000):\n    say(step=step); time.sleep(0.1)\n"
 TRAIN += "    (folder / f'step-{step}-{rank}').touch()\n    if (folder / 'stop').exists(): wait_for_peers()\n"
 

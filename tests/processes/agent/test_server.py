@@ -274,7 +274,7 @@ def test_with_the_token_a_connection_is_kept_and_few_of_them(port: Port) -> None
     assert socks[-1].recv(1_000).startswith(b"HTTP/1.1 200 OK")
 
 
-@pytest.mark.parametrize("path", ["/v1/assignment", "/v1/ack"])
+@pytest.mark.parametrize("path", ["/v1/assignment", "/v1/ack", "/v1/collect"])
 @pytest.mark.parametrize(
     "body", [b"", b"[", b"[" * 100_000, b'{"attempt":Infinity,"seq":Infinity}', b"9" * 5_000, b"\xff", b'{"seq":1e999}']
 )

@@ -31,6 +31,7 @@
 | `rule` | `test_crd` |
 | `rules` | `test_sentences`, `test_crd` |
 | `signing` | `unit/controller/keys/test_signing_keys` |
+| `stacks` | `unit/controller/keeping/test_stacks` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |

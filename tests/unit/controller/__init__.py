@@ -26,6 +26,7 @@
 | `keeping/evidence` | `keeping/test_evidence` |
 | `keeping/logs` | `keeping/test_logs`, `writing/test_executor` |
 | `keeping/owned_config_map` | `keeping/test_evidence`, `writing/test_executor` |
+| `keeping/stacks` | `keeping/test_stacks` |
 | `keys/agents_secrets` | `keys/test_signing_keys`, `writing/test_children` |
 | `keys/signing_keys` | `keys/test_signing_keys` |
 | `leaders/acknowledger` | `leaders/test_hostile_leaders`, `leaders/test_streams` |

@@ -13,6 +13,7 @@
 | `actions/assignments` | `actions/test_assignments` |
 | `actions/children` | `actions/test_children` |
 | `actions/pod_group` | `actions/test_pod_group` |
+| `actions/stacks` | `status/test_stacks` |
 | `actions/stuck_pods` | `actions/test_stuck_pods` |
 | `observed/container_ends` | `observed/test_killed_by_a_probe`, `policies/test_attempts` |
 | `observed/kueue_admission` | `policies/test_queueing` |
@@ -39,5 +40,6 @@
 | `status/next_status` | `status/test_next_status` |
 | `status/progress` | `status/test_progress` |
 | `status/recovery` | `status/test_recovery` |
+| `status/stacks` | `status/test_stacks` |
 | `status/time_spent` | `status/test_time_spent` |
 """

@@ -44,6 +44,12 @@ class FailHung(Value):
 StallAction = Union[SendToLeader, CollectEvidence, LeaveLeader, FailHung]
 
 
+def within(ranks: Mapping[int, RankState], size: int) -> dict[int, RankState]:
+    """Returns a worker's ranks with their texts shortened to `size` bytes together."""
+    share = max(size // max(len(ranks), 1) - STATE_BYTES, 0)
+    return {rank: state._replace(text=shortened(state.text, share)) for rank, state in ranks.items()}
+
+
 class Stall:
     """Stall is about an attempt's stalls on a worker. `leader`: who leads, None while that isn't known."""
 
@@ -92,9 +98,7 @@ class Stall:
 
     def evidence_line(self, ranks: Mapping[int, RankState], wall: float) -> EvidenceLine:
         """Returns the evidence with its texts within the bytes that the leader asks for."""
-        share = max(self._text_bytes // max(len(ranks), 1) - STATE_BYTES, 0)
-        bounded = {rank: state._replace(text=shortened(state.text, share)) for rank, state in ranks.items()}
-        return EvidenceLine(self._attempt, self._worker, bounded, wall)
+        return EvidenceLine(self._attempt, self._worker, within(ranks, self._text_bytes), wall)
 
     def tick(self, leader: Optional[int], now: float) -> list[StallAction]:
         """The deadline is over."""

@@ -13,7 +13,7 @@ from typing import Optional, Union
 from trainmaster.agent.hang.evidence import GONE_OR_STOPPED, POLL_SECONDS, Evidence
 from trainmaster.agent.hang.observation import Observation
 from trainmaster.agent.hang.stacks import main_thread_first
-from trainmaster.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction
+from trainmaster.agent.hang.stall import CollectEvidence, FailHung, Stall, StallAction, within
 from trainmaster.agent.network.actions import LeaveLeader
 from trainmaster.agent.planner.actions import SendToLeader
 from trainmaster.agent.planner.events import AttemptFailed, Event, Progressed, RankProvoked, RanksUp
@@ -26,6 +26,7 @@ from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
 from trainmaster.wire.progress import RankProgress
+from trainmaster.wire.stream import EvidenceLine
 from trainmaster.wire.values import last_lines
 
 STACK_CHARACTERS, VIEW_CHARACTERS = 1_000, 400
@@ -43,6 +44,9 @@ class RankWatch:
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
         self._evidence: Optional[Evidence] = None
         self._evidence_at = math.inf
+        self._requested: Optional[tuple[Collect, Evidence]] = None
+        """What an operator has asked for, while it is collected: nothing but the answer follows from it."""
+        self._requested_at = math.inf
         self._states: dict[int, RankState] = {}
         """The ranks' states when the evidence was complete."""
         self._provoked: Optional[tuple[FailHung, Evidence]] = None
@@ -59,7 +63,7 @@ class RankWatch:
         """Returns when `tick` is due, on the monotonic clock."""
         observed = math.inf if self._run.ended else self._observation.deadline
         stalled = self._stall.deadline if self._can_hang else math.inf
-        return min(observed, stalled, self._evidence_at)
+        return min(observed, stalled, self._evidence_at, self._requested_at)
 
     def tick(self, leader: Optional[int], now: Now) -> list[Found]:
         """Time has passed."""
@@ -68,12 +72,18 @@ class RankWatch:
             found += self._observe(leader, now)
         if self._evidence is not None and now.steady >= self._evidence_at:
             found += self._poll_evidence(self._evidence, now)
+        if self._requested is not None and now.steady >= self._requested_at:
+            found += self._poll_requested(*self._requested, now)
         if self._can_hang:
             found += self._perform(self._stall.tick(leader, now.steady), now)
         return found
 
     def receive(self, message: Union[Collect, Hung, Patience], now: Now) -> list[Found]:
-        """The leader says how a diagnosis goes on."""
+        """The leader says how a diagnosis goes on, or what an operator asks for; its newest request counts."""
+        if isinstance(message, Collect) and message.request:
+            self._requested = message, self._collect(now)
+            self._requested_at = now.steady + POLL_SECONDS
+            return []
         return self._perform(self._stall.receive(message, now.steady), now)
 
     def finish(self, now: Now) -> Optional[Progressed]:
@@ -116,12 +126,24 @@ class RankWatch:
         self._states = self._observation.states(now.steady)
         return self._perform(self._stall.collected(evidence.complete(self._states), now), now)
 
+    def _poll_requested(self, request: Collect, evidence: Evidence, now: Now) -> list[Found]:
+        if not evidence.poll(now.steady):
+            self._requested_at = now.steady + POLL_SECONDS
+            return []
+        self._requested, self._requested_at = None, math.inf
+        ranks = within(evidence.complete(self._observation.states(now.steady)), request.bytes)
+        line = EvidenceLine(self._run.attempt, self._settings.worker, ranks, now.wall, request=request.request)
+        return [SendToLeader(line)]
+
+    def _collect(self, now: Now) -> Evidence:
+        folder = attempt_dir(self._settings, self._run.attempt)
+        return Evidence(folder, self._run.questionable(), now.steady)
+
     def _perform(self, actions: Sequence[StallAction], now: Now) -> list[Found]:
         found: list[Found] = []
         for action in actions:
             if isinstance(action, CollectEvidence):
-                folder = attempt_dir(self._settings, self._run.attempt)
-                self._evidence = Evidence(folder, self._run.questionable(), now.steady)
+                self._evidence = self._collect(now)
                 self._evidence_at = now.steady + POLL_SECONDS
             elif not isinstance(action, FailHung):
                 found.append(action)

@@ -64,6 +64,12 @@ class Acknowledged(ConnectionEvent):
     seq: int
 
 
+class StacksRequested(ConnectionEvent):
+    """The operator asks for the stacks of all ranks, under this name."""
+
+    request: str
+
+
 class Pushed(Value):
     """Somebody with the token has sent what should be an assignment: answer the connection."""
 

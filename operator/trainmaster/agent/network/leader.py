@@ -27,6 +27,7 @@ from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import (
     Ack,
     Assigned,
+    Collect,
     Environment,
     FollowerMessage,
     Joined,
@@ -40,7 +41,7 @@ from trainmaster.wire.joining import (
     Watched,
     parse_from_follower,
 )
-from trainmaster.wire.limits import MAX_PROCESSES
+from trainmaster.wire.limits import MAX_EVIDENCE_BYTES, MAX_PROCESSES
 from trainmaster.wire.report import Report
 from trainmaster.wire.stream import EvidenceLine, Hello, Ping, ProgressLine, ReportLine, StreamLine, WorkerLine
 
@@ -52,6 +53,10 @@ FIRST_STREAM_SECONDS = 3.0
 up to a second and more, and a script that fails at its first import is faster."""
 RECONNECT_SECONDS = 1.0
 """An operator whose stream broke counts as watching for so long: a blip must not make workers report by exiting."""
+COLLECT_SECONDS = 1.0
+"""Stacks are asked for at most so often, whoever asks: a rank stands still for the moment in which it prints them."""
+REQUESTED_BYTES = 524_288
+"""The texts of all workers that answer a request for stacks; an operator keeps them in one ConfigMap."""
 MAX_STREAMS = 8
 MAX_PROGRESS_BYTES = 8_388_608
 """What is kept of all workers' progress."""
@@ -81,6 +86,8 @@ class Leader:
         """The attempt of each worker's last progress, and the step of each of its ranks."""
         self._evidence = KeptLines(2 * MAX_KEPT_EVIDENCE_BYTES)
         self._diagnosis = Diagnosis()
+        self._collect_at = now
+        """When stacks may be asked for next, on the monotonic clock."""
         self._mismatched_attempt = 0
         self._modules: Optional[Modules] = None
         """What the first worker that knows it says of the modules to import; a new pod doesn't have to learn it."""
@@ -193,6 +200,14 @@ class Leader:
         for line in self._kept.values():
             if line.seq <= seq:
                 self._send_ack(line.report)
+        return self._drain()
+
+    def collect(self, request: str, now: Now) -> list[LeaderAction]:
+        """An operator asks for the stacks of all ranks; the answers go to the streams, and nowhere else."""
+        if self._assignment is not None and now.steady >= self._collect_at:
+            self._collect_at = now.steady + COLLECT_SECONDS
+            size = min(MAX_EVIDENCE_BYTES, REQUESTED_BYTES // max(len(self._named), 1))
+            self._send_all(Collect(self._assignment.attempt, size, request))
         return self._drain()
 
     def tick(self, now: Now) -> list[LeaderAction]:
@@ -335,6 +350,9 @@ class Leader:
 
     def _add_evidence(self, line: EvidenceLine, now: Now) -> None:
         """Keep a worker's evidence of a stall, publish it, and conclude when all have answered."""
+        if line.request:
+            self._publish(line)
+            return
         if line.ranks:
             data = json_line(line.to_wire())
             self._evidence.keep(line.worker, line.attempt, _part(line.ranks), data)

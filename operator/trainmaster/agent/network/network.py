@@ -31,6 +31,7 @@ from trainmaster.agent.network.events import (
     NetworkEvent,
     Readable,
     Resolved,
+    StacksRequested,
     TimedOut,
     Upgraded,
 )
@@ -180,6 +181,8 @@ class Network:
             self._upgraded(event, now)
         elif isinstance(event, Acknowledged):
             self._lead(self._leader.acknowledge(event.seq))
+        elif isinstance(event, StacksRequested):
+            self._lead(self._leader.collect(event.request, now))
         elif self._joining is not None and isinstance(event, (Resolved, Connected, TimedOut)):
             self._tried(self._joining.handle(event), now)
 

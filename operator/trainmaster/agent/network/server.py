@@ -16,6 +16,7 @@ from trainmaster.agent.network.events import (
     MetricsRequested,
     NetworkEvent,
     Pushed,
+    StacksRequested,
     StateRequested,
     Upgraded,
 )
@@ -30,6 +31,7 @@ from trainmaster.agent.network.http import (
 )
 from trainmaster.agent.network.unauthenticated import Unauthenticated, group_of, room_for_unauthenticated
 from trainmaster.agent.settings import Settings
+from trainmaster.wire.limits import MAX_REQUEST
 from trainmaster.wire.names import TOKEN_HEADER
 from trainmaster.wire.signing import job_token
 from trainmaster.wire.values import loads, mapping, whole
@@ -53,7 +55,7 @@ METRICS_SECONDS = 1.0
 """The text of /metrics is made once in so long, whoever asks how often."""
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_PATHS = ("/healthz", "/metrics")
-PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack")
+PATHS = ("/v1/state", "/v1/stream", "/v1/join", "/v1/assignment", "/v1/ack", "/v1/collect")
 
 
 class Server:
@@ -346,6 +348,8 @@ class Exchange:
             self._server.put(Pushed(peer, _json(body)))
         elif route == ("POST", "/v1/ack"):
             self._acknowledge(body)
+        elif route == ("POST", "/v1/collect"):
+            self._collect(body)
         elif head.path in PATHS:
             self.answer(response(405, _no_request_of_ours(head)))
         else:
@@ -357,6 +361,14 @@ class Exchange:
             self.answer(response(400, "seq is not a whole number of at least 0\n"))
         else:
             self._server.put(Acknowledged(seq))
+            self.answer(response(204))
+
+    def _collect(self, body: bytes) -> None:
+        request = mapping(_json(body)).get("request")
+        if not isinstance(request, str) or not 0 < len(request) <= MAX_REQUEST:
+            self.answer(response(400, f"request is not a text of 1 to {MAX_REQUEST} characters\n"))
+        else:
+            self._server.put(StacksRequested(request))
             self.answer(response(204))
 
 

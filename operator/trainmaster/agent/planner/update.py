@@ -109,7 +109,8 @@ def _stall_message(state: State, event: Collect | Hung | Patience, now: Now) -> 
     if not isinstance(event, Collect):
         return state
     # No rank of this worker can hang. Without an answer its agent would count as lost.
-    return _post(state, SendToLeader(EvidenceLine(event.attempt, state.settings.worker, {}, now.wall)))
+    line = EvidenceLine(event.attempt, state.settings.worker, {}, now.wall, request=event.request)
+    return _post(state, SendToLeader(line))
 
 
 # The leader

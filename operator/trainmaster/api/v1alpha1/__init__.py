@@ -55,6 +55,7 @@ from trainmaster.api.v1alpha1.status import (
     JobStatus,
     Progress,
     RecoveryTimes,
+    StacksRequest,
     TimeSpent,
     WorkerCounts,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "Scheduling",
     "SecurityContext",
     "SpecModel",
+    "StacksRequest",
     "StatusModel",
     "TimeSpent",
     "Topology",

@@ -138,6 +138,13 @@ class Failure(StatusModel):
     )
 
 
+class StacksRequest(StatusModel):
+    """StacksRequest is a request for the stacks of all ranks, which anybody makes by annotating the job."""
+
+    id: str = Field(..., description="The annotation's value, of which the first 64 characters count.")
+    asked_at: str = Field(..., description="When the workers were asked.")
+
+
 class JobStatus(StatusModel):
     """JobStatus is what the operator observed and decided; it is the operator's only memory."""
 
@@ -201,4 +208,9 @@ class JobStatus(StatusModel):
     next_attempt_time: str | None = Field(None, description="The earliest time at which the next attempt opens.")
     progress: Progress | None = Field(None, description="How far training is, as the ranks report it.")
     time_spent: TimeSpent | None = Field(None, description="Where the time since the start went.")
+    stacks_request: StacksRequest | None = Field(
+        None,
+        description="The newest request for stacks (annotation trainmaster.dev/stacks) that the workers were asked; "
+        "the ConfigMap <job>-stacks has what they answered.",
+    )
     failures: list[Failure] = Field(default_factory=list, description="What ended attempts, the newest first.")

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainmaster.api.evidence import clean
 from trainmaster.api.limits import is_larger
 from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
 from trainmaster.controller.cache.records import JobKey, ReadSpec, Record, SpecVersion, spec_version
 from trainmaster.controller.cache.unreadable import Unreadable, first_problem, readable_part
-from trainmaster.controller.cache.views import parse_time
+from trainmaster.controller.cache.views import annotation, parse_time
 from trainmaster.reconciling.observed.snapshot import Job
+from trainmaster.wire.limits import MAX_REQUEST
+from trainmaster.wire.names import STACKS_ANNOTATION
 from trainmaster.wire.values import mapping, text, whole
 
 # Bytes of a spec, as JSON, from which the job is read and decided on apart. Rendering the worst of 8 KiB takes 35 ms;
@@ -25,6 +28,8 @@ LARGE_SPEC_BYTES = 8 * 1024
 MAX_STATUS_BYTES = 256 * 1024
 # The metadata of a job whose spec is read apart that is needed meanwhile.
 _KEPT = ("namespace", "name", "uid", "generation", "creationTimestamp", "deletionTimestamp")
+# The annotations by which people ask something of a job.
+_ASKING = (STACKS_ANNOTATION,)
 
 
 class JobObjects:
@@ -42,6 +47,7 @@ class JobObjects:
         large = is_larger(raw.get("spec"), LARGE_SPEC_BYTES)
         if large and self._read_large is not None and record.parsed != of:
             kept = {field: metadata.get(field) for field in _KEPT}
+            kept["annotations"] = {name: annotation(metadata, name) for name in _ASKING}
             record.without_spec = {"metadata": kept, "status": raw.get("status")}
             self._read_large(key)
             if record.job is None:
@@ -98,6 +104,7 @@ class JobObjects:
             deleting=metadata.get("deletionTimestamp") is not None,
             invalid=read.invalid,
             large=large,
+            stacks_request=clean(annotation(metadata, STACKS_ANNOTATION), MAX_REQUEST),
         )
         if known is None or known.uid != of.uid:
             # Pods may be known before their job.

@@ -1,4 +1,5 @@
-"""ConfigMaps keep of a job's pods the end of the workers' output (`logs`), failures (`evidence`).
+"""ConfigMaps keep of a job's pods the end of the workers' output (`logs`), failures (`evidence`), and the `stacks` that
+somebody asked for.
 
-`owned_config_map` makes both, owned by the job and left out of the operator's watch.
+`owned_config_map` makes all three, owned by the job and left out of the operator's watch.
 """

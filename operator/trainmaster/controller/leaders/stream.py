@@ -24,7 +24,7 @@ from typing import Literal, Protocol
 
 from trainmaster.api.signing import SigningKeys
 from trainmaster.controller.apiserver.cluster import JOBS, PodStream
-from trainmaster.controller.apiserver.errors import ClusterError, Conflict, Silent, Unauthorized, Unusable
+from trainmaster.controller.apiserver.errors import ClusterError, Conflict, NotFound, Silent, Unauthorized, Unusable
 from trainmaster.controller.cache.records import JobKey
 from trainmaster.controller.cache.store import Store
 from trainmaster.controller.leaders.acknowledger import Acknowledger
@@ -74,6 +74,10 @@ class StreamEvents(Protocol):
 
     def stalled(self, uid: str, line: EvidenceLine) -> None:
         """A worker of the job with this uid has sent evidence of a stall."""
+        ...
+
+    def answered(self, uid: str, line: EvidenceLine) -> None:
+        """A worker of the job with this uid has answered a request for stacks."""
         ...
 
     def unauthorized(self, namespace: str) -> None:
@@ -168,6 +172,19 @@ class LeaderStream:
             logger.info("%s: attempt %d wasn't pushed: %s", self.target.key, assignment.attempt, error)
             return False
         return True
+
+    async def collect(self, request: str) -> str:
+        """Ask the leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""
+        agent = self.connected_to
+        if agent is None:
+            return "no worker's agent is connected"
+        try:
+            await self._request("POST", agent, "/v1/collect", json.dumps({"request": request}).encode())
+        except NotFound:
+            return "the job's agents are of an earlier version that can't be asked; new pods have the present one"
+        except ClusterError as error:
+            return f"the agent of {agent.pod} can't be asked: {error.message}"
+        return ""
 
     async def _run(self) -> None:
         while True:
@@ -343,7 +360,9 @@ class LeaderStream:
                     self._events.progressed(key, first)
             case EvidenceLine() if target.has_ranks(line.attempt, line.worker, line.ranks):
                 # Of the attempt that runs, or that has just ended: nothing is kept of earlier ones.
-                if line.attempt >= target.attempt - 1:
+                if line.request:
+                    self._events.answered(target.uid, line)
+                elif line.attempt >= target.attempt - 1:
                     self._events.stalled(target.uid, line)
         return False
 

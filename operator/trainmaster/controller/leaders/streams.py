@@ -70,6 +70,11 @@ class LeaderStreams:
         if stream is not None:
             stream.start_push(assignment)
 
+    async def collect(self, key: JobKey, request: str) -> str:
+        """Ask a job's leader for all ranks' stacks; returns why that isn't possible, empty where it has been asked."""
+        stream = self._streams.get(key)
+        return "no worker's agent is connected" if stream is None else await stream.collect(request)
+
     async def close(self) -> None:
         """End all streams."""
         streams, self._streams = list(self._streams.values()), {}

@@ -20,6 +20,7 @@ from trainmaster.wire.names import JOB_NAME_LABEL
 CONTENT_LABEL = "trainmaster.dev/content"
 LOGS_CONTENT = "logs"
 EVIDENCE_CONTENT = "evidence"
+STACKS_CONTENT = "stacks"
 # A namespace's agents have the label of no job, so no watch shows them.
 AGENT_CONTENT = "agent"
 SELECTORS = {
@@ -27,7 +28,7 @@ SELECTORS = {
     SERVICES: JOB_NAME_LABEL,
     STATEFUL_SETS: JOB_NAME_LABEL,
     NETWORK_POLICIES: JOB_NAME_LABEL,
-    CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL}!={LOGS_CONTENT},{CONTENT_LABEL}!={EVIDENCE_CONTENT}",
+    CONFIG_MAPS: f"{JOB_NAME_LABEL},{CONTENT_LABEL} notin ({LOGS_CONTENT},{EVIDENCE_CONTENT},{STACKS_CONTENT})",
     **dict.fromkeys(GANGS.values(), JOB_NAME_LABEL),
 }
 # What is always watched. `gangs` adds the types of gang schedulers; NetworkPolicies are watched where jobs have them.

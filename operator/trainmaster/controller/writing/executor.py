@@ -38,6 +38,7 @@ from trainmaster.reconciling.decision import (
     Action,
     Apply,
     Assign,
+    CollectStacks,
     Decision,
     DeleteChild,
     DeleteJob,
@@ -47,7 +48,7 @@ from trainmaster.reconciling.decision import (
     ReportWorkload,
     Touch,
 )
-from trainmaster.reconciling.observed.snapshot import RefusedWrite
+from trainmaster.reconciling.observed.snapshot import Job, RefusedWrite
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
 
@@ -63,6 +64,12 @@ class Push(Protocol):
     """Sends an assignment to a job's leader, if its stream is open; the slower ways don't wait for it."""
 
     def __call__(self, key: JobKey, assignment: Assignment) -> None: ...
+
+
+class AskForStacks(Protocol):
+    """Asks a job's leader for the stacks of all ranks, and keeps the answers, in the background."""
+
+    def __call__(self, key: JobKey, job: Job, action: CollectStacks) -> None: ...
 
 
 class LogKeeper(Protocol):
@@ -102,6 +109,7 @@ class Executor:
         events: EventRecorder,
         *,
         push: Push,
+        ask_for_stacks: AskForStacks,
         keep_logs: LogKeeper,
         evidence: Evidence | None = None,
         progress_seconds: float,
@@ -114,6 +122,7 @@ class Executor:
         self._keys = keys
         self._events = events
         self._push = push
+        self._ask_for_stacks = ask_for_stacks
         self._keep_logs = keep_logs
         self._evidence = evidence
         self._progress_seconds = progress_seconds
@@ -237,6 +246,8 @@ class Executor:
             case Touch():
                 stamp = {TOUCHED_ANNOTATION: f"{self._now():.3f}"}
                 await self._annotate(key, action.pods, stamp)
+            case CollectStacks():
+                self._ask_for_stacks(key, snapshot.job, action)
             case DeletePod():
                 await self._delete_pod(key, action)
             case DeleteChild():
@@ -364,6 +375,8 @@ def describe(action: Action) -> str:
             return f"make ConfigMap {name}"
         case Touch():
             return "touch pods"
+        case CollectStacks():
+            return "ask for stacks"
         case DeletePod(pod=pod):
             return f"delete Pod {pod.name}"
         case DeleteChild():

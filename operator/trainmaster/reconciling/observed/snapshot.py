@@ -50,6 +50,8 @@ class Job:
     # Its spec is so large that `decide` would hold up an event loop.
     large: bool = False
     unreadable: str | None = None
+    # The newest request for the stacks of all ranks, by the job's annotation; empty where there is none.
+    stacks_request: str = ""
 
     @property
     def identity(self) -> JobIdentity:

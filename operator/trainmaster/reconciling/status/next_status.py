@@ -17,6 +17,7 @@ from trainmaster.reconciling.reasons import REASONS
 from trainmaster.reconciling.status.conditions import condition, with_condition
 from trainmaster.reconciling.status.progress import due_progress, newest_progress
 from trainmaster.reconciling.status.recovery import with_recovery
+from trainmaster.reconciling.status.stacks import due_stacks
 from trainmaster.reconciling.status.time_spent import book_time
 from trainmaster.reconciling.times import to_text
 from trainmaster.reconciling.transition import UNSET, StatusChange, Transition, Unset
@@ -39,6 +40,7 @@ def next_status(situation: Situation, transition: Transition) -> JobStatus:
             replicas=0 if is_over else len(situation.pods.keys() - _spares(situation)),
             selector=f"{JOB_UID_LABEL}={situation.job.uid}",
             progress=due_progress(situation, is_terminal=is_over),
+            stacks_request=due_stacks(situation, transition.phase),
             conditions=_conditions(situation, transition),
         )
     )

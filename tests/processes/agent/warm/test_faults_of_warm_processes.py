@@ -395,3 +395,15 @@ def test_nothing_is_left_when_the_agent_leaves(job: Job, script: Path) -> None:
     agent.process.send_signal(signal.SIGTERM)
     agent.exit_code()
     until(lambda: is_gone(pid), what="the warm process is gone")
+
+
+def test_a_rank_of_any_script_gives_its_stacks(job: Job, script: Path) -> None:
+    agent = start_warm(job, script)
+    stream = Stream(agent)
+    assert agent.request("POST", "/v1/collect", {"request": "mine"})[0] == 204
+    line = stream.until(lambda line: line["type"] == "evidence")
+    stream.close()
+    assert sorted(line["ranks"]) == ["0", "1"] and line["request"] == "mine"
+    for state in line["ranks"].values():
+        assert f'File "{script}"' in state["text"]
+    assert agent.report()["state"] != "Failed"

@@ -339,6 +339,27 @@ def test_a_stall_is_asked_about_once_and_the_conclusion_goes_to_all() -> None:
     assert isinstance(message, Hung) and message.rank == 2
 
 
+def test_an_operators_request_goes_to_all_and_the_answers_to_the_operator_alone() -> None:
+    table = Table()
+    table.join(1)
+    table.join(2)
+    table.leader.watch(STREAM, at(0))
+    asked = table.leader.collect("mine", at(1))
+    assert sent(asked) == {"collect": (10, 20)} and delivered(asked) == [Collect(3, 40_000, "mine")]
+    assert table.leader.collect("another", at(1.5)) == [], "so often nobody needs it, and ranks stand still for it"
+    answers = [
+        *table.say(10, evidence(1)._replace(request="mine").to_wire()),
+        *table.leader.receive(evidence(0)._replace(request="mine"), at(1)),
+        # Its ranks have ended: that is an answer too.
+        *table.say(20, evidence(2)._replace(request="mine", ranks={}).to_wire()),
+    ]
+    lines = [json.loads(action.data) for action in answers if isinstance(action, SendToStreams)]
+    assert [(line["worker"], line["request"]) for line in lines] == [(1, "mine"), (0, "mine"), (2, "mine")]
+    assert len(lines) == len(answers), "nobody is named for it"
+    later = table.leader.watch(STREAM + 1, at(2))
+    assert not any(b"mine" in action.data for action in later if isinstance(action, SendToStreams))
+
+
 def test_a_worker_that_does_not_answer_is_reported_as_lost_and_its_connection_closed() -> None:
     table = Table()
     table.join(1)

@@ -17,6 +17,7 @@ class RecordedEvents:
     on_unauthorized: Callable[[str], None] = lambda _: None
     progress: list[bool] = field(default_factory=list)
     evidence: list[EvidenceLine] = field(default_factory=list)
+    answers: list[EvidenceLine] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
 
     def progressed(self, key: JobKey, first: bool) -> None:
@@ -24,6 +25,9 @@ class RecordedEvents:
 
     def stalled(self, uid: str, line: EvidenceLine) -> None:
         self.evidence.append(line)
+
+    def answered(self, uid: str, line: EvidenceLine) -> None:
+        self.answers.append(line)
 
     def unauthorized(self, namespace: str) -> None:
         self.on_unauthorized(namespace)

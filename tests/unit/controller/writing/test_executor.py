@@ -31,7 +31,17 @@ from trainmaster.controller.writing.children import ChildWriter
 from trainmaster.controller.writing.events import EventRecorder
 from trainmaster.controller.writing.executor import Executor, Outcome
 from trainmaster.controller.writing.status_patch import to_wire
-from trainmaster.reconciling.decision import Apply, Assign, Decision, DeleteChild, DeleteJob, DeletePod, JobEvent, Touch
+from trainmaster.reconciling.decision import (
+    Apply,
+    Assign,
+    CollectStacks,
+    Decision,
+    DeleteChild,
+    DeleteJob,
+    DeletePod,
+    JobEvent,
+    Touch,
+)
 from trainmaster.reconciling.observed.snapshot import RefusedWrite
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, TOUCHED_ANNOTATION
@@ -43,6 +53,7 @@ KEY = JobKey(b.NAMESPACE, "bert")
 class World:
     cluster: FakeCluster = field(default_factory=FakeCluster)
     pushed: list[Assignment] = field(default_factory=list)
+    asked: list[CollectStacks] = field(default_factory=list)
     changes: list[JobKey] = field(default_factory=list)
     now: float = 1_000.0
 
@@ -61,6 +72,7 @@ class World:
             agents,
             EventRecorder(self.cluster, lambda: self.now),
             push=push,
+            ask_for_stacks=lambda _key, _job, action: self.asked.append(action),
             keep_logs=KeptLogs(self.cluster, limit=100_000),
             progress_seconds=5.0,
             now=lambda: self.now,

@@ -9,7 +9,7 @@ import time
 from typing import Any, NoReturn
 
 from . import CHANNEL
-from .anew import collect_as_before, listen_for_learning, reopen, start_anew
+from .anew import collect_as_before, listen_for_learning, print_stacks_when_asked, reopen, start_anew
 from .store import serve_store
 from .this_process import descriptors, set_oom_score
 
@@ -75,6 +75,7 @@ class Forks:
                     time.sleep(0.0001)
                 if name == STORE:
                     _serve_store(told["environ"])
+                print_stacks_when_asked()
                 if order["modulesFile"]:
                     listen_for_learning(f"{order['modulesFile']}.{name}")
                 if distributed:
