@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from trainmaster.cli.operator import app
+from trainmaster.cli.commands.operator import app
 
 _PAGE = Path(__file__).resolve().parent.parent / "docs/operating.md"
 # The table stands between these two lines of the page.

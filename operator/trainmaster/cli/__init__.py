@@ -1,17 +1,19 @@
-"""`trainmaster` and `kubectl-dtj` are these modules. Commands import what they need when they run: `--help` is quick.
+"""`trainmaster` and `kubectl dtj` are these modules: one tree of commands by two names.
 
 | module | what is in it |
 |---|---|
-| `main` | `trainmaster`: its commands; read it first |
-| `operator`, `settings_options` | `trainmaster operator run`, its options made from the settings of `controller` |
-| `keys` | `trainmaster operator keys` |
-| `local`, `demo`, `local_images` | `trainmaster local` and `… demo`; and the images that the embedded cluster has |
-| `manifests`, `other_kinds` | `trainmaster validate` and `… render`: jobs in files, and what is none |
+| `main`, `dtj` | the two programs |
+| `commands` | a module for each command, and the list of them: read it first to add one |
+| `program` | the frame: help, wrong usage, options before a command, completion's words |
+| `connection`, `output`, `job_names`, `file_names`, `durations` | what commands share: `-n`, `-o`, names, times |
+| `wrong_values` | sentences on values that an option can't have |
+| `listing`, `show`, `watching` | jobs as a table, as a view and as objects; followed, in a terminal and into a pipe |
+| `following`, `evidence` | logs from one container to the next; what was kept of failed attempts |
+| `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
-| `dtj`, `show`, `evidence` | `kubectl dtj status`, `logs`, `evidence`, `wait` …; how a job and its evidence are shown |
-| `following`, `watching` | `kubectl dtj logs`, and followed; `… status --watch`, in a terminal and into a pipe |
-| `completion` | tab completion of `kubectl dtj` |
+| `demo`, `local_images` | `trainmaster demo`; and the images that the embedded cluster has |
+| `settings_options`, `keys` | `operator run`'s options, made from the settings of `controller`; `operator keys` |
+| `completion` | `kubectl_complete-dtj`, which kubectl asks to complete `kubectl dtj` |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |
-| `wrong_values` | sentences on values that an option can't have |
 """

@@ -25,7 +25,7 @@ def main() -> None:
     arguments = [shlex.quote(argument) if argument else "" for argument in sys.argv[1:]]
     os.environ["_TYPER_COMPLETE_ARGS"] = " ".join(["kubectl-dtj", *arguments])
     try:
-        app(prog_name="kubectl-dtj")
+        app(prog_name="kubectl dtj")
     finally:
         print(f":{NO_FILES}")
 

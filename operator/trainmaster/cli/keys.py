@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
 if TYPE_CHECKING:
     from trainmaster.api.signing import SigningKeys
     from trainmaster.controller.apiserver.client import KubernetesCluster
 
-app = typer.Typer(help="Rotate the keys that the operator signs assignments with.", no_args_is_help=True)
+app = Part(help="Rotate the keys that the operator signs assignments with.")
 
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", envvar="TRAINMASTER_LEASE_NAMESPACE", help="The operator's own namespace.")

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.parsing import InvalidJob, ParsedJob, parse_job
-from trainmaster.api.printable import UNSAFE, json_text, yaml_escapes
+from trainmaster.api.printable import json_text
 from trainmaster.api.v1alpha1 import KIND
 from trainmaster.api.values import show
 from trainmaster.cli.documents import Document, UnreadableFile, files_of, read_documents
 from trainmaster.cli.other_kinds import is_job, items_of, mistake_of, other_job
 from trainmaster.cli.terminal import say, write
+from trainmaster.cli.yaml_output import yaml_text
 from trainmaster.rendering import AgentConfigMap, JobIdentity, Manifest, Settings, first_assignment, render
 from trainmaster.rendering.agent_source import config_map_name
 from trainmaster.wire.values import mapping
@@ -158,16 +157,4 @@ def _report(file: str, mistakes: list[tuple[int, int, str]]) -> None:
 def _text(objects: list[Mapping[str, Any]], output: str) -> str:
     if output == "json":
         return "".join(json_text(body) + "\n" for body in objects)
-    documents = [dict(body) for body in objects]
-    return yaml_escapes(yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
-
-
-class _Dumper(yaml.SafeDumper):
-    """The dumper double-quotes strings that hold control characters, because YAML knows escapes only there."""
-
-
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if UNSAFE.search(text) else None)
-
-
-_Dumper.add_representer(str, _represent_text)
+    return yaml_text([dict(body) for body in objects])

@@ -11,8 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.api.v1alpha1 import Failure, Progress, TimeSpent
+from trainmaster.api.v1alpha1 import Condition, Failure, Progress, TimeSpent
 from trainmaster.cli.evidence import recovery_sentence
+from trainmaster.cli.program import called
 from trainmaster.client import TrainingJob
 from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.wire.names import POD_INDEX_LABEL
@@ -67,7 +68,7 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
         parts.append(pod_table(pods, now, () if job.status.workers.spares is None else job.status.worker_order))
     if job.status.failures:
         parts.append(_failures(job.status.failures))
-        parts.append(Text(f"more: kubectl dtj evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
+        parts.append(Text(f"more: {called()} evidence {job.name} --attempt {job.status.failures[0].attempt}", "dim"))
     if job.status.avoided_nodes and not job.finished:
         avoided = (f"{node} ({job.status.node_failures.get(node, 0)} failures)" for node in job.status.avoided_nodes)
         parts.append(Text(f"avoids nodes: {', '.join(avoided)}", style="yellow"))
@@ -79,18 +80,19 @@ def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime 
     return Group(*parts)
 
 
-def job_columns(*, namespaces: bool) -> list[str]:
+def job_columns(*, namespaces: bool, wide: bool = False) -> list[str]:
     """Returns the names of the columns of a table of jobs."""
     columns = ["NAME", "PHASE", "ATTEMPT", "RESTARTS", "WORKERS", "STEP", "LOSS", "AGE"]
-    return [*(["NAMESPACE"] if namespaces else []), *columns]
+    more = ["SAMPLES/S", "ETA", "GOODPUT", "REASON"]
+    return [*(["NAMESPACE"] if namespaces else []), *columns, *(more if wide else [])]
 
 
-def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool) -> list[str]:
-    """Returns a job's row of a table of jobs; the last cell, its age, changes by itself."""
+def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool, wide: bool = False) -> list[str]:
+    """Returns a job's row of a table of jobs, of which the age changes by itself."""
     now = now or datetime.now(UTC)
     status, progress = job.status, job.status.progress or Progress()
     created = parse_time(job.raw["metadata"].get("creationTimestamp"))
-    return [
+    cells = [
         *([job.namespace] if namespaces else []),
         job.name,
         job.phase,
@@ -101,24 +103,30 @@ def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool
         "" if progress.loss is None else f"{progress.loss:.4g}",
         duration((now - created).total_seconds()) if created else "",
     ]
+    if not wide:
+        return cells
+    return [
+        *cells,
+        "" if progress.samples_per_second is None else f"{progress.samples_per_second:.0f}",
+        "" if progress.eta_seconds is None or job.finished else duration(progress.eta_seconds),
+        "" if progress.goodput is None else f"{progress.goodput:.0%}",
+        _reason(job),
+    ]
 
 
-def job_table(jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False) -> Table:
+def job_table(
+    jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
+) -> Table:
     """Returns a table with one line a job, and their namespaces where there are several."""
     table = Table(box=None, pad_edge=False)
-    for name in job_columns(namespaces=namespaces):
+    for name in job_columns(namespaces=namespaces, wide=wide):
         table.add_column(name, justify="left")
     for job in jobs:
-        cells: list[RenderableType] = list(job_cells(job, now, namespaces=namespaces))
+        cells: list[RenderableType] = list(job_cells(job, now, namespaces=namespaces, wide=wide))
         phase = int(namespaces) + 1
         cells[phase] = Text(job.phase, style=PHASE_STYLES.get(job.phase, ""))
         table.add_row(*cells)
     return table
-
-
-def as_json(job: TrainingJob) -> dict[str, object]:
-    """Returns a job for a program."""
-    return {"namespace": job.namespace, "name": job.name, "phase": job.phase, "status": job.raw.get("status") or {}}
 
 
 def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Table:
@@ -300,14 +308,24 @@ def _failures(failures: Sequence[Failure]) -> RenderableType:
     return Group(*parts)
 
 
+def _reason(job: TrainingJob) -> str:
+    """Returns why a job doesn't run, in a word; empty for one that runs or has succeeded."""
+    if job.phase in ("Running", "Succeeded"):
+        return ""
+    return newest.reason if (newest := _newest_condition(job)) is not None else ""
+
+
 def _blocking_message(job: TrainingJob) -> str:
     """Returns what keeps the job from running: the message of the newest condition that has one."""
+    newest = _newest_condition(job)
+    return "" if newest is None or job.phase == "Running" else newest.message
+
+
+def _newest_condition(job: TrainingJob) -> Condition | None:
     # That the spec can be run is no news; that it can't be is.
     with_message = [
         condition
         for condition in job.status.conditions
         if condition.message and not (condition.type == "Accepted" and condition.status == "True")
     ]
-    if not with_message or job.phase == "Running":
-        return ""
-    return max(with_message, key=lambda condition: condition.last_transition_time).message
+    return max(with_message, key=lambda condition: condition.last_transition_time, default=None)

@@ -8,37 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
-from typing import Any
 
 import typer
 
 from trainmaster.api.printable import printable
-from trainmaster.cli.wrong_values import Commands
 
 # Select Graphic Rendition: colours, and nothing that moves, asks or writes.
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
 
 
-class Program(typer.Typer):
-    """The application reports its own faults as it prints everything else: an exception quotes texts of others.
-
-    Boxes are drawn in a terminal only: elsewhere an error is a line that isn't cut.
-    """
-
-    def __init__(self, *, cls: type[Commands] = Commands, **options: Any) -> None:
-        drawn = sys.stdout.isatty() and sys.stderr.isatty()
-        super().__init__(cls=cls, rich_markup_mode="rich" if drawn else None, **options)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the command of the process's arguments."""
-        try:
-            return super().__call__(*args, **kwargs)
-        except Exception as error:
-            # No caller could handle the error, and Python's own traceback would print it as it is.
-            say("".join(traceback.format_exception(error)), error=True)
-            sys.exit(1)
+def on_terminal() -> bool:
+    """Returns whether results and errors both go to a terminal."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def say(text: str, *, error: bool = False) -> None:

@@ -1,7 +1,7 @@
-"""`kubectl dtj status --watch` shows jobs as they change.
+"""`kubectl dtj status --watch` and `list --watch` show jobs as they change.
 
 In a terminal it is one picture, drawn anew at every change and every second, because it shows how long things have
-lasted. Into a pipe it is a line for each change, as `kubectl get --watch` prints it, or a JSON document for each.
+lasted. Into a pipe it is a line for each change, as `kubectl get --watch` prints it, or the whole object for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from rich.text import Text
 
 from trainmaster.api.printable import json_line, printable
 from trainmaster.cli.console import SafeConsole
-from trainmaster.cli.show import as_json, failure_summary, job_cells, job_columns, job_table, job_view
+from trainmaster.cli.output import print_jobs, shown_object
+from trainmaster.cli.show import failure_summary, job_cells, job_columns, job_table, job_view
 from trainmaster.cli.terminal import say, write
 from trainmaster.client import ClientError, JobClient, JobNotFound, NotAllowed, TrainingJob
 
@@ -27,12 +28,8 @@ Change = tuple[TrainingJob, bool]
 View = Callable[[], RenderableType]
 
 
-def changes(jobs: JobClient, name: str | None, *, all_namespaces: bool) -> Iterator[Change]:
-    """Yields the job that is named until it has ended, or all jobs for ever. Raises JobNotFound at its deletion."""
-    if name is None:
-        yield from jobs.watch_all(all_namespaces=all_namespaces)
-        return
-    jobs.get(name)
+def changes(jobs: JobClient, name: str) -> Iterator[Change]:
+    """Yields the job that is named until it has ended. Raises JobNotFound at its deletion."""
     for job in jobs.watch(name):
         yield job, False
         if job.finished:
@@ -40,27 +37,35 @@ def changes(jobs: JobClient, name: str | None, *, all_namespaces: bool) -> Itera
     raise JobNotFound(f"Job {name} was deleted while it was watched.")
 
 
-def print_documents(found: Iterable[Change]) -> None:
-    """Prints a JSON document in a line for each change; one of a deleted job says so."""
-    for job, deleted in found:
-        write(json_line(as_json(job) | ({"deleted": True} if deleted else {})) + "\n")
+def print_objects(found: Iterable[Change], output: str) -> None:
+    """Prints the object (or its name) for each change, as kubectl does; JSON in one line, so that lines can be read."""
+    for job, _ in found:
+        if output == "json":
+            write(json_line(shown_object(job.raw)) + "\n")
+        elif output == "yaml":
+            write("---\n")
+            print_jobs([job], output)
+        else:
+            print_jobs([job], output)
 
 
-def print_rows(found: Iterable[Change], *, namespaces: bool) -> None:
+def print_rows(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> None:
     """Prints a row for each change that shows in one, the first below the names of the columns."""
-    columns = job_columns(namespaces=namespaces)
+    columns = job_columns(namespaces=namespaces, wide=wide)
     widths = [max(len(column), 10) for column in columns]
+    age = columns.index("AGE")
     last: dict[str, list[str]] = {}
     for job, deleted in found:
-        cells = [printable(cell) for cell in job_cells(job, namespaces=namespaces)]
+        cells = [printable(cell) for cell in job_cells(job, namespaces=namespaces, wide=wide)]
         if deleted:
             cells[columns.index("PHASE")] = "Deleted"
-        if last.get(job.uid) == cells[:-1]:
+        shown = [*cells[:age], *cells[age + 1 :]]
+        if last.get(job.uid) == shown:
             # Of what isn't shown, or of the age alone.
             continue
         if not last:
             say(_row(columns, widths))
-        last[job.uid] = cells[:-1]
+        last[job.uid] = shown
         widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
         say(_row(cells, widths))
         if job.finished and failure_summary(job):
@@ -103,7 +108,7 @@ def job_views(jobs: JobClient, found: Iterable[Change]) -> Iterator[View]:
         yield view_of(jobs, job)
 
 
-def table_views(found: Iterable[Change], *, namespaces: bool) -> Iterator[View]:
+def table_views(found: Iterable[Change], *, namespaces: bool, wide: bool = False) -> Iterator[View]:
     """Yields how to draw the table of all jobs at any time, for each change."""
     known: dict[str, TrainingJob] = {}
     for job, deleted in found:
@@ -111,7 +116,7 @@ def table_views(found: Iterable[Change], *, namespaces: bool) -> Iterator[View]:
         if not deleted:
             known[job.uid] = job
         ordered = sorted(known.values(), key=lambda each: (each.namespace, each.name))
-        yield partial(job_table, ordered, namespaces=namespaces)
+        yield partial(job_table, ordered, namespaces=namespaces, wide=wide)
 
 
 def view_of(jobs: JobClient, job: TrainingJob) -> View:

@@ -9,26 +9,19 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-class Commands(TyperGroup):
-    """A program's commands, of which each refuses a wrong value by a sentence."""
+def reworded(error: typer.BadParameter) -> typer.BadParameter:
+    """Returns the same error, with a sentence of ours where pydantic found what is wrong."""
+    from pydantic import ValidationError
 
-    def invoke(self, ctx: Any) -> Any:
-        """Runs the command that was given. Raises BadParameter."""
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            from pydantic import ValidationError
-
-            if isinstance(error.__cause__, ValidationError):
-                error.message = _sentence(error.__cause__.errors(include_url=False)[0]) or error.message
-                error.param_hint = _source(error.param)
-            raise
+    if isinstance(error.__cause__, ValidationError):
+        error.message = _sentence(error.__cause__.errors(include_url=False)[0]) or error.message
+        error.param_hint = _source(error.param)
+    return error
 
 
 def _sentence(detail: ErrorDetails) -> str | None:

@@ -27,7 +27,8 @@ def test_wrong_usage_is_a_line_without_a_box_where_there_is_no_terminal() -> Non
         [sys.executable, "-m", "trainmaster.cli.dtj", "status", ""], capture_output=True, text=True, check=False
     )
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == (
-        "Error: Invalid value for 'name': '' is no name of a job: it has small letters, digits and '-', such as "
-        "bert-mrpc"
-    )
+    assert result.stderr.splitlines() == [
+        "error: Invalid value for '[NAME]': '' is no name of a job: it has small letters, digits and '-', such as "
+        "bert-mrpc",
+        "See 'kubectl dtj status --help' for usage.",
+    ]

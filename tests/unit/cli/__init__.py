@@ -2,26 +2,47 @@
 
 | module | test files |
 |---|---|
+| `commands/completion` | `test_completion` |
+| `commands/crd` | `test_program` |
+| `commands/demo` | `e2e/test_demo` |
+| `commands/evidence` | `test_dtj_evidence` |
+| `commands/list` | `test_dtj_status`, `test_output` |
+| `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
+| `commands/logs` | `test_dtj`, `test_following` |
+| `commands/operator` | `test_settings_options` |
+| `commands/render` | `test_manifests` |
+| `commands/resume` | `test_dtj_suspend` |
+| `commands/scale` | `test_dtj_suspend` |
+| `commands/status` | `test_dtj_status` |
+| `commands/suspend` | `test_dtj_suspend` |
+| `commands/validate` | `test_manifests` |
+| `commands/wait` | `test_dtj_wait` |
 | `completion` | `test_completion` |
+| `connection` | `test_program` |
 | `console` | `test_hostile_text` |
 | `demo` | `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
-| `dtj` | `test_dtj`, `test_dtj_status`, `test_dtj_wait`, `test_dtj_suspend` |
+| `dtj` | `test_program`, `test_completion` |
+| `durations` | `test_dtj_wait` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
+| `file_names` | `test_manifests` |
 | `following` | `test_following` |
+| `job_names` | `test_dtj`, `test_completion` |
 | `keys` | `test_keys` |
+| `listing` | `test_dtj_status`, `test_dtj_watching` |
 | `local_images` | `processes/local/test_local_cluster`, `e2e/test_demo` |
-| `local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
 | `main` | `test_manifests`, `test_start` |
 | `manifests` | `test_manifests` |
-| `operator` | `test_settings_options` |
 | `other_kinds` | `test_manifests` |
+| `output` | `test_output` |
+| `program` | `test_program`, `test_start` |
 | `settings_options` | `test_settings_options` |
 | `show` | `test_dtj_status` |
 | `terminal` | `test_hostile_text` |
 | `watching` | `test_dtj_watching`, `test_hostile_text` |
 | `wrong_values` | `test_dtj`, `test_dtj_wait`, `test_settings_options` |
 | `yaml_messages` | `test_documents` |
+| `yaml_output` | `test_manifests`, `test_output` |
 | `yaml_scalars` | `test_documents` |
 | `yaml_values` | `test_documents` |
 """

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.fakes import FakeTransport
-from trainmaster.cli import dtj, following
+from trainmaster.cli import following
+from trainmaster.cli.connection import Connection
 from trainmaster.client import JobClient, jobs
 
 
@@ -22,5 +23,5 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
     fake = FakeTransport()
-    monkeypatch.setattr(dtj, "_client", lambda namespace, kubeconfig, context: JobClient("default", transport=fake))
+    monkeypatch.setattr(Connection, "client", lambda options: JobClient(options.namespace or "default", transport=fake))
     return fake

@@ -29,7 +29,7 @@ def test_a_name_can_be_given_as_kubectl_prints_it(transport: FakeTransport, name
 def test_wrong_usage_has_a_sentence(transport: FakeTransport, arguments: tuple[str, ...], sentence: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
-    assert result.output.splitlines()[-1] == f"Error: {sentence}"
+    assert result.stderr.splitlines()[0] == f"error: {sentence}"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "A", "a b", "dtj/", "x" * 254, "a\n"])

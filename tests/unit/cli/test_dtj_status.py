@@ -77,7 +77,7 @@ def test_status_of_all_namespaces_says_whose_each_job_is(transport: FakeTranspor
         ["default", "z", "Failed"],
         ["team-b", "a", "Running"],
     ]
-    assert json.loads(run("status", "-A", "-o", "json").output)[1]["namespace"] == "team-b"
+    assert json.loads(run("status", "-A", "-o", "json").output)["items"][1]["metadata"]["namespace"] == "team-b"
     assert run("status", "-A", "a").exit_code == 2
 
 
@@ -125,7 +125,7 @@ def test_status_says_how_old_the_books_are_while_a_script_reports_no_progress(tr
 
 def test_status_as_json_is_the_api_s_own(transport: FakeTransport) -> None:
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
-    assert json.loads(run("status", "reviews", "-o", "json").output)["status"] == RUNNING
+    assert json.loads(run("status", "reviews", "-o", "json").output) == job(**RUNNING)
 
 
 def test_without_a_terminal_nothing_is_cut_and_a_row_is_a_line(transport: FakeTransport) -> None:
@@ -149,4 +149,4 @@ def test_without_a_terminal_nothing_is_cut_and_a_row_is_a_line(transport: FakeTr
 def test_wrong_output_format_is_a_usage_error(transport: FakeTransport) -> None:
     result = run("status", "-o", "yml")
     assert result.exit_code == 2
-    assert "'yml' is not known; use json" in result.output
+    assert "'yml' is not known; use json or yaml or name or wide" in result.output

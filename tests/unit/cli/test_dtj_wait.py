@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, condition, run
 from tests.unit.client.fakes import FakeTransport, job
-from trainmaster.cli import dtj
+from trainmaster.cli.durations import seconds
 
 
 @pytest.mark.parametrize(("phase", "code"), [("Succeeded", 0), ("Failed", 1)])
@@ -50,7 +50,7 @@ def test_wait_refuses_a_phase_and_a_time_that_are_none(transport: FakeTransport)
     ("text", "wanted"), [("30", 30.0), ("2.5", 2.5), ("30s", 30.0), ("5m", 300.0), ("1h30m", 5400.0)]
 )
 def test_durations_are_parsed_as_kubectl_parses_them(text: str, wanted: float) -> None:
-    assert dtj.seconds(text) == wanted
+    assert seconds(text) == wanted
 
 
 def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> None:

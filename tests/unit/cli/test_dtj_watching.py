@@ -57,7 +57,7 @@ def test_watching_as_json_is_a_document_in_a_line_for_each_change(transport: Fak
     transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING)}
     transport.streams = {JOBS: [[event("MODIFIED", job(phase="Succeeded", version="3"))]]}
     documents = [json.loads(line) for line in run("status", "reviews", "-w", "-o", "json").stdout.splitlines()]
-    assert [document["phase"] for document in documents] == ["Running", "Succeeded"]
+    assert [document["status"]["phase"] for document in documents] == ["Running", "Succeeded"]
     assert documents[0]["status"] == RUNNING
 
 

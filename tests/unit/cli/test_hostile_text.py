@@ -26,8 +26,11 @@ from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.printable import UNSAFE
 from trainmaster.cli import dtj
 from trainmaster.cli import main as trainmaster
+from trainmaster.cli.commands import SECTIONS
+from trainmaster.cli.connection import Connection
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
+from trainmaster.cli.job_names import complete_job
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
@@ -117,6 +120,10 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("status", "reviews"),
     ("status", "reviews", "-o", "json"),
     ("status", "reviews", "--watch"),
+    ("status", "reviews", "-o", "yaml"),
+    ("status", "-o", "name"),
+    ("list", "-o", "wide"),
+    ("scale", "reviews", "--workers", "3"),
     ("evidence", "reviews"),
     ("evidence", "reviews", "--rank", "1"),
     ("evidence", "reviews", "-o", "json"),
@@ -132,7 +139,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 @pytest.fixture
 def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
     fake = FakeTransport()
-    monkeypatch.setattr(dtj, "_client", lambda namespace, kubeconfig, context: JobClient("default", transport=fake))
+    monkeypatch.setattr(Connection, "client", lambda options: JobClient("default", transport=fake))
     monkeypatch.setenv("COLUMNS", "8000")
     monkeypatch.setenv("TERM", "xterm-256color")
     return fake
@@ -205,7 +212,7 @@ def test_no_command_of_the_plugin_hands_a_terminal_what_others_wrote(
     transport: FakeTransport, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     prepare(transport, command)
-    shown = command[0] not in ("suspend", "resume")
+    shown = command[0] not in ("suspend", "resume", "scale")
     assert_harmless(on_a_terminal(monkeypatch, dtj.app, command), shown=shown, coloured=command[0] == "logs")
     if command[0] == "logs":
         return
@@ -256,12 +263,9 @@ def test_the_log_of_a_worker_keeps_its_colours_on_a_terminal_and_writes_nothing_
 
 
 def test_completion_offers_no_control_characters(transport: FakeTransport, monkeypatch: pytest.MonkeyPatch) -> None:
-    import trainmaster.client
-
     transport.answers = answers()
-    monkeypatch.setattr(trainmaster.client, "JobClient", lambda *_, **__: JobClient("default", transport=transport))
     context = typer.Context(typer.main.get_command(dtj.app))
-    assert_harmless("\n".join(dtj.complete_job(context, "name")))
+    assert_harmless("\n".join(complete_job(context, "name")))
 
 
 HOSTILE_YAML = '"' + "".join(f"\\U{ord(character):08x}" for character in HOSTILE) + '"'
@@ -390,19 +394,16 @@ def test_a_fault_s_traceback_is_harmless_too(transport: FakeTransport, monkeypat
 
 
 def test_every_command_is_among_those_above() -> None:
-    def named(app: typer.Typer) -> set[str]:
-        functions = (command.callback for command in app.registered_commands)
-        return {function.__name__ for function in functions if function is not None}
-
-    assert named(dtj.app) == {command[0] for command in COMMANDS}
-    # crd prints one fixed text; `operator run` logs (tests/unit/controller/observability/test_log_formats.py).
-    assert named(trainmaster.app) == {"validate", "render", "crd", "demo"}
+    tested = {command[0] for command in COMMANDS} | {"validate", "render", "demo"}
+    # `operator run` logs (tests/unit/controller/observability/test_log_formats.py); nobody writes texts for the others.
+    harmless = {"crd", "completion", "operator", "local"}
+    assert {name for names in SECTIONS.values() for name in names} == tested | harmless
 
 
 def test_nothing_is_printed_but_through_the_ways_out() -> None:
     others = re.compile(r"(?:typer|click)\.s?echo\(|(?<!console\.)\bprint\(|(?<!Safe)Console\(|sys\.std(?:out|err)")
     folder = Path(dtj.__file__).parent
-    found = {path.name: others.findall(path.read_text()) for path in folder.glob("*.py")}
+    found = {str(path.relative_to(folder)): others.findall(path.read_text()) for path in folder.rglob("*.py")}
     ways_out = {"terminal.py", "console.py"}
     assert {name for name, uses in found.items() if uses} - ways_out == {"completion.py"}
     # The directive that ends a completion, a constant.

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trainmaster.cli import main, operator
+from trainmaster.cli import main
+from trainmaster.cli.commands import operator
 from trainmaster.controller.settings import OperatorSettings
 
 DEFAULTS = OperatorSettings()
@@ -102,7 +103,7 @@ def test_help_shows_every_option_with_its_variable_and_default() -> None:
     text = " ".join(CliRunner().invoke(operator.app, ["run", "--help"], env={"COLUMNS": "400"}).output.split())
     for part in (
         "TRAINMASTER_WORKERS",
-        "[default: 8]",
+        "default: 8;",
         "Least level that is logged.",
         "--no-keep-logs",
         "POD_NAMESPACE",

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
+from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
-app = typer.Typer(help="A small Kubernetes on this machine, made of processes.", no_args_is_help=True)
+app = Part(help="Run a small Kubernetes on this machine, made of processes.")
 
 STATE_DIR = Path(".trainmaster/local")
 

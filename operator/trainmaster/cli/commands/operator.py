@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from trainmaster.cli import keys
+from trainmaster.cli.program import Part
 from trainmaster.cli.settings_options import parse_settings, with_options
 from trainmaster.cli.terminal import say
 from trainmaster.controller.settings import OperatorSettings
 
-app = typer.Typer(help="Run the operator.", no_args_is_help=True)
+app = Part(help="Run the operator.")
 
 
 app.add_typer(keys.app, name="keys")

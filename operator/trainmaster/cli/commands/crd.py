@@ -1,0 +1,16 @@
+"""`trainmaster crd` prints the custom resource's definition."""
+
+from __future__ import annotations
+
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import write
+
+app = Part()
+
+
+@app.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition (trainmaster crd | kubectl apply --server-side -f -)."""
+    from trainmaster.api.crd import crd_yaml
+
+    write(crd_yaml())

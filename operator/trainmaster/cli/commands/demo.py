@@ -1,0 +1,25 @@
+"""`trainmaster demo` trains a real model on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.program import Part
+
+app = Part()
+
+
+@app.command()
+def demo(
+    example: Annotated[Path, typer.Argument(help="The job to run.")] = Path("manifests/examples/reviews.yaml"),
+    folder: Annotated[Path, typer.Option("--folder", help="Where logs, checkpoints and curves are kept.")] = Path(
+        ".trainmaster/demo"
+    ),
+) -> None:
+    """Train a real model on a cluster on this machine, and watch it. Stops everything that it started."""
+    from trainmaster.cli import demo as demonstration
+
+    raise typer.Exit(demonstration.run(example, folder))

@@ -1,0 +1,40 @@
+"""`kubectl dtj evidence` shows what was kept of attempts that failed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.output import ObjectOutput, print_value
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+@app.command()
+@connected
+def evidence(
+    connection: Connection,
+    name: JobName,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt.", min=1)] = None,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank, with all its stacks.", min=0)] = None,
+    output: ObjectOutput = None,
+) -> None:
+    """Show what was kept of attempts that failed: who, why, stacks, ends of logs. Also after the pods are gone."""
+    from trainmaster.cli.evidence import as_json, evidence_lines
+
+    jobs = connection.client()
+    find_job(jobs, name)
+    found = [one for one in jobs.evidence(name) if attempt in (None, one.attempt)]
+    if output is not None:
+        print_value(as_json(found, rank), output)
+    elif found:
+        for line in evidence_lines(found, rank):
+            say(line)
+    else:
+        which = "" if attempt is None else f" of attempt {attempt}"
+        say(f"No evidence{which} was kept of job {name}: it is written when an attempt fails.", error=True)

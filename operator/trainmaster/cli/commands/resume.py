@@ -1,0 +1,20 @@
+"""`kubectl dtj resume` lets suspended jobs go on."""
+
+from __future__ import annotations
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+@app.command()
+@connected
+def resume(connection: Connection, name: JobName) -> None:
+    """Let a suspended job go on from its checkpoint."""
+    jobs = connection.client()
+    job = find_job(jobs, name)
+    jobs.resume(name)
+    say(f"{name}: to go on" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")

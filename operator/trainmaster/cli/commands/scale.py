@@ -1,0 +1,28 @@
+"""`kubectl dtj scale` asks for another number of workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+@app.command()
+@connected
+def scale(
+    connection: Connection,
+    name: JobName,
+    workers: Annotated[int, typer.Option("--workers", help="Number of workers from now on.", min=1)],
+) -> None:
+    """Ask for another number of workers."""
+    jobs = connection.client()
+    before = find_job(jobs, name).raw["spec"].get("workers")
+    jobs.scale(name, workers)
+    say(f"{name}: {workers} workers" + ("" if before is None else f", {before} before"))

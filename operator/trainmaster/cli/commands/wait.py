@@ -1,0 +1,66 @@
+"""`kubectl dtj wait` ends when jobs have ended, or are in a phase."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.durations import seconds
+from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+def wait_targets() -> list[str]:
+    """Returns all values of `wait --for`."""
+    from typing import get_args
+
+    from trainmaster.api.v1alpha1 import Phase
+
+    return ["finished", *map(str.lower, get_args(Phase))]
+
+
+def complete_phase(incomplete: str) -> list[str]:
+    """Returns the values of `wait --for` that begin so, for tab completion."""
+    return [each for each in wait_targets() if each.startswith(incomplete.lower())]
+
+
+@app.command()
+@connected
+def wait(
+    connection: Connection,
+    name: JobName,
+    phase: Annotated[
+        str,
+        typer.Option("--for", help="finished, running, or a phase such as Suspended.", autocompletion=complete_phase),
+    ] = "finished",
+    timeout: Annotated[
+        float | None,
+        typer.Option("--timeout", help="Time to wait at most: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"),
+    ] = None,
+) -> None:
+    """Wait until a job has ended, or is in a phase.
+
+    Exits with 0 when it succeeded or is in that phase, 1 when it ended otherwise, 3 when the time is over.
+    """
+    from trainmaster.cli.show import failure_summary
+
+    if phase.lower() not in wait_targets():
+        kubectls = "; conditions are for kubectl wait" if "=" in phase else ""
+        targets = ", ".join(wait_targets())
+        raise typer.BadParameter(f"{phase!r} is no phase; use one of {targets}{kubectls}", param_hint="--for")
+    jobs = connection.client()
+    wanted = phase.capitalize()
+    find_job(jobs, name)
+    job = jobs.wait(
+        name,
+        until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
+        timeout=timeout,
+    )
+    say(f"{name}: {job.phase}" + (f" ({failure_summary(job)})" if failure_summary(job) else ""))
+    if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
+        raise typer.Exit(1)
