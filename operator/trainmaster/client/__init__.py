@@ -1,7 +1,8 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
-`jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises; `transport` finds
-the cluster by the kubeconfig, sends the requests over the official client's connection, and is what tests replace.
+`jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises. `transport` sends the
+requests and is what tests replace: `server` finds where to (with `tls`, `proxies` and `authorization`), and `answers`
+makes results and errors of what comes back.
 """
 
 from trainmaster.client.errors import (

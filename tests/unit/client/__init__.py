@@ -2,7 +2,12 @@
 
 | module | test files |
 |---|---|
+| `answers` | `test_transport` |
+| `authorization` | `test_server`, `test_plugin` |
 | `errors` | `test_jobs`, `test_transport` |
 | `jobs` | `test_jobs` |
-| `transport` | `test_transport` |
+| `proxies` | `test_proxies` |
+| `server` | `test_server` |
+| `tls` | `test_server` |
+| `transport` | `test_transport`, `test_server` |
 """

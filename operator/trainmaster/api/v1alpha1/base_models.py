@@ -15,7 +15,10 @@ from pydantic.alias_generators import to_camel
 class SpecModel(BaseModel):
     """SpecModel is frozen, camelCase on the wire, and refuses unknown fields."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True)
+    # Built when the first one is parsed: a command that reads a status never needs the spec's.
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -30,4 +33,6 @@ class SpecModel(BaseModel):
 class StatusModel(BaseModel):
     """StatusModel is frozen, camelCase on the wire, and ignores unknown fields."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, defer_build=True
+    )

@@ -1,0 +1,84 @@
+"""`find_server` says where the API server is, how it is trusted and who asks, by the kubeconfig or in a pod."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from trainmaster.client.authorization import Authorization, Fixed, PluginCredentials, ProviderToken, TokenFile
+from trainmaster.client.errors import NoCluster
+from trainmaster.client.proxies import environment_proxy
+from trainmaster.client.tls import tls_context
+from trainmaster.kubeconfig import Kubeconfig, KubeconfigError, read_kubeconfig
+
+# What the kubelet mounts into a pod with a service account.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True)
+class Server:
+    """Server is an API server as one user reaches it."""
+
+    # Without a slash at its end; it may have a path, behind a proxy of clusters.
+    address: str
+    # None for http://
+    tls: ssl.SSLContext | None
+    # The name in the server's certificate, where it isn't the address'.
+    certificate_name: str | None
+    proxy: str | None
+    authorization: Authorization
+    # The context's, where the user names none.
+    namespace: str
+
+
+def find_server(kubeconfig: str | None = None, context: str | None = None) -> Server:
+    """Returns the server of a kubeconfig's context, or of the pod that this runs in. Raises NoCluster."""
+    try:
+        found = read_kubeconfig(kubeconfig, context)
+        server = _of_pod() if found is None else _of_kubeconfig(found)
+        if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
+            place = "the proxy of the environment" if found is None else f"kubeconfig {found.path}: proxy-url"
+            raise KubeconfigError(f"{place}: a SOCKS proxy needs PySocks: pip install pysocks")
+    except KubeconfigError as error:
+        raise NoCluster(f"{error}.") from error
+    return server
+
+
+def _of_kubeconfig(found: Kubeconfig) -> Server:
+    credentials = found.plugin.run() if found.plugin is not None and not found.has_provider else None
+    [user] = (entry["user"] for entry in found.document(credentials)["users"])
+    address = str(found.cluster["server"]).rstrip("/")
+    tls = tls_context(f"kubeconfig {found.path}", found.cluster, user) if address.startswith("https") else None
+    authorization: Authorization = Fixed.of(user)
+    if found.has_provider:
+        authorization = ProviderToken.of(found)
+    elif found.plugin is not None and credentials is not None:
+        authorization = PluginCredentials(found.plugin, credentials, tls)
+    return Server(
+        address,
+        tls,
+        found.cluster.get("tls-server-name"),
+        found.cluster.get("proxy-url") or environment_proxy(address),
+        authorization,
+        found.namespace,
+    )
+
+
+def _of_pod() -> Server:
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    authority = SERVICE_ACCOUNT / "ca.crt"
+    try:
+        if not (host and port and authority.is_file()):
+            raise ValueError("this is no pod with a service account")
+        authorization = TokenFile.of(SERVICE_ACCOUNT / "token")
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise NoCluster(
+            "No cluster is configured: set KUBECONFIG or --kubeconfig, or start one with `trainmaster local up`."
+        ) from error
+    address = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    tls = tls_context("the pod's service account", {"certificate-authority": str(authority)}, {})
+    return Server(address, tls, None, environment_proxy(address), authorization, namespace)
