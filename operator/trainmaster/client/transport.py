@@ -6,8 +6,10 @@ The official client would do it too, but takes longer to import than a command t
 from __future__ import annotations
 
 import ssl
+import time
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
@@ -25,6 +27,8 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 JSON = "application/json"
 CHUNK_BYTES = 65536
+# Kept open: a job's agents are asked at once.
+MOST_CONNECTIONS = 16
 
 
 class Transport(Protocol):
@@ -43,6 +47,9 @@ class Transport(Protocol):
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
         """Yields the lines of a streaming answer (a watch, a log), until it ends."""
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
 
 
 class HttpTransport:
@@ -82,6 +89,22 @@ class HttpTransport:
         finally:
             response.close()
 
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object; an answer that isn't whole in time is an error."""
+        deadline = time.monotonic() + seconds
+        response = self._send("GET", path, {}, None, JSON, seconds)
+        found = b""
+        try:
+            while len(found) < limit and (chunk := response.read1(CHUNK_BYTES, decode_content=True)):
+                found += chunk
+                if time.monotonic() > deadline:
+                    raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s"))
+        except HTTPError as error:
+            raise self._reader.broken_off(error) from error
+        finally:
+            response.close()
+        return found[:limit]
+
     def _send(
         self,
         method: str,
@@ -94,9 +117,7 @@ class HttpTransport:
         """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
         try:
             headers = request_headers(self.server, content_type)
-            with warnings.catch_warnings():
-                # The kubeconfig says insecure-skip-tls-verify, and who wrote it knows.
-                warnings.simplefilter("ignore", InsecureRequestWarning)
+            with self._silence():
                 response = self._pool.request(
                     method,
                     url(self.server, path, query),
@@ -116,6 +137,12 @@ class HttpTransport:
         if not 200 <= response.status < 300:
             raise self._reader.refusal(self._whole(response), path)
         return response
+
+    def _silence(self) -> AbstractContextManager[object]:
+        """Returns what keeps urllib3 from warning those whose kubeconfig says insecure-skip-tls-verify: they know."""
+        if self.server.tls is None or self.server.tls.verify_mode != ssl.CERT_NONE:
+            return nullcontext()
+        return warnings.catch_warnings(action="ignore", category=InsecureRequestWarning)
 
     def _whole(self, response: urllib3.BaseHTTPResponse) -> Answer:
         try:
@@ -139,7 +166,7 @@ def url(server: Server, path: str, query: Mapping[str, str]) -> str:
 
 
 def _pool(server: Server) -> urllib3.PoolManager:
-    options: dict[str, Any] = {"retries": False}
+    options: dict[str, Any] = {"retries": False, "maxsize": MOST_CONNECTIONS}
     if server.tls is not None:
         options |= {"ssl_context": server.tls, "cert_reqs": server.tls.verify_mode}
     if server.certificate_name is not None:

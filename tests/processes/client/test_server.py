@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.server
 import json
@@ -25,7 +26,9 @@ import yaml
 
 from trainmaster.client import NoCluster
 from trainmaster.client import server as servers
+from trainmaster.client.asynchronous import AiohttpTransport
 from trainmaster.client.authorization import TokenFile
+from trainmaster.client.server import Server
 from trainmaster.client.transport import HttpTransport, connect
 
 AUTHORITY = trustme.CA()
@@ -79,6 +82,14 @@ def serving(name: str | None = "127.0.0.1", *, asks_for_certificate: bool = Fals
             server.shutdown()
 
 
+async def asked(server: Server) -> None:
+    transport = AiohttpTransport(server)
+    try:
+        assert (await transport.request("GET", "/api"))["items"] == []
+    finally:
+        await transport.close()
+
+
 def data(pem: trustme.Blob) -> str:
     return base64.b64encode(pem.bytes()).decode()
 
@@ -122,6 +133,9 @@ def test_a_certificate_of_another_name_is_refused_unless_the_kubeconfig_gives_it
             connected(tmp_path, served, TRUSTED).request("GET", "/api")
         named = {**TRUSTED, "tls-server-name": "east.example.com"}
         assert connected(tmp_path, served, named).request("GET", "/api")["items"] == []
+        asyncio.run(asked(connected(tmp_path, served, named).server))
+        with pytest.raises(NoCluster, match=r"can't be trusted: .*127\.0\.0\.1"):
+            asyncio.run(asked(connected(tmp_path, served, TRUSTED).server))
 
 
 def test_without_verification_nothing_is_asked_and_nothing_is_warned_of(tmp_path: Path) -> None:
@@ -187,8 +201,9 @@ def test_a_kubeconfigs_proxy_gets_the_request_and_its_own_password(
     with serving(None) as proxy:
         address = {"server": "http://east.invalid:1", "proxy-url": f"http://ann:pw@127.0.0.1:{proxy.port}"}
         connected(tmp_path, proxy, address).request("GET", "/api")
-    assert proxy.paths == ["http://east.invalid:1/api"]
-    assert proxy.headers[0]["Proxy-Authorization"] == "Basic YW5uOnB3"
+        asyncio.run(asked(connected(tmp_path, proxy, address).server))
+    assert proxy.paths == ["http://east.invalid:1/api"] * 2
+    assert [each["Proxy-Authorization"] for each in proxy.headers] == ["Basic YW5uOnB3"] * 2
 
 
 def test_a_pod_asks_with_its_service_account_whose_token_is_read_again(

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.processes.controller.fake_http import kubeconfig
-from trainmaster.client import ClientError, JobClient, JobNotFound, NoCluster, NotAllowed
+from trainmaster.client import AsyncJobClient, ClientError, JobClient, JobNotFound, NoCluster, NotAllowed
+from trainmaster.client.asynchronous import AiohttpTransport
+from trainmaster.client.authorization import Fixed
+from trainmaster.client.server import Server
+from trainmaster.client.transport import connect
 
 
 def test_a_kubeconfig_that_isnt_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,10 +150,19 @@ ANSWERS: dict[str, tuple[Answer, type[ClientError], str]] = {
 def test_whatever_answers_the_error_is_one_sentence(tmp_path: Path, name: str) -> None:
     answer, kind, sentence = ANSWERS[name]
     with serving(answer) as url:
+        path = kubeconfig(tmp_path, url)
         with pytest.raises(kind) as caught:
-            JobClient(kubeconfig=kubeconfig(tmp_path, url)).list()
+            JobClient(kubeconfig=path).list()
         assert str(caught.value).startswith(sentence.replace("URL", url))
         assert "\n" not in str(caught.value)
+        with pytest.raises(kind) as same:
+            asyncio.run(listed(path))
+    assert str(same.value).split(" broke off")[0] == str(caught.value).split(" broke off")[0]
+
+
+async def listed(path: str) -> None:
+    async with AsyncJobClient(kubeconfig=path) as jobs:
+        await jobs.list()
 
 
 def test_a_server_that_doesnt_speak_tls_and_one_that_isnt_there_say_so(tmp_path: Path) -> None:
@@ -159,3 +174,63 @@ def test_a_server_that_doesnt_speak_tls_and_one_that_isnt_there_say_so(tmp_path:
         JobClient(kubeconfig=kubeconfig(tmp_path, url)).list()
     with pytest.raises(NoCluster, match=r"doesn't answer: Failed to resolve 'no.such.host.invalid'"):
         JobClient(kubeconfig=kubeconfig(tmp_path, "http://no.such.host.invalid:1")).list()
+
+
+async def test_coroutines_say_the_same_of_such_servers(tmp_path: Path) -> None:
+    without_tls = pytest.raises(NoCluster, match=r"doesn't speak TLS; does its address begin with http://\?")
+    with serving(Answer(200, "text/plain", b"")) as url, without_tls:
+        await listed(kubeconfig(tmp_path, url.replace("http:", "https:")))
+    with pytest.raises(NoCluster, match=r"doesn't answer: .*; is it up, and is the kubeconfig's server its address"):
+        await listed(kubeconfig(tmp_path, url))
+
+
+LARGE = Answer(200, "text/plain", b"x" * 100_000)
+
+
+def test_of_an_answer_that_is_no_object_the_beginning_is_read(tmp_path: Path) -> None:
+    with serving(LARGE) as url:
+        transport, _ = connect(kubeconfig(tmp_path, url))
+        assert transport.beginning("/metrics", limit=70_000, seconds=5) == b"x" * 70_000
+        assert asyncio.run(beginning(url)) == b"x" * 70_000
+
+
+async def beginning(url: str) -> bytes:
+    transport = AiohttpTransport(Server(url, None, None, None, Fixed(None), "default"))
+    try:
+        return await transport.beginning("/metrics", limit=70_000, seconds=5)
+    finally:
+        await transport.close()
+
+
+def test_an_answer_that_comes_drop_by_drop_is_given_up(tmp_path: Path) -> None:
+    with dripping() as url:
+        transport, _ = connect(kubeconfig(tmp_path, url))
+        began = time.monotonic()
+        with pytest.raises(NoCluster, match=r"^The answer of the cluster at http.* broke off: not whole after 0\.5 s"):
+            transport.beginning("/metrics", limit=70_000, seconds=0.5)
+        assert time.monotonic() - began < 5
+
+
+@contextmanager
+def dripping() -> Iterator[str]:
+    """A server that sends a byte every 50 ms, for ever."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()

@@ -9,12 +9,12 @@ import pytest
 from tests.unit.client.fakes import FakeTransport
 from trainmaster.cli import following
 from trainmaster.cli.connection import Connection
-from trainmaster.client import JobClient, jobs
+from trainmaster.client import JobClient, watching
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "REOPEN_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "REOPEN_SECONDS", 0.0)
     for name in ("POLL_SECONDS", "CALM_SECONDS"):
         monkeypatch.setattr(following, name, 0.02)
     monkeypatch.setattr(following, "SILENT_SECONDS", 0.2)

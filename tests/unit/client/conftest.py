@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainmaster.client import jobs
+from trainmaster.client import watching
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "REOPEN_SECONDS", 0.0)
+    monkeypatch.setattr(watching, "REOPEN_SECONDS", 0.0)

@@ -77,3 +77,10 @@ class FakeTransport:
         if isinstance(batch, Exception):
             raise batch
         yield from batch
+
+    def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        self.asked.append(("BEGINNING", path, {}, None))
+        answer = self.answers[f"GET {path}"]
+        if isinstance(answer, Exception):
+            raise answer
+        return bytes(answer)[:limit]

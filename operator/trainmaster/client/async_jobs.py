@@ -1,0 +1,211 @@
+"""`AsyncJobClient` submits, watches and steers jobs from coroutines; it has the logic of `JobClient` too.
+
+async with AsyncJobClient() as jobs:
+    async for job in jobs.watch("bert-mrpc"):
+        print(job.phase)
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncGenerator, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.api.limits import check_size
+from trainmaster.api.v1alpha1 import API_VERSION, KIND
+from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.errors import InvalidRequest
+from trainmaster.client.job import TrainingJob, collection_path, items_of, require_name, require_namespace
+from trainmaster.client.metrics import JobMetrics, job_metrics
+from trainmaster.client.output import Output
+from trainmaster.client.watching import Watcher
+
+FIELD_MANAGER = "trainmaster-client"
+RESTART_ANNOTATION = "trainmaster.dev/restart"
+_STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
+
+
+class AsyncJobClient:
+    """AsyncJobClient reads and changes the jobs of one namespace. Every method raises a ClientError with one sentence.
+
+    It has connections of its own: close it, or use it with `async with`.
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> None:
+        self._close: Callable[[], Any] | None = None
+        if transport is None:
+            # aiohttp takes half a second to import, and the synchronous client doesn't need it.
+            from trainmaster.client.asynchronous import AiohttpTransport
+            from trainmaster.client.server import find_server
+
+            server = find_server(kubeconfig, context)
+            namespace = namespace or server.namespace
+            transport = own = AiohttpTransport(server)
+            self._close = own.close
+        self.namespace = namespace or "default"
+        require_namespace(self.namespace)
+        self.transport = transport
+        self._output = Output(transport, self.namespace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._close is not None:
+            await self._close()
+
+    async def submit(self, manifest: Mapping[str, Any], *, replace: bool = False) -> TrainingJob:
+        """Creates a job; with `replace`, applies it (server-side). Raises JobExists, InvalidRequest."""
+        body = {"apiVersion": API_VERSION, "kind": KIND, **manifest}
+        problem = check_size(body["spec"]) if isinstance(body.get("spec"), Mapping) else None
+        if problem is not None:
+            # The API server would accept the job, and the operator refuse it in its status.
+            raise InvalidRequest(str(problem))
+        if not replace:
+            path = collection_path(self.namespace)
+            return TrainingJob.of(await self.transport.request("POST", path, query=_STRICT, body=body))
+        metadata = body.get("metadata")
+        path = self._path(str(metadata.get("name", "") if isinstance(metadata, Mapping) else ""))
+        return TrainingJob.of(
+            await self.transport.request(
+                *("PATCH", path),
+                query={**_STRICT, "force": "true"},
+                body=body,
+                content_type="application/apply-patch+yaml",
+            )
+        )
+
+    async def get(self, name: str) -> TrainingJob:
+        """Returns one job. Raises JobNotFound."""
+        return TrainingJob.of(await self.transport.request("GET", self._path(name)))
+
+    async def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
+        """Returns all jobs of the namespace, or of all namespaces, by name."""
+        path = collection_path(None if all_namespaces else self.namespace)
+        jobs = [TrainingJob.of(item) for item in items_of(await self.transport.request("GET", path))]
+        return sorted(jobs, key=lambda job: (job.namespace, job.name))
+
+    async def delete(self, name: str) -> None:
+        """Deletes a job and, through the garbage collector, all that belongs to it."""
+        await self.transport.request("DELETE", self._path(name), query={"propagationPolicy": "Background"})
+
+    async def suspend(self, name: str) -> TrainingJob:
+        """Stops a job with a checkpoint and frees its resources. Raises InvalidRequest for one that has ended."""
+        return await self._set_suspend(name, "suspend", suspend=True)
+
+    async def resume(self, name: str) -> TrainingJob:
+        """Lets a suspended job go on. Raises InvalidRequest for one that has ended."""
+        return await self._set_suspend(name, "resume", suspend=False)
+
+    async def scale(self, name: str, workers: int) -> TrainingJob:
+        """Asks for another number of workers."""
+        return await self.merge(name, {"spec": {"workers": workers}})
+
+    async def restart(self, name: str) -> TrainingJob:
+        """Starts all ranks anew in their pods, from a checkpoint. Raises InvalidRequest for a job that has ended."""
+        job = await self.get(name)
+        if job.finished:
+            raise InvalidRequest(
+                f"Job {name} has ended ({job.phase}), and ended jobs never train again: submit it anew."
+            )
+        # A reader knows the time; the fraction keeps two requests apart.
+        moment = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        return await self.merge(name, {"metadata": {"annotations": {RESTART_ANNOTATION: moment}}})
+
+    async def merge(self, name: str, patch: Mapping[str, Any]) -> TrainingJob:
+        """Changes a job by a merge patch."""
+        return TrainingJob.of(
+            await self.transport.request(
+                *("PATCH", self._path(name)),
+                query=_STRICT,
+                body=patch,
+                content_type="application/merge-patch+json",
+            )
+        )
+
+    def watch(self, name: str) -> AsyncGenerator[TrainingJob, None]:
+        """Yields the job now and at every change, until it is deleted. A watch that breaks is opened again."""
+        require_name(name)
+        return Watcher(self.transport, self.namespace).one(name)
+
+    def watch_all(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
+        """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
+        return Watcher(self.transport, None if all_namespaces else self.namespace).all()
+
+    async def wait(
+        self,
+        name: str,
+        *,
+        until: Callable[[TrainingJob], bool] = lambda job: job.finished,
+        timeout: float | None = None,
+    ) -> TrainingJob:
+        """Waits until a job has ended, or `until` holds, and returns the job.
+
+        Raises WaitTimeout after `timeout` seconds and JobNotFound when the job is deleted meanwhile.
+        """
+        require_name(name)
+        return await Watcher(self.transport, self.namespace).until(name, until, timeout)
+
+    async def metrics(self, name: str) -> JobMetrics:
+        """Returns what each rank says now: step, loss, samples a second, seconds of a step. Raises JobNotFound."""
+        pods = await self.pods(name)
+        if not pods:
+            await self.get(name)
+        return await job_metrics(self.transport, self.namespace, pods)
+
+    async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
+        """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
+        require_name(name)
+        return await self._output.pods(name)
+
+    def logs(
+        self, name: str, worker: int, *, follow: bool = False, tail: int | None = None
+    ) -> AsyncGenerator[str, None]:
+        """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
+        require_name(name)
+        return self._output.log(name, worker, follow=follow, tail=tail)
+
+    def pod_log(
+        self, pod: str, *, follow: bool = False, tail: int | None = None, previous: bool = False
+    ) -> AsyncGenerator[str, None]:
+        """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
+
+        InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
+        connection breaks.
+        """
+        return self._output.pod_log(pod, follow=follow, tail=tail, previous=previous)
+
+    async def kept_workers(self, name: str) -> builtins.list[int]:
+        """Returns the workers whose output the operator kept when the job ended."""
+        return await self._output.kept_workers(name)
+
+    async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
+        """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
+        return await self._output.evidence(name)
+
+    async def _set_suspend(self, name: str, verb: str, *, suspend: bool) -> TrainingJob:
+        job = await self.get(name)
+        if job.finished:
+            raise InvalidRequest(
+                f"Job {name} has ended ({job.phase}): there is nothing to {verb}, and nothing was changed."
+            )
+        if job.to_be_suspended == suspend:
+            return job
+        return await self.merge(name, {"spec": {"runPolicy": {"suspend": suspend}}})
+
+    def _path(self, name: str) -> str:
+        require_name(name)
+        return f"{collection_path(self.namespace)}/{name}"

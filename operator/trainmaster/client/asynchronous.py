@@ -1,0 +1,149 @@
+"""Requests go to the API server from coroutines over aiohttp; what they mean is the same as over urllib3."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+import aiohttp
+
+from trainmaster.api.encoding import encode
+from trainmaster.client.answers import Answer, Reader
+from trainmaster.client.errors import NoCluster
+from trainmaster.client.server import Server
+from trainmaster.client.transport import CONNECT_SECONDS, JSON, MOST_CONNECTIONS, READ_SECONDS, request_headers, url
+from trainmaster.kubeconfig import KubeconfigError
+
+T = TypeVar("T")
+
+
+class AiohttpTransport:
+    """AiohttpTransport sends requests over aiohttp, within the loop that makes the first of them."""
+
+    def __init__(self, server: Server) -> None:
+        if (server.proxy or "").startswith("socks"):
+            raise NoCluster("The asynchronous client uses no SOCKS proxy; use JobClient, or a proxy of HTTP.")
+        self.server = server
+        self._reader = Reader(server.address)
+        self._session: aiohttp.ClientSession | None = None
+        # An exec plugin runs once at a time.
+        self._authorizing = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = JSON,
+    ) -> Any:
+        """Sends one request and returns the decoded JSON, which has a kind."""
+        response = await self._send(method, path, query or {}, body, content_type, READ_SECONDS)
+        return self._reader.decoded(await self._whole(response))
+
+    async def lines(
+        self, path: str, *, query: Mapping[str, str], read_seconds: float | None
+    ) -> AsyncGenerator[bytes, None]:
+        """Yields the lines of a streaming answer, until the server ends it or nothing came for `read_seconds`."""
+        response = await self._send("GET", path, query, None, JSON, read_seconds)
+        rest = b""
+        try:
+            async for chunk in response.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield line
+            if rest:
+                yield rest
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            # The connection broke or stood still: the caller starts again where it was.
+            return
+        finally:
+            response.close()
+
+    async def beginning(self, path: str, *, limit: int, seconds: float) -> bytes:
+        """Returns the first bytes of an answer that is no object, as far as it comes in that time."""
+        found = b""
+        try:
+            async with asyncio.timeout(seconds):
+                response = await self._send("GET", path, {}, None, JSON, seconds)
+                try:
+                    while len(found) < limit and (chunk := await response.content.readany()):
+                        found += chunk
+                finally:
+                    response.close()
+        except TimeoutError as error:
+            raise self._reader.broken_off(TimeoutError(f"not whole after {seconds:g} s")) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise self._reader.broken_off(error) from error
+        return found[:limit]
+
+    async def sleep(self, seconds: float) -> None:
+        """Waits."""
+        await asyncio.sleep(seconds)
+
+    async def together(self, parts: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+        """Runs the coroutines as tasks, some at a time."""
+        free = asyncio.Semaphore(MOST_CONNECTIONS)
+
+        async def limited(part: Coroutine[Any, Any, T]) -> T:
+            async with free:
+                return await part
+
+        return list(await asyncio.gather(*map(limited, parts)))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Any,
+        content_type: str,
+        read_seconds: float | None,
+    ) -> aiohttp.ClientResponse:
+        """Returns an answer whose body is still to come, of a request that went well. Raises a ClientError."""
+        from yarl import URL
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=self.server.tls if self.server.tls is not None else True)
+            )
+        try:
+            async with self._authorizing:
+                # It may run a plugin, and the other coroutines go on meanwhile.
+                headers = await asyncio.to_thread(request_headers, self.server, content_type)
+            response = await self._session.request(
+                method,
+                URL(url(self.server, path, query), encoded=True),
+                headers=headers,
+                data=None if body is None else encode(body),
+                timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS, sock_read=read_seconds),
+                allow_redirects=False,
+                proxy=self.server.proxy,
+                server_hostname=self.server.certificate_name,
+            )
+        except KubeconfigError as error:
+            raise NoCluster(f"{error}.") from error
+        except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError, ssl.SSLError) as error:
+            raise self._reader.untrusted(error) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._reader.unreachable(error) from error
+        if not 200 <= response.status < 300:
+            raise self._reader.refusal(await self._whole(response), path)
+        return response
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> Answer:
+        try:
+            return Answer(response.status, response.headers, await response.read())
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._reader.broken_off(error) from error
+        finally:
+            response.release()

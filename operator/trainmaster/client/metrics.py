@@ -1,0 +1,95 @@
+"""What each rank says of itself now is read from the agents' /metrics, through the API server's proxy to the pods.
+
+Whoever runs in a pod may answer there, so an answer is read to a limit of bytes and time, what is no figure is left
+out, and which worker it is about is said by the pod's label and not by the answer.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.client.blocking import AsyncTransport
+from trainmaster.client.errors import ClientError
+from trainmaster.client.job import worker_index
+from trainmaster.wire.limits import MAX_INDEX, MAX_PROCESSES
+from trainmaster.wire.names import AGENT_PORT
+from trainmaster.wire.values import decimal
+
+# A worker's page, with as many ranks as it can have, is a third of it.
+MAX_BYTES = 1024 * 1024
+SECONDS = 3.0
+# A sample of the text format, and the one label that is read of it.
+_SAMPLE = re.compile(r'trainmaster_([a-z_]{1,40})\{[^{}]{0,1000}rank="(\d{1,10})"\} (\S{1,40})')
+_FIELDS = ("step", "total_steps", "loss", "samples_per_second", "step_seconds")
+
+
+@dataclass(frozen=True)
+class RankMetrics:
+    """RankMetrics is what a rank said last; None for what its script doesn't report."""
+
+    worker: int
+    rank: int
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    samples_per_second: float | None = None
+    # The rank's own time for a step, without waiting for the others.
+    step_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class JobMetrics:
+    """JobMetrics is what all ranks say now, by worker and rank, and why each worker that says nothing doesn't."""
+
+    ranks: tuple[RankMetrics, ...]
+    silent: Mapping[int, str]
+
+
+async def job_metrics(transport: AsyncTransport, namespace: str, pods: list[Mapping[str, Any]]) -> JobMetrics:
+    """Asks the agents of all these pods at once; never raises for what one of them does."""
+    answers = await transport.together([_worker(transport, namespace, pod) for pod in pods])
+    ranks = sorted((rank for found, _ in answers for rank in found), key=lambda rank: (rank.worker, rank.rank))
+    silent = {worker_index(pod): why for pod, (_, why) in zip(pods, answers, strict=True) if why}
+    return JobMetrics(tuple(ranks), silent)
+
+
+async def _worker(
+    transport: AsyncTransport, namespace: str, pod: Mapping[str, Any]
+) -> tuple[list[RankMetrics], str | None]:
+    """Returns what a worker's ranks say, or why nothing came."""
+    phase = (pod.get("status") or {}).get("phase")
+    if phase != "Running":
+        return [], f"its pod is {phase or 'new'}"
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}:{AGENT_PORT}/proxy/metrics"
+    try:
+        page = await transport.beginning(path, limit=MAX_BYTES, seconds=SECONDS)
+    except ClientError as error:
+        return [], str(error)
+    return parse_metrics(worker_index(pod), page.decode("utf-8", "replace")), None
+
+
+def parse_metrics(worker: int, page: str) -> list[RankMetrics]:
+    """Returns the ranks of an agent's page, by rank; accepts whatever stands there."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in page.splitlines():
+        sample = _SAMPLE.fullmatch(line)
+        if sample is None or sample[1] not in _FIELDS:
+            continue
+        rank, value = decimal(sample[2], MAX_INDEX), _figure(sample[3])
+        if rank is None or value is None or (rank not in found and len(found) >= MAX_PROCESSES):
+            continue
+        whole = sample[1] in ("step", "total_steps")
+        found.setdefault(rank, {})[sample[1]] = int(value) if whole else value
+    return [RankMetrics(worker, rank, **fields) for rank, fields in sorted(found.items())]
+
+
+def _figure(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and abs(value) < 2**53 else None

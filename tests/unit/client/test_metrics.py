@@ -1,0 +1,85 @@
+"""What ranks say of themselves is read from their agents, whatever these answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.client.fakes import FakeTransport, job, pod
+from trainmaster.agent.network.metrics import render_metrics
+from trainmaster.client import JobClient, JobNotFound, NoCluster, RankMetrics
+from trainmaster.client.metrics import parse_metrics
+from trainmaster.wire.limits import MAX_PROCESSES
+from trainmaster.wire.progress import RankProgress
+
+PODS = "/api/v1/namespaces/default/pods"
+JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
+
+
+def page(worker: int, *ranks: int, name: str = "reviews") -> bytes:
+    progress = {
+        rank: RankProgress(step=7, total_steps=70, loss=0.5, samples_per_second=80.0, step_seconds=0.1)
+        for rank in ranks
+    }
+    return render_metrics(name, worker, None, progress, None).encode()
+
+
+def test_what_an_agent_serves_is_read_by_worker_and_rank() -> None:
+    transport = FakeTransport(
+        {
+            f"GET {PODS}": {"items": [pod(1), pod(0)]},
+            f"GET {PODS}/reviews-0:8472/proxy/metrics": page(0, 1, 0),
+            f"GET {PODS}/reviews-1:8472/proxy/metrics": page(1, 2, 3),
+        }
+    )
+    metrics = JobClient("default", transport=transport).metrics("reviews")
+    assert [(each.worker, each.rank) for each in metrics.ranks] == [(0, 0), (0, 1), (1, 2), (1, 3)]
+    assert metrics.ranks[0] == RankMetrics(0, 0, 7, 70, 0.5, 80.0, 0.1)
+    assert metrics.silent == {}
+
+
+def test_workers_that_dont_answer_are_named_with_the_reason() -> None:
+    transport = FakeTransport(
+        {
+            f"GET {PODS}": {"items": [pod(0), pod(1), pod(2, phase="Pending")]},
+            f"GET {PODS}/reviews-0:8472/proxy/metrics": page(0, 0),
+            f"GET {PODS}/reviews-1:8472/proxy/metrics": NoCluster("The cluster at x can't answer now (HTTP 503)."),
+        }
+    )
+    metrics = JobClient("default", transport=transport).metrics("reviews")
+    assert [each.worker for each in metrics.ranks] == [0]
+    assert metrics.silent == {1: "The cluster at x can't answer now (HTTP 503).", 2: "its pod is Pending"}
+
+
+def test_a_job_without_pods_has_no_metrics_and_one_that_isnt_there_is_an_error() -> None:
+    transport = FakeTransport({f"GET {PODS}": {"items": []}, f"GET {JOBS}/reviews": job()})
+    assert JobClient("default", transport=transport).metrics("reviews").ranks == ()
+    transport.answers[f"GET {JOBS}/reviews"] = JobNotFound("no such job")
+    with pytest.raises(JobNotFound):
+        JobClient("default", transport=transport).metrics("reviews")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'trainmaster_step{rank="0"} NaN',
+        'trainmaster_step{rank="0"} inf',
+        'trainmaster_step{rank="0"} 1e300',
+        'trainmaster_step{rank="99999999999"} 1',
+        'trainmaster_step{rank="-1"} 1',
+        'trainmaster_step{rank="0"} 1 2 3',
+        'trainmaster_other{rank="0"} 1',
+        'trainmaster_step{worker="0"} 1',
+        "trainmaster_step{" + 'x="y",' * 5_000 + 'rank="0"} 1',
+        "<html>",
+        "\0" * 100,
+    ],
+)
+def test_what_is_no_figure_is_left_out(line: str) -> None:
+    assert parse_metrics(0, line) == []
+
+
+def test_a_worker_has_no_more_ranks_than_it_can_have_and_names_no_other_worker() -> None:
+    lines = "\n".join(f'trainmaster_step{{worker="5",rank="{rank}"}} 1' for rank in range(2 * MAX_PROCESSES))
+    found = parse_metrics(3, lines)
+    assert len(found) == MAX_PROCESSES
+    assert {each.worker for each in found} == {3}
