@@ -168,14 +168,12 @@ class AsyncJobClient:
 
     async def pods(self, name: str) -> builtins.list[Mapping[str, Any]]:
         """Returns the job's pods as raw objects, by worker. Pods with its label but no index are left out."""
-        require_name(name)
         return await self._output.pods(name)
 
     def logs(
         self, name: str, worker: int, *, follow: bool = False, tail: int | None = None
     ) -> AsyncGenerator[str, None]:
         """Yields a worker's output line by line, from the operator's copy when the pod is gone. Raises JobNotFound."""
-        require_name(name)
         return self._output.log(name, worker, follow=follow, tail=tail)
 
     def pod_log(
