@@ -37,7 +37,7 @@ from trainmaster.agent.planner.plan import done, plan, wake_at
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.planner.update import initial, update
 from trainmaster.agent.process import children, environment, saved_report
-from trainmaster.agent.process.launcher import attempt_dir
+from trainmaster.agent.process.launcher import attempt_dir, trainer_token_file
 from trainmaster.agent.process.output import Printer, Printers
 from trainmaster.agent.process.run import RunProcesses
 from trainmaster.agent.process.setup_line import SetupLine
@@ -45,12 +45,14 @@ from trainmaster.agent.settings import Settings
 from trainmaster.wire.errors import ProtocolError
 from trainmaster.wire.joining import Assigned, Environment, Reported, Watched
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
+from trainmaster.wire.log_rules import NONE
 from trainmaster.wire.progress import RankProgress
 from trainmaster.wire.stream import Ping
 from trainmaster.wire.values import last_lines
 
 if TYPE_CHECKING:
     from trainmaster.agent.hang.watch import Found, RankWatch
+    from trainmaster.agent.progress.trainer_server import TrainerServer
     from trainmaster.agent.warm.learning import Learning
     from trainmaster.agent.warm.warm_process import WarmProcess
 
@@ -77,6 +79,7 @@ class Executor:
         self._warm: WarmProcess | None = None
         self._learning: Learning | None = None
         self._processes: RunProcesses | None = None
+        self._trainer: TrainerServer | None = None
         self._watch: RankWatch | None = None
         """It outlives its run, because what was seen last of the ranks is shown until the next one."""
         self._complaint = ""
@@ -206,8 +209,9 @@ class Executor:
             address = settings.pod_ip or address
         if address:
             assignment = assignment._replace(hosts=(address, *assignment.hosts[1:]))
+        port = self._serve_trainer(assignment.attempt)
         run = RunProcesses(
-            self._loop, settings, assignment, action.node_rank, self._printers, self._events.append, self._warm
+            self._loop, settings, assignment, action.node_rank, self._printers, self._events.append, self._warm, port
         )
         try:
             launched = run.start(self._command, action.environ)
@@ -229,6 +233,28 @@ class Executor:
             answer = os.path.join(attempt_dir(settings, assignment.attempt), MODULES_FILE)
             self._learning = Learning(self._loop, run, answer, warm.learn)
         return launched
+
+    def _serve_trainer(self, attempt: int) -> int:
+        """Listen for what Hugging Face's Trainer reports of this attempt; returns the port, 0 where nobody listens."""
+        settings = self._settings
+        if settings.progress_preset == NONE:
+            return 0
+        # Here, because an agent that waits for its first assignment doesn't need it.
+        from trainmaster.agent.progress.trainer_server import TrainerServer
+
+        if self._trainer is None:
+            self._trainer = TrainerServer(self._loop)
+        try:
+            os.makedirs(attempt_dir(settings, attempt), exist_ok=True)
+            self._trainer.begin(trainer_token_file(settings, attempt), self._report_progress)
+        except OSError:
+            # The launch fails for the same reason, and says it.
+            return 0
+        return self._trainer.open()
+
+    def _report_progress(self, body: Any) -> None:
+        if self._watch is not None:
+            self._watch.report(body, _now())
 
     def _describe_environment(self, action: actions.DescribeEnvironment) -> None:
         """In a thread: code and packages may lie on a file server that has gone, and the agent answers all the same."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from trainmaster.agent import ed25519
 from trainmaster.agent.errors import UsageError
+from trainmaster.wire.log_rules import AUTO, PRESETS, check_pattern
 from trainmaster.wire.names import AGENT_PORT, AGENTS_SECRET_VARIABLE, PUBLIC_KEYS_VARIABLE
 
 
@@ -52,6 +53,10 @@ class Settings(NamedTuple):
     """A step may take this long; 0: no limit."""
     first_step_timeout: float
     """The first step may take this long; 0: no limit."""
+    progress_pattern: str
+    """What a rank prints is matched with it; empty: with the preset."""
+    progress_preset: str
+    """Whose lines count as progress: `auto`, `none`, or a framework's name."""
     startup_timeout: float
     """How long worker 0's name may be unknown before the attempt fails as MasterUnreachable."""
     cgroup_root: str
@@ -91,10 +96,29 @@ def read_settings(environ: Mapping[str, str]) -> Settings:
         grace_seconds=_number(environ, "TRAINMASTER_GRACE_SECONDS", 25.0),
         progress_timeout=_number(environ, "TRAINMASTER_PROGRESS_TIMEOUT", 0.0),
         first_step_timeout=first_step_timeout,
+        progress_pattern=_pattern(environ),
+        progress_preset=_preset(environ),
         startup_timeout=first_step_timeout or 900.0,
         cgroup_root=environ.get("TRAINMASTER_CGROUP_ROOT") or "/sys/fs/cgroup",
         config_file="/etc/trainmaster/training.yaml",
     )
+
+
+def _pattern(environ: Mapping[str, str]) -> str:
+    name = "TRAINMASTER_PROGRESS_PATTERN"
+    pattern = environ.get(name, "")
+    problem = check_pattern(pattern) if pattern else None
+    if problem is not None:
+        raise UsageError(f"{name}: {pattern[:60]!r} {problem}")
+    return pattern
+
+
+def _preset(environ: Mapping[str, str]) -> str:
+    name = "TRAINMASTER_PROGRESS_PRESET"
+    preset = environ.get(name) or AUTO
+    if preset not in PRESETS:
+        raise UsageError(f"{name}: {preset[:40]!r} is no preset; use {', '.join(PRESETS[:-1])} or {PRESETS[-1]}")
+    return preset
 
 
 def _public_keys(environ: Mapping[str, str]) -> tuple[bytes, ...]:

@@ -122,7 +122,7 @@ def _sentence(detail: ErrorDetails, model: type[SpecModel] | None, field: str, p
 
 
 # Errors of our own types, which bring their sentences.
-_OURS = frozenset({"quantity", "processes", "json", "time"})
+_OURS = frozenset({"quantity", "processes", "json", "time", "pattern"})
 
 
 def _alternatives(value: Any, expected: str) -> str:

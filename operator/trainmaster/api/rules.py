@@ -31,6 +31,7 @@ from trainmaster.api.v1alpha1 import (
     Elastic,
     FailureRule,
     JobSpec,
+    LogRules,
     Resources,
     Scheduling,
     SecurityContext,
@@ -70,6 +71,7 @@ _MAY_BE_ABSENT = (
     "elastic",
     "scheduling",
     "checkpoint",
+    "progress",
     "securityContext",
     "podTemplate",
 )
@@ -246,6 +248,13 @@ RULES: tuple[Rule, ...] = (
         cel="has(self.exitCodes) || has(self.reasons)",
         holds=lambda rule: rule.exit_codes is not None or rule.reasons is not None,
         message="matches nothing; give exitCodes, reasons or both",
+    ),
+    Rule(
+        LogRules,
+        "",
+        cel="has(self.pattern) != has(self.preset)",
+        holds=lambda rules: (rules.pattern is None) != (rules.preset is None),
+        message="names no lines, or twice; give exactly one of pattern and preset",
     ),
     Rule(
         CheckpointVolume,

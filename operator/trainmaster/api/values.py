@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainValidator, StrictInt, StringConstraints, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from trainmaster.wire.limits import MAX_PROCESSES, MAX_WORKERS
+from trainmaster.wire.log_rules import MAX_PATTERN_CHARACTERS, check_pattern
 
 # Kubernetes' quantity syntax (apimachinery pkg/api/resource/quantity.go), without minus: no resource may be negative.
 # Kubernetes takes longer exponents too, and then a minute for one comparison (measured with 1e999999999 on 1.36.2).
@@ -125,6 +126,14 @@ def _cores(value: Any) -> int | str:
     return _quantity(value, CORES_SENTENCE)
 
 
+def _progress_pattern(value: str) -> str:
+    """The API server can't check this: its expressions are RE2's. So the operator says it in the job's status."""
+    problem = check_pattern(value)
+    if problem is not None:
+        raise PydanticCustomError("pattern", "{shown} {problem}", {"shown": show(value), "problem": problem})
+    return value
+
+
 def _processes(value: Any) -> int | str:
     if value == "auto":
         return "auto"
@@ -209,6 +218,9 @@ _CORES_SCHEMA = {
 }
 Cores = Annotated[int | str, PlainValidator(_cores), WithJsonSchema(_CORES_SCHEMA)]
 ProcessesPerWorker = Annotated[int | Literal["auto"], PlainValidator(_processes), WithJsonSchema(_PROCESSES_SCHEMA)]
+ProgressPattern = Annotated[
+    str, StringConstraints(min_length=1, max_length=MAX_PATTERN_CHARACTERS), AfterValidator(_progress_pattern)
+]
 DNSLabel = Annotated[str, StringConstraints(pattern=DNS_LABEL_PATTERN, max_length=63)]
 Subdomain = Annotated[str, StringConstraints(pattern=SUBDOMAIN_PATTERN, max_length=253)]
 ExtendedResource = Annotated[str, StringConstraints(pattern=EXTENDED_RESOURCE_PATTERN, max_length=253)]

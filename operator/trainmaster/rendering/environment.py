@@ -96,6 +96,11 @@ def worker_environment(
         variables.append(value("TRAINMASTER_WARM_START", "true"))
         if spec.warm_start.preload:
             variables.append(value("TRAINMASTER_PRELOAD", ",".join(spec.warm_start.preload)))
+    if spec.progress is not None:
+        if spec.progress.pattern is not None:
+            variables.append(value("TRAINMASTER_PROGRESS_PATTERN", _literal(spec.progress.pattern)))
+        if spec.progress.preset is not None:
+            variables.append(value("TRAINMASTER_PROGRESS_PRESET", spec.progress.preset))
     if spec.checkpoint is not None:
         variables.append(value("TRAINMASTER_CHECKPOINT_DIR", _literal(spec.checkpoint.path)))
     if has_read_only_root(spec):

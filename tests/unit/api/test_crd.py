@@ -228,6 +228,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "resources": {"resources": {"cpu": {"limit": 2}}},
     "spares": {"spares": 1},
     "warmStart": {"warmStart": {"enabled": False}},
+    "progress": {"progress": {"preset": "tqdm"}},
     "accelerator": {"accelerator": {"kind": "amd"}},
     "interconnect": {"interconnect": {"nvlink": True}},
     "scheduling": {"scheduling": {"priorityClassName": "high"}},

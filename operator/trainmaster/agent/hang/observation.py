@@ -6,9 +6,11 @@ import os
 from typing import Optional
 
 from trainmaster.agent.hang.heartbeats import Heartbeats
-from trainmaster.agent.hang.rank_states import observe_rank
 from trainmaster.agent.planner.state import Now
 from trainmaster.agent.process.launcher import attempt_dir
+from trainmaster.agent.progress.counters import Counters
+from trainmaster.agent.progress.printed import Printed
+from trainmaster.agent.progress.sources import Sources
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.progress import RankProgress
@@ -25,14 +27,23 @@ UP_SECONDS = 1.0
 
 
 class Observation:
-    """Reads the progress files of an attempt whose ranks were started at `started_at`, on the monotonic clock."""
+    """Observes the ranks of an attempt, which were started at `started_at`, on the monotonic clock."""
 
-    def __init__(self, settings: Settings, attempt: int, first_rank: int, started_at: float) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        attempt: int,
+        first_rank: int,
+        started_at: float,
+        printed: Optional[Printed] = None,
+        counters: Optional[Counters] = None,
+    ) -> None:
         self._settings = settings
         self._attempt = attempt
         self._started_at = started_at
         self._own = range(first_rank, first_rank + settings.processes)
-        self._heartbeats = Heartbeats(os.path.join(attempt_dir(settings, attempt), "progress"), self._own)
+        heartbeats = Heartbeats(os.path.join(attempt_dir(settings, attempt), "progress"), self._own)
+        self._sources = Sources(settings, self._own, started_at, heartbeats, printed, counters)
         self._published_at = 0.0
         self._unpublished = False
         self.up = False
@@ -43,11 +54,15 @@ class Observation:
     @property
     def ranks(self) -> dict[int, RankProgress]:
         """Returns the newest progress of each rank."""
-        return self._heartbeats.ranks
+        return self._sources.ranks
+
+    def receive(self, body: object, now: float) -> None:
+        """The Trainer of this worker's first rank has reported."""
+        self._sources.receive(body, now)
 
     def poll(self, all_started: bool, now: Now) -> Optional[ProgressLine]:
-        """Read the files; returns what is to be published now. `all_started`: this worker's ranks were all started."""
-        self._unpublished = self._heartbeats.poll(now.steady) or self._unpublished
+        """Read the sources; returns what is to be published now. `all_started`: all of this worker's ranks were."""
+        self._unpublished = self._sources.poll(now.steady) or self._unpublished
         if all_started and (self.ranks or now.steady - self._started_at > UP_SECONDS):
             self.up = True
         self.deadline = now.steady + (POLL_SECONDS if self.up else FIRST_POLLS_SECONDS)
@@ -57,24 +72,21 @@ class Observation:
 
     def finish(self, now: Now) -> Optional[ProgressLine]:
         """Returns what the ranks wrote last, because they are about to be reported as ended, or are gone."""
-        return self._line(now) if self._heartbeats.poll(now.steady) or self._unpublished else None
+        return self._line(now) if self._sources.poll(now.steady) or self._unpublished else None
 
     def states(self, now: float) -> dict[int, RankState]:
-        """Returns this worker's ranks as they are now, by their progress files."""
-        return {rank: self._state(rank, self.ranks.get(rank), now) for rank in self._own}
+        """Returns this worker's ranks as they are now, by what is known of their progress."""
+        return {rank: self._sources.state(rank, now) for rank in self._own}
 
     def silent_seconds(self, rank: int, now: float) -> float:
         """Returns for how long a rank has made no progress."""
-        return now - self._heartbeats.progressed_at.get(rank, self._started_at)
+        return self._sources.silent_seconds(rank, now)
 
     @property
     def first_step_at(self) -> Optional[float]:
-        """Returns when the last of the ranks that write progress had done its first step; None while one hasn't."""
-        done = self._heartbeats.first_step_at
+        """Returns when the last of the ranks whose progress is known had done its first step; None while one hasn't."""
+        done = self._sources.first_step_at
         return max(done.values()) if done and len(done) == len(self.ranks) else None
-
-    def _state(self, rank: int, progress: Optional[RankProgress], now: float) -> RankState:
-        return observe_rank(self._settings, progress, self.silent_seconds(rank, now))
 
     def _line(self, now: Now) -> ProgressLine:
         self._unpublished = False

@@ -1,6 +1,8 @@
 """This module finds the rank of a stalled job that stopped first, the one that all the others wait for.
 
-Only ranks that have written progress are watched: of a script that never does, nobody knows how long its step takes.
+Only ranks whose progress is known are watched: of a script that says nothing, nobody knows how long its step takes.
+Often it is rank 0 alone that says anything. Then it stands for all of them: when it is over its limit, each of the
+others may be the one that it waits for, and what all of them show (collectives, stacks, the kernel's state) decides.
 Everything here is pure; `evidence` collects what it works on.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Optional
 
 from trainmaster.agent.hang.stacks import threads_of
+from trainmaster.agent.progress.counters import Waiting
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
@@ -35,6 +38,16 @@ def observe_rank(settings: Settings, progress: RankProgress | None, silent_secon
         return RankState()
     limit_seconds, limit, patient = _limit(settings, progress)
     return RankState(progress.step, progress.section or "", silent_seconds, limit_seconds, limit, patient)
+
+
+def observe_waiting(settings: Settings, waiting: Waiting) -> RankState:
+    """Returns the state of a rank of which only the collective is known that it waits in."""
+    limit, name = settings.progress_timeout, "failurePolicy.hang.progressSeconds"
+    if not waiting.has_done_some:
+        limit, name = settings.first_step_timeout, "failurePolicy.hang.firstStepSeconds"
+    if limit and waiting.timeout > limit:
+        limit, name = waiting.timeout, "the collective's own timeout"
+    return RankState(None, "", waiting.seconds, limit, name, not waiting.has_done_some)
 
 
 def is_over(state: RankState) -> bool:
@@ -71,20 +84,30 @@ def classify_stall(ranks: Mapping[int, RankState]) -> Optional[Classification]:
         return Classification(-1, "", patience)
     watched = {rank: state for rank, state in ranks.items() if state.silent_seconds is not None}
     counted = all(state.collective is not None for state in watched.values())
+    # Of the others no step is known, so they can only be told from those that have done the fewest.
+    others = {rank: state for rank, state in ranks.items() if rank not in watched}
+    comparable = {rank: state for rank, state in others.items() if not counted or state.collective is not None}
+    suspects = {**watched, **comparable}
+    fewest = min(map(steps_of, late))
 
-    def order(rank: int) -> tuple[int, int, bool, bool, float, int]:
-        state = watched[rank]
+    def order(rank: int) -> tuple[int, int, bool, bool, bool, float, int]:
+        state = suspects[rank]
         return (
-            steps_of(state),
+            steps_of(state) if rank in watched else fewest,
             (state.collective or 0) if counted else 0,
             state.state != "D",
             state.waits,
+            rank in others,
             -(state.silent_seconds or 0.0),
             rank,
         )
 
-    first = min(watched, key=order)
-    return Classification(first, _describe(first, watched[first]) + _compare(first, watched, counted))
+    first = min(suspects, key=order)
+    if first in watched:
+        return Classification(first, _describe(first, watched[first]) + _compare(first, watched, counted))
+    reporting = min(watched, key=order)
+    said = f"{_describe(reporting, watched[reporting])}; rank {first} says nothing of its own progress"
+    return Classification(first, said + _compare(first, suspects, counted))
 
 
 def waits_in_collective(stacks: str) -> bool:
@@ -111,11 +134,11 @@ def _patience(states: Iterable[RankState], steps: int) -> Iterable[float]:
 
 
 def _describe(rank: int, state: RankState) -> str:
-    where = f"step {state.step}" if state.step is not None else "its first step"
+    where = f" at step {state.step}" if state.step is not None else " at its first step" if state.patient else ""
     section = f", section {state.section}" if state.section else ""
     silent = "" if state.silent_seconds is None else f" for {state.silent_seconds:.0f} s"
     limit = f"; the limit is {state.limit} {state.limit_seconds:g} s" if state.limit_seconds else ""
-    return f"rank {rank} made no progress{silent} at {where}{section}{limit}"
+    return f"rank {rank} made no progress{silent}{where}{section}{limit}"
 
 
 def _compare(first: int, ranks: Mapping[int, RankState], counted: bool) -> str:
@@ -124,7 +147,7 @@ def _compare(first: int, ranks: Mapping[int, RankState], counted: bool) -> str:
     others = [state for rank, state in ranks.items() if rank != first]
     if not others:
         return ""
-    if all(steps_of(state) > steps_of(own) for state in others):
+    if own.step is not None and all(steps_of(state) > own.step for state in others):
         return f"; all other ranks have done step {min(map(steps_of, others))}"
     if counted and all((state.collective or 0) > (own.collective or 0) for state in others):
         entered = min(state.collective or 0 for state in others)

@@ -9,8 +9,10 @@ but plain values is ever built from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Optional
+
+from trainmaster.wire.limits import MAX_SECONDS
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
@@ -18,6 +20,8 @@ DUMP_VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 OLD_DUMP = "/tmp/nccl_trace_rank_"
 MAX_DUMP_BYTES = 16_777_216
 MAX_FRAMES = 6
+NCCL_TIMEOUT, OTHER_TIMEOUT = 600.0, 1_800.0
+"""torch's defaults in seconds (torch 2.13: torch.distributed.constants)."""
 
 
 class Recorded(NamedTuple):
@@ -25,6 +29,12 @@ class Recorded(NamedTuple):
 
     collective: Optional[int]
     message: str
+    newest: int = -1
+    """The number of the newest operation of any group; -1 where none is known. It only grows."""
+    oldest_open: Optional[int] = None
+    """The number of the oldest one that isn't done."""
+    timeout: float = 0.0
+    """The seconds that the script itself gives that one; 0 where it says nothing, and torch's default holds."""
 
 
 def recorder_environment(folder: str) -> dict[str, str]:
@@ -89,19 +99,42 @@ def summarize(dump: bytes) -> Recorded | None:
     try:
         data = _load_plain(dump)
         entries = [entry for entry in data["entries"] if _is_default(entry) and not entry.get("is_p2p")]
+        operations = _operations(data["entries"])
     except Exception:  # a pickle of anybody's can fail in any way
         return None
     numbers = [entry["collective_seq_id"] for entry in entries if isinstance(entry.get("collective_seq_id"), int)]
     if not numbers:
         # The ring is full of other groups' collectives; the group's own account is still there.
         numbers = _enqueued(data)
-    open_ones = [entry for entry in entries if entry.get("state") != "completed" and not entry.get("retired")]
+    open_ones = [entry for entry in entries if not _is_done(entry)]
     message = f"last collective {max(numbers)}, completed" if entries else "no collective yet"
     if numbers and not entries:
         message = f"last collective {max(numbers)}"
     if open_ones:
         message = _describe(open_ones[0])
-    return Recorded(max(numbers) if numbers else None, message)
+    return Recorded(max(numbers) if numbers else None, message, *operations)
+
+
+def _operations(entries: Sequence[Any]) -> tuple[int, Optional[int], float]:
+    """Returns the numbers of the newest operation, and of the oldest that isn't done, over all groups, and for how long
+    the script lets that one take."""
+    numbers = {entry["record_id"]: entry for entry in entries if isinstance(entry.get("record_id"), int)}
+    oldest = min((number for number, entry in numbers.items() if not _is_done(entry)), default=None)
+    timeout = 0.0 if oldest is None else _own_timeout(numbers[oldest])
+    return max(numbers, default=-1), oldest, timeout
+
+
+def _own_timeout(entry: Mapping[str, Any]) -> float:
+    """Returns an operation's timeout [s] where it is longer than torch's default, so that the script has set it."""
+    milliseconds = entry.get("timeout_ms")
+    default = NCCL_TIMEOUT if str(entry.get("profiling_name")).startswith("nccl:") else OTHER_TIMEOUT
+    if not isinstance(milliseconds, int) or not default < milliseconds / 1000 < MAX_SECONDS:
+        return 0.0
+    return milliseconds / 1000
+
+
+def _is_done(entry: Mapping[str, Any]) -> bool:
+    return entry.get("state") == "completed" or bool(entry.get("retired"))
 
 
 def _enqueued(data: Mapping[str, Any]) -> list[int]:

@@ -21,6 +21,7 @@ from trainmaster.agent.planner.state import Now
 from trainmaster.agent.process import children
 from trainmaster.agent.process.launcher import attempt_dir
 from trainmaster.agent.process.run import RunProcesses
+from trainmaster.agent.progress.counters import Counters
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.evidence import RankState
 from trainmaster.wire.joining import Collect, Hung, Patience
@@ -40,7 +41,8 @@ class RankWatch:
         self._settings = settings
         self._run = run
         self._first = first = run.first_rank()
-        self._observation = Observation(settings, run.attempt, first, run.started_at)
+        counters = Counters(run.questionable, settings.progress_timeout)
+        self._observation = Observation(settings, run.attempt, first, run.started_at, run.printed, counters)
         self._stall = Stall(run.attempt, settings.worker, range(first, first + settings.processes))
         self._evidence: Optional[Evidence] = None
         self._evidence_at = math.inf
@@ -57,6 +59,10 @@ class RankWatch:
     def ranks(self) -> dict[int, RankProgress]:
         """Returns the newest progress of each rank."""
         return self._observation.ranks
+
+    def report(self, body: object, now: Now) -> None:
+        """The Trainer of this worker's first rank has reported its progress."""
+        self._observation.receive(body, now.steady)
 
     @property
     def deadline(self) -> float:

@@ -23,6 +23,7 @@ REASONS = {
     409: "Conflict",
     411: "Length Required",
     413: "Content Too Large",
+    429: "Too Many Requests",
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }

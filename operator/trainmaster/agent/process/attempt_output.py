@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import Optional
 
 from trainmaster.agent.hang.stacks import MAX_STACKS_BYTES, STACKS_MARK, shorten_stacks, tail_of
 from trainmaster.agent.loop import Loop
 from trainmaster.agent.planner.classification import broken_connection, conclusion
 from trainmaster.agent.process.error_files import read_error_file
 from trainmaster.agent.process.output import KeptLog, Printers, Pump
+from trainmaster.agent.progress.printed import Printed
+from trainmaster.agent.settings import Settings
 
 
 class AttemptOutput:
@@ -17,8 +20,9 @@ class AttemptOutput:
     A process's streams have the names `<process>.out` and `<process>.err`.
     """
 
-    def __init__(self, loop: Loop, folder: str, printers: Printers) -> None:
+    def __init__(self, loop: Loop, settings: Settings, folder: str, printers: Printers) -> None:
         self._loop = loop
+        self.printed = Printed(settings, self.say)
         self._folder = folder
         self._printers = printers
         self._pumps: dict[str, Pump] = {}
@@ -29,15 +33,17 @@ class AttemptOutput:
         for local_rank in range(processes):
             name = f"rank-{local_rank}"
             pipes = (named_pipe(os.path.join(self._folder, f"{name}.{suffix}")) for suffix in ("out", "err"))
-            self.pump(name, (next(pipes), next(pipes)), f"[rank {first_rank + local_rank}]: ")
+            rank = first_rank + local_rank
+            self.pump(name, (next(pipes), next(pipes)), f"[rank {rank}]: ", rank)
 
-    def pump(self, process: str, streams: tuple[int, int], prefix: str) -> None:
-        """Print what comes from a process's two streams."""
+    def pump(self, process: str, streams: tuple[int, int], prefix: str, rank: Optional[int] = None) -> None:
+        """Print what comes from a process's two streams. `rank`: whose progress it may say."""
+        reader = None if rank is None else self.printed.reader(rank)
         for suffix, fd, printer in zip(("out", "err"), streams, self._printers):
             name = f"{process}.{suffix}"
             log = KeptLog(self.log_path(name))
             self._logs.append(log)
-            self._pumps[name] = Pump(self._loop, fd, prefix, printer, log)
+            self._pumps[name] = Pump(self._loop, fd, prefix, printer, log, reader)
 
     def print_separator(self, attempt: int) -> None:
         """Tell attempts apart: several may print into one container's log."""

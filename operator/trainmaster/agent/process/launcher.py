@@ -16,6 +16,7 @@ from typing import NamedTuple, Optional
 from trainmaster.agent.errors import NO_TORCH, LaunchError
 from trainmaster.agent.hang.recorder import recorder_environment
 from trainmaster.agent.process.children import find_program
+from trainmaster.agent.progress.trainer_environment import trainer_environment
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 
@@ -97,10 +98,10 @@ def starts_torchrun(command: Sequence[str]) -> bool:
 
 
 def rank_environment(
-    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str]
+    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
     """Returns the environment of an attempt's children: `base` with all that the attempt changes set anew."""
-    environ = {**base, **attempt_variables(settings, assignment, node_rank, base)}
+    environ = {**base, **attempt_variables(settings, assignment, node_rank, base, trainer_port)}
     if settings.launcher != "exec":
         # torchrun sets it for each rank; the manifest's RANK is meant for programs that run without a launcher.
         environ.pop("RANK", None)
@@ -116,9 +117,10 @@ def rank_environment(
 
 
 def attempt_variables(
-    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str]
+    settings: Settings, assignment: Assignment, node_rank: int, base: Mapping[str, str], trainer_port: int = 0
 ) -> dict[str, str]:
-    """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own."""
+    """Returns the variables that differ from one attempt to the next, or between workers. `base` has the user's own;
+    `trainer_port` is where Hugging Face's Trainer may report, 0 nowhere."""
     nodes, processes = len(assignment.workers), settings.processes
     folder = attempt_dir(settings, assignment.attempt)
     variables = {
@@ -148,7 +150,13 @@ def attempt_variables(
     for name, value in recorder_environment(folder).items():
         if name not in base:
             variables[name] = value
+    variables.update(trainer_environment(trainer_port, trainer_token_file(settings, assignment.attempt), base))
     return variables
+
+
+def trainer_token_file(settings: Settings, attempt: int) -> str:
+    """Returns where the token is with which Hugging Face's Trainer reports."""
+    return os.path.join(attempt_dir(settings, attempt), "trainer-token")
 
 
 def _has_name(uid: int) -> bool:

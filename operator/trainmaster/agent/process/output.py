@@ -10,7 +10,7 @@ import os
 import select
 import stat
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from trainmaster.agent.loop import READ, WRITE, Loop
@@ -23,6 +23,10 @@ MAX_PENDING_BYTES = 1_048_576
 LOG_BYTES = 1_048_576
 """A kept log is turned over at this size; one older part is kept beside it."""
 TAIL_LINES = 60
+
+
+Reader = Callable[[bytes, Sequence[bytes], bytes], None]
+"""Gets what has come of a stream, the lines that it ends, and the beginning of the next one."""
 
 
 class Printer:
@@ -126,14 +130,20 @@ class KeptLog:
 
 
 class Pump:
-    """Reads a pipe's lines, prefixes them, passes them on, keeps them, and remembers the last ones."""
+    """Reads a pipe's lines, prefixes them, passes them on, keeps them, and remembers the last ones.
 
-    def __init__(self, loop: Loop, fd: int, prefix: str, printer: Printer, log: KeptLog | None) -> None:
+    `read` gets what has come (`Reader`).
+    """
+
+    def __init__(
+        self, loop: Loop, fd: int, prefix: str, printer: Printer, log: KeptLog | None, read: Reader | None = None
+    ) -> None:
         self._loop = loop
         self.fd = fd
         self._prefix = prefix.encode()
         self._printer = printer
         self._log = log
+        self._read_progress = read
         self._partial = b""
         self._open = True
         self._more = True
@@ -190,6 +200,9 @@ class Pump:
         while len(self._partial) > MAX_LINE_BYTES:
             lines.append(self._partial[:MAX_LINE_BYTES])
             self._partial = self._partial[MAX_LINE_BYTES:]
+        if self._read_progress is not None and (lines or self._partial):
+            # What filled the chunk may go on in the middle of a word.
+            self._read_progress(data, lines, self._partial if len(data) < CHUNK_BYTES else b"")
         if not lines:
             return
         for line in lines:

@@ -36,6 +36,7 @@ from trainmaster.agent.process.attempt_output import AttemptOutput, named_pipe
 from trainmaster.agent.process.cgroup import oom_kill_count
 from trainmaster.agent.process.output import Printers
 from trainmaster.agent.process.saving import saving_seconds
+from trainmaster.agent.progress.printed import Printed
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 from trainmaster.wire.limits import MAX_ERROR_CHARACTERS
@@ -70,6 +71,7 @@ class RunProcesses:
         printers: Printers,
         put: Callable[[Event], None],
         warm: Optional[WarmProcess] = None,
+        trainer_port: int = 0,
     ) -> None:
         self.attempt = assignment.attempt
         self.node_rank = node_rank
@@ -81,8 +83,10 @@ class RunProcesses:
         self._assignment = assignment
         self._put = put
         self._folder = launcher.attempt_dir(settings, assignment.attempt)
-        self._output = AttemptOutput(loop, self._folder, printers)
+        self._output = AttemptOutput(loop, settings, self._folder, printers)
         self._warm = warm
+        self._trainer_port = trainer_port
+        """Where Hugging Face's Trainer reports; 0: nowhere."""
         self._line = launcher.CommandLine((), False)
         self._launcher_pid = 0
         """0: there is none, because the ranks are forked from the warm process."""
@@ -108,6 +112,11 @@ class RunProcesses:
         """Returns whether all ranks of this worker have been started."""
         return len(self.pids) == (self._settings.processes if self._line.wraps_ranks else 1)
 
+    @property
+    def printed(self) -> Printed:
+        """Returns what the ranks have printed of their progress."""
+        return self._output.printed
+
     def first_rank(self) -> int:
         """Returns the global rank of local rank 0."""
         return self._assignment.first_rank(self.node_rank, self._settings.processes)
@@ -115,7 +124,9 @@ class RunProcesses:
     def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
         self._line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
-        self._environ = launcher.rank_environment(self._settings, self._assignment, self.node_rank, base_environ)
+        self._environ = launcher.rank_environment(
+            self._settings, self._assignment, self.node_rank, base_environ, self._trainer_port
+        )
         children.find_program(command[0], self._environ)
         self._command, self._base_environ = command, base_environ
         warm = self._warm
@@ -162,7 +173,9 @@ class RunProcesses:
         """Returns what of a rank's environment is its own; makes the folder that is named there."""
         settings, assignment = self._settings, self._assignment
         os.makedirs(torchrun.error_folder(settings, self.attempt, local_rank), exist_ok=True)
-        attempt = launcher.attempt_variables(settings, assignment, self.node_rank, self._base_environ)
+        attempt = launcher.attempt_variables(
+            settings, assignment, self.node_rank, self._base_environ, self._trainer_port
+        )
         return {**attempt, **torchrun.rank_variables(settings, assignment, self.node_rank, local_rank)}
 
     def _forked(self, reason: str) -> None:
@@ -235,12 +248,12 @@ class RunProcesses:
     def _start_launcher(self) -> None:
         program = launcher.find_launcher(self._line, self._environ)
         if self._line.wraps_ranks:
-            name, prefix = "launcher", f"[worker {self._settings.worker}]: "
+            name, prefix, rank = "launcher", f"[worker {self._settings.worker}]: ", None
         else:
-            name, prefix = "rank-0", f"[rank {self.first_rank()}]: "
+            name, prefix, rank = "rank-0", f"[rank {self.first_rank()}]: ", self.first_rank()
         out_read, out_write = os.pipe()
         err_read, err_write = os.pipe()
-        self._output.pump(name, (out_read, err_read), prefix)
+        self._output.pump(name, (out_read, err_read), prefix, rank)
         try:
             streams = {1: out_write, 2: err_write}
             self._launcher_pid = children.spawn(program, self._line.arguments, self._environ, streams)

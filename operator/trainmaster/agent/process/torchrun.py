@@ -23,7 +23,8 @@ def warm_environment(settings: Settings, base: Mapping[str, str]) -> tuple[dict[
     Some of it is read when a module is imported, or when Python starts, so the warm process has it too.
     """
     any_attempt = Assignment("", 1, (settings.worker,), None, ("",), 0)
-    own = attempt_variables(settings, any_attempt, 0, base).keys() | rank_variables(settings, any_attempt, 0, 0).keys()
+    attempts = attempt_variables(settings, any_attempt, 0, base, trainer_port=1)
+    own = attempts.keys() | rank_variables(settings, any_attempt, 0, 0).keys()
     environ = rank_environment(settings, any_attempt, 0, base)
     if settings.processes > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")

@@ -14,9 +14,11 @@ from trainmaster.api.values import (
     ModuleName,
     PositiveSeconds,
     PositiveWholeSeconds,
+    ProgressPattern,
     Seconds,
     WholeSeconds,
 )
+from trainmaster.wire.log_rules import GROUPS
 
 
 class Backoff(SpecModel):
@@ -87,6 +89,22 @@ class FailurePolicy(SpecModel):
         "on while the job gives up its nodes, because not all its pods found one, and asks for them again.",
     )
     nodes: NodePolicy = Field(default_factory=NodePolicy, description="What to do about nodes that fail.")
+
+
+class LogRules(SpecModel):
+    """LogRules says which lines that ranks print are their progress, for scripts that write no progress file."""
+
+    pattern: ProgressPattern | None = Field(
+        None,
+        description="Regular expression of Python with named groups, searched in each line: step (?P<step>[0-9]+).* "
+        f"loss (?P<loss>[0-9.]+). Groups: {', '.join(GROUPS)}. Only a line that matches is progress to "
+        "failurePolicy.hang. Not together with preset.",
+    )
+    preset: Literal["auto", "huggingface", "lightning", "deepspeed", "torchtune", "tqdm", "none"] | None = Field(
+        None,
+        description="The lines of a framework. auto, the default, shows what nothing but training prints, and watches "
+        "none of it for hangs; none takes nothing but the progress file as progress.",
+    )
 
 
 class WarmStart(SpecModel):

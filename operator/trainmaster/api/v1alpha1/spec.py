@@ -11,7 +11,7 @@ from trainmaster.api.limits import KIB, MAX_BYTES
 from trainmaster.api.v1alpha1.base_models import SpecModel
 from trainmaster.api.v1alpha1.names import DEFAULT_IMAGE
 from trainmaster.api.v1alpha1.pods import Checkpoint, PodTemplate, Scheduling, SecurityContext
-from trainmaster.api.v1alpha1.policies import FailurePolicy, RunPolicy, WarmStart
+from trainmaster.api.v1alpha1.policies import FailurePolicy, LogRules, RunPolicy, WarmStart
 from trainmaster.api.v1alpha1.workers import Accelerator, Elastic, Interconnect, Resources, WorkerGroup
 from trainmaster.api.values import MAX_GROUPS, Argument, Backend, Image, ProcessesPerWorker, SpareCount, WorkerCount
 
@@ -81,6 +81,11 @@ class JobSpec(SpecModel):
     interconnect: Interconnect = Field(default_factory=Interconnect, description="How collectives travel.")
     elastic: Elastic | None = Field(None, description="How far the number of workers may shrink and grow.")
     failure_policy: FailurePolicy = Field(default_factory=FailurePolicy, description="How failures are answered.")
+    progress: LogRules | None = Field(
+        None,
+        description="Which lines that ranks print are their progress. Scripts that write a progress file, and Hugging "
+        "Face's Trainer, need none.",
+    )
     run_policy: RunPolicy = Field(default_factory=RunPolicy, description="The job's life as a whole.")
     success_policy: Literal["AllWorkers", "RankZero"] = Field(
         "AllWorkers", description="When the job has succeeded: all workers exited with 0, or the one with rank 0."

@@ -56,6 +56,13 @@ def at(silent: float = 20.0, **fields: Any) -> RankState:
         pytest.param([at(step=6), at(state="T")], 1, "(state T)", id="stopped goes before fewer steps"),
         pytest.param([at(), at(19.0, step=6)], 1, "all other ranks have done step 7", id="fewest steps"),
         pytest.param([at(collective=9), at(19.0, collective=8)], 1, "never entered collective 9", id="collectives"),
+        # Rank 0 alone says how far it is, and stands for the others.
+        pytest.param([at(waits=True), RankState()], 1, "rank 1 says nothing of its own", id="who says nothing"),
+        pytest.param([at(collective=9), RankState(collective=8)], 1, "never entered", id="who entered less"),
+        pytest.param([at(collective=8), RankState(collective=9, waits=True)], 0, "", id="who entered more isn't it"),
+        pytest.param([at(collective=9), RankState()], 0, "", id="who says nothing and counts nothing"),
+        pytest.param([at(), RankState()], 0, "", id="where nothing tells them apart the one that is watched"),
+        pytest.param([at(), RankState(state="T")], 1, "(state T)", id="a stopped one that says nothing"),
         pytest.param([at(collective=9), at(19.0)], 0, "", id="collectives that aren't known of all say nothing"),
         pytest.param([at(waits=True), at(19.0)], 1, "wait in a collective", id="who isn't in a collective"),
         pytest.param([at(), at(19.0, state="D")], 1, "", id="who waits for a device"),

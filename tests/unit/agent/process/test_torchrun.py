@@ -25,13 +25,13 @@ def test_a_rank_is_counted_over_all_workers() -> None:
 
 
 def test_the_warm_process_and_a_rank_have_together_what_a_cold_rank_has() -> None:
-    base = {"PATH": "/bin", "RANK": "9", "MASTER_ADDR": "manifest", "FLAVOUR": "npu"}
+    base = {"PATH": "/bin", "RANK": "9", "MASTER_ADDR": "manifest", "FLAVOUR": "npu", "http_proxy": "http://proxy"}
     environ, own = torchrun.warm_environment(settings(2), base)
     assert not own & environ.keys()
-    attempt = launcher.attempt_variables(settings(2), UNEVEN, 1, base)
+    attempt = launcher.attempt_variables(settings(2), UNEVEN, 1, base, trainer_port=7)
     rank = torchrun.rank_variables(settings(2), UNEVEN, 1, 0)
     assert own == attempt.keys() | rank.keys()
-    cold = launcher.rank_environment(settings(2), UNEVEN, 1, base)
+    cold = launcher.rank_environment(settings(2), UNEVEN, 1, base, trainer_port=7)
     added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PWD": str(Path.cwd())}
     added["TORCHELASTIC_SIGNALS_TO_HANDLE"] = torchrun.SIGNALS
     assert {**environ, **attempt, **rank} == {**cold, **added, **rank}

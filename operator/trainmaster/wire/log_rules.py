@@ -1,0 +1,89 @@
+"""Log rules read a rank's progress out of what it prints: the groups of their patterns, and the presets' names.
+
+The operator checks a pattern before a job is made, the agent before it matches one: what it says has to fit the rank's
+progress, and to match a line within a time that an agent can spare.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Optional
+
+GROUPS = ("step", "totalSteps", "epoch", "loss", "samplesPerSecond", "stepSeconds", "stepsPerSecond", "etaSeconds")
+"""What a pattern may name: the fields of a rank's progress, and `stepsPerSecond`, whose inverse is `stepSeconds`."""
+AUTO, NONE = "auto", "none"
+FRAMEWORKS = ("huggingface", "lightning", "deepspeed", "torchtune", "tqdm")
+PRESETS = (AUTO, *FRAMEWORKS, NONE)
+"""What a job may name in place of a pattern: recognise what nothing but training prints, a framework's lines, nothing
+at all."""
+MAX_PATTERN_CHARACTERS = 500
+_EXAMPLE = r"(?P<step>\d+)"
+
+
+def check_pattern(pattern: str) -> Optional[str]:
+    """Returns what is wrong with a pattern and what would be right, as a sentence goes on after it; None: nothing."""
+    if len(pattern) > MAX_PATTERN_CHARACTERS:
+        return f"is too long; use at most {MAX_PATTERN_CHARACTERS} characters"
+    try:
+        names = compile_pattern(pattern).groupindex
+        tree = _parser().parse(pattern, re.ASCII)
+    except re.error as error:
+        where = "" if error.pos is None else f" at position {error.pos}"
+        return f"is not a regular expression of Python: {error.msg}{where}; correct it"
+    except (RecursionError, OverflowError, ValueError):
+        return "is not a regular expression of Python; correct it"
+    if not names:
+        return f"has no named group, so it says nothing; name what it finds, such as {_EXAMPLE}"
+    unknown = next((name for name in names if name not in GROUPS), None)
+    if unknown is not None:
+        return f"has a group {unknown!r}, which is no field of progress; use {', '.join(GROUPS[:-1])} or {GROUPS[-1]}"
+    return _too_costly(tree, repeated=False)
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Compile a pattern as it is matched: digits and word characters are ASCII's."""
+    return re.compile(pattern, re.ASCII)
+
+
+def _too_costly(tree: Any, *, repeated: bool) -> Optional[str]:
+    """Returns why matching could take forever: what is repeated may match a text in several ways, whose number doubles
+    with every repetition (Kirrage, Rathnayake and Thielecke, "Static Analysis for Regular Expression Denial-of-Service
+    Attacks", 2013). More is refused than is costly: `(a|b)*` is harmless, and may be written `[ab]*`."""
+    for operator, argument in tree:
+        name = str(operator)
+        if name in ("POSSESSIVE_REPEAT", "ATOMIC_GROUP"):
+            return "has a possessive quantifier or an atomic group, which Python 3.9 lacks; write it without"
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            least, most, body = argument
+            if repeated and least != most:
+                return "repeats what is itself repeated, which can take forever on a line; repeat only one of the two"
+            problem = _too_costly(body, repeated=repeated or int(most) > 1)
+            if problem is not None:
+                return problem
+        elif name == "BRANCH" and repeated:
+            return "repeats alternatives, which can take forever on a line; use a set, such as [ab]*"
+        else:
+            for each in _trees(argument):
+                problem = _too_costly(each, repeated=repeated)
+                if problem is not None:
+                    return problem
+    return None
+
+
+def _trees(argument: Any) -> list[Any]:
+    """Returns the patterns in an operator's argument: of a group, an assertion, alternatives."""
+    if hasattr(argument, "data") and hasattr(argument, "state"):
+        return [argument]
+    if isinstance(argument, (tuple, list)):
+        return [tree for each in argument for tree in _trees(each)]
+    return []
+
+
+def _parser() -> Any:
+    """Returns Python's own parser of patterns, which has another name from Python 3.11 on."""
+    try:
+        return re._parser  # type: ignore[attr-defined]
+    except AttributeError:
+        import sre_parse
+
+        return sre_parse

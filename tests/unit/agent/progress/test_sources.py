@@ -1,0 +1,246 @@
+"""Which of all that is known of a rank counts, and what is watched for hangs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.signer import environment
+from trainmaster.agent.hang.heartbeats import Heartbeats
+from trainmaster.agent.hang.rank_states import is_over
+from trainmaster.agent.hang.recorder import Recorded
+from trainmaster.agent.progress import counters as counters_module
+from trainmaster.agent.progress import printed as printed_module
+from trainmaster.agent.progress.counters import Counters
+from trainmaster.agent.progress.printed import Printed
+from trainmaster.agent.progress.sources import Sources
+from trainmaster.agent.settings import Settings, read_settings
+
+START = 100.0
+BAR = "{}%|███| {}/60 [00:01<00:10,  2.00it/s]"
+
+
+def settings(**spec: str) -> Settings:
+    variables = {
+        "TRAINMASTER_WORKER": "0",
+        "NPROC_PER_NODE": "2",
+        "TRAINMASTER_PROGRESS_TIMEOUT": "10",
+        "TRAINMASTER_FIRST_STEP_TIMEOUT": "100",
+    }
+    names = {f"TRAINMASTER_PROGRESS_{name.upper()}": value for name, value in spec.items()}
+    return read_settings({**environment(), **variables, **names})
+
+
+class Ranks:
+    """Ranks 0 and 1 of a worker, and a clock."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **spec: str) -> None:
+        self.said: list[str] = []
+        self.now = START
+        monkeypatch.setattr(printed_module.time, "monotonic", lambda: self.now)
+        made = settings(**spec)
+        self.printed = Printed(made, self.said.append)
+        self.counters = Counters(list, 10.0)
+        self._file = folder / "progress"
+        heartbeats = Heartbeats(str(self._file), range(2))
+        self.sources = Sources(made, range(2), START, heartbeats, self.printed, self.counters)
+
+    def print(self, line: str, rank: int = 0) -> None:
+        self.printed.reader(rank)(line.encode() + b"\n", [line.encode()], b"")
+
+    def report(self, step: int | None, total: int = 60) -> None:
+        values = {"total_steps": total, **({} if step is None else {"current_step": step})}
+        metrics = [{"name": name, "value": str(value)} for name, value in values.items()]
+        self.sources.receive({"trainerStatus": {"metrics": metrics, "progressPercentage": step or 0}}, self.now)
+
+    def write(self, **progress: Any) -> None:
+        self._file.write_text(json.dumps(progress))
+
+    def step(self, rank: int = 0) -> int | None:
+        self.sources.poll(self.now)
+        found = self.sources.ranks.get(rank)
+        return None if found is None else found.step
+
+    def is_over_after(self, seconds: float, rank: int = 0) -> bool:
+        self.sources.poll(self.now)
+        return is_over(self.sources.state(rank, self.now + seconds))
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ranks:
+    return Ranks(tmp_path, monkeypatch)
+
+
+def test_the_scripts_own_file_goes_before_reports_and_those_before_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, pattern=r"step (?P<step>\d+) loss (?P<loss>\S+)")
+    ranks.print("step 1 loss 0.5")
+    assert ranks.step() == 1
+    ranks.report(None)
+    assert ranks.step() == 1, "what a report leaves out is filled in"
+    ranks.report(2)
+    assert ranks.step() == 2 and ranks.sources.ranks[0].loss == 0.5
+    ranks.write(step=3)
+    assert ranks.step() == 3 and ranks.sources.ranks[0].loss is None
+    ranks.report(4)
+    assert ranks.step() == 3
+
+
+def test_the_trainers_bar_is_the_one_that_is_as_long_as_it_reports(ranks: Ranks) -> None:
+    ranks.print(BAR.format(5, 3))
+    assert ranks.step() is None, "anybody may draw a bar"
+    ranks.report(None)
+    assert ranks.step() == 3 and ranks.sources.ranks[0].eta_seconds == 28.5
+    ranks.report(10)
+    assert ranks.step() == 10, "a bar that is behind says nothing"
+    ranks.print(BAR.format(20, 12))
+    ranks.print(BAR.format(20, 12).replace("/60", "/40"))
+    assert ranks.step() == 12
+    assert ranks.sources.first_step_at.keys() == {0}
+
+
+def test_a_trainer_that_says_nothing_any_more_hangs_unless_it_prints(ranks: Ranks) -> None:
+    ranks.report(None)
+    assert not ranks.is_over_after(99) and ranks.is_over_after(101), "the first step's limit"
+    ranks.report(1)
+    assert not ranks.is_over_after(9) and ranks.is_over_after(11)
+    assert not ranks.is_over_after(1e6, rank=1), "who says nothing isn't watched by itself"
+    ranks.now += 9
+    ranks.print("evaluating")
+    assert not ranks.is_over_after(9), "it may be at an evaluation, of which it reports nothing"
+
+
+def test_what_was_not_asked_for_is_shown_and_never_watched(ranks: Ranks) -> None:
+    ranks.print("steps: 30 loss: 2.3456 iter time (s): 0.250 samples/sec: 128.000")
+    assert ranks.step() == 30
+    assert not ranks.is_over_after(1e6)
+
+
+def test_a_pattern_is_watched_by_its_lines_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, pattern=r"step (?P<step>\d+)")
+    assert not ranks.is_over_after(1e6), "not before one has matched"
+    ranks.print("step 1")
+    ranks.now += 9
+    ranks.print("still here")
+    ranks.print("step 1")
+    assert ranks.is_over_after(2) and not ranks.is_over_after(0.5)
+
+
+def test_a_preset_is_watched_while_the_rank_prints_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, preset="tqdm")
+    ranks.print(BAR.format(5, 3))
+    assert ranks.is_over_after(11)
+    ranks.now += 9
+    ranks.print("validating")
+    assert not ranks.is_over_after(9)
+
+
+def test_with_none_only_the_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, preset="none")
+    ranks.print("steps: 30 loss: 2.3456 iter time (s): 0.250 samples/sec: 128.000")
+    assert ranks.step() is None
+    ranks.write(step=1)
+    assert ranks.step() == 1
+
+
+EVIL = r"(?P<step>\d*)\d*\d*\d*\d*\d*\d*\d*x"
+
+
+def test_a_pattern_that_takes_too_long_is_given_up_and_nothing_of_it_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = Ranks(tmp_path, monkeypatch, pattern=EVIL)
+    ranks.print("7x")
+    assert ranks.step() == 7 and ranks.is_over_after(11)
+    import time
+
+    begun = time.process_time()
+    ranks.print("1" * 1000)
+    assert time.process_time() - begun < 2.0
+    assert len(ranks.said) == 1 and ranks.said[0].startswith("spec.progress took longer than 0.1 s to match")
+    ranks.print("8x")
+    assert ranks.step() == 7 and not ranks.is_over_after(1e6)
+
+
+class Recorders:
+    """Stands for `hang/recorder.Recorder`: what each rank would answer."""
+
+    answers: ClassVar[dict[int, Recorded | None]] = {}
+
+    def __init__(self, _environ: Any, rank: int) -> None:
+        self._rank = rank
+
+    def ask(self) -> bool:
+        return self.answers.get(self._rank) is not None
+
+    def answer(self) -> Recorded | None:
+        return self.answers[self._rank]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[int, Recorded | None]:
+    answers: ClassVar[dict[int, Recorded | None]] = {}
+    monkeypatch.setattr(counters_module, "Recorder", Recorders)
+    monkeypatch.setattr(Recorders, "answers", answers)
+    return answers
+
+
+def wait(ranks: Ranks, seconds: float) -> None:
+    """Poll as an agent does."""
+    for _ in range(round(seconds / 0.25)):
+        ranks.now += 0.25
+        ranks.sources.poll(ranks.now)
+
+
+def with_processes(ranks: Ranks) -> Ranks:
+    from trainmaster.agent.process.run import RankProcess
+
+    ranks.counters._ranks = lambda: [RankProcess(rank, 1, (), {}) for rank in range(2)]
+    return ranks
+
+
+def test_a_rank_that_says_nothing_and_stays_in_one_collective_hangs(
+    ranks: Ranks, asked: dict[int, Recorded | None]
+) -> None:
+    with_processes(ranks)
+    asked[0] = Recorded(9, "", 9, 9)
+    asked[1] = Recorded(8, "", 8, None)
+    wait(ranks, 9)
+    assert not ranks.is_over_after(0)
+    wait(ranks, 4)
+    assert ranks.is_over_after(0)
+    assert not ranks.is_over_after(0, rank=1), "who is in none may be at anything"
+    asked[0] = Recorded(10, "", 10, 10)
+    wait(ranks, 3)
+    assert not ranks.is_over_after(0)
+
+
+def test_a_collective_may_take_as_long_as_the_script_gives_it(ranks: Ranks, asked: dict[int, Recorded | None]) -> None:
+    with_processes(ranks)
+    asked[0] = Recorded(9, "", 9, 9, 60.0)
+    wait(ranks, 30)
+    assert not ranks.is_over_after(0)
+    wait(ranks, 35)
+    assert ranks.is_over_after(0)
+
+
+def test_the_first_collective_has_the_first_steps_limit(ranks: Ranks, asked: dict[int, Recorded | None]) -> None:
+    with_processes(ranks)
+    asked[0] = Recorded(1, "", 0, 0)
+    wait(ranks, 50)
+    assert not ranks.is_over_after(0)
+
+
+def test_a_trainer_whose_collectives_go_on_lives(ranks: Ranks, asked: dict[int, Recorded | None]) -> None:
+    with_processes(ranks)
+    ranks.report(1)
+    for count in range(1, 60):
+        asked[0] = Recorded(count, "", count, None)
+        wait(ranks, 0.5)
+        assert not ranks.is_over_after(0)
+    wait(ranks, 12)
+    assert ranks.is_over_after(0)
