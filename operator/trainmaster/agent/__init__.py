@@ -8,6 +8,7 @@ trains an attempt twice. Standard library only, Python 3.9 and later, because it
 - `process/` runs an attempt: the setup line, the launcher, its ranks, what they print and leave behind.
 - `warm/` keeps a process from which ranks are forked, with everything slow imported.
 - `network/` is the leader and its followers, HTTP for the operator, and the way to the leader.
+- `progress/` knows how far ranks are whose script says nothing.
 - `hang/` finds ranks that make no progress, and which of all ranks stopped first.
 - `settings` is what the manifest says; `assignment` reads the assignment's file, `authority` and `ed25519` verify it.
 - `loop` is below all, `errors` are what ends the agent or a request, `build` makes the zipapp.
