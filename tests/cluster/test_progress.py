@@ -66,7 +66,8 @@ class Slow(TrainerCallback):
         time.sleep(0.1)
 
 arguments = TrainingArguments(
-    output_dir="/tmp/" + os.environ["TRAINMASTER_POD_UID"], per_device_train_batch_size=4, use_cpu=True, ddp_backend="gloo",
+    output_dir="/tmp/" + os.environ["TRAINMASTER_POD_UID"], per_device_train_batch_size=4, use_cpu=True,
+    ddp_backend="gloo",
     max_steps=1000 if os.environ["TRAINMASTER_ATTEMPT"] == "1" else 20, logging_steps=1, save_strategy="no")
 print(f"rank {os.environ['RANK']} has pid {os.getpid()}", flush=True)
 Trainer(model=Classifier(), args=arguments, train_dataset=Points(), callbacks=[Slow()]).train()

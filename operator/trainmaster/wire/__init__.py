@@ -3,6 +3,7 @@
 Standard library only, Python 3.9, frozen NamedTuples, pure. In the order to read:
 
 - `limits`, `names`, `states`, `reasons`, `ports`: the facts.
+- `log_rules`: patterns that read progress out of what ranks print.
 - `values`: readers of JSON that others wrote; `errors`: the one exception that they raise.
 - `assignment` (operator -> agents) and `signing`; `report`, `progress`, `recovery`, `evidence` (agents -> operator).
 - `lines` and what they hold: `stream` (leader -> operator), `joining` (between a leader and its followers).

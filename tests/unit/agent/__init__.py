@@ -12,6 +12,15 @@
 | `main` | `test_zipapp`, `test_one_worker` |
 | `settings` | `hang/test_observation` |
 | `value` | `test_value` |
+| `progress/bars` | `progress/test_log_rules` |
+| `progress/counters` | `progress/test_sources`, `trainer/test_progress_counters` |
+| `progress/log_rules` | `progress/test_log_rules`, `test_printed_progress` |
+| `progress/presets` | `progress/test_log_rules` |
+| `progress/printed` | `progress/test_sources`, `test_printed_progress` |
+| `progress/sources` | `progress/test_sources`, `trainer/test_progress_huggingface` |
+| `progress/trainer_environment` | `progress/test_trainer_reports` |
+| `progress/trainer_reports` | `progress/test_trainer_reports` |
+| `progress/trainer_server` | `test_trainer_server`, `trainer/test_progress_huggingface` |
 | `hang/diagnosis` | `hang/test_diagnosis` |
 | `hang/evidence` | `hang/test_stall`, `test_hangs` |
 | `hang/heartbeats` | `test_hostile_lines`, `test_parsers` |

@@ -7,6 +7,7 @@
 | `evidence` | `test_hostile_messages`, `test_stream` |
 | `joining` | `test_stream`, `processes/agent/test_network` |
 | `limits` | `test_limits` |
+| `log_rules` | `test_log_rules` |
 | `lines` | `test_hostile_lines`, `processes/controller/leaders/test_hostile_leaders` |
 | `names` | `unit/rendering/test_golden` |
 | `ports` | `test_ports` |

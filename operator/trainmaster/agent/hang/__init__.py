@@ -6,6 +6,7 @@ Pure, in this order:
 - `diagnosis` is the leader's part in a stall: the question to all workers, their answers, the conclusion.
 - `stall` is a worker's part: when it asks, when it judges by itself, when it reports.
 
-What touches files and processes: `watch` carries out what `stall` decides. It reads `heartbeats` through `observation`,
-and collects `evidence`: `stacks`, the flight `recorder`, the `kernel_view`.
+What touches files and processes: `watch` carries out what `stall` decides. It reads `heartbeats`, and what
+`agent/progress` knows, through `observation`, and collects `evidence`: `stacks`, the flight `recorder`, the
+`kernel_view`.
 """

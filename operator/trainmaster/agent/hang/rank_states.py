@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from typing import Optional
 
 from trainmaster.agent.hang.stacks import threads_of
-from trainmaster.agent.progress.counters import Waiting
 from trainmaster.agent.settings import Settings
 from trainmaster.agent.value import Value
 from trainmaster.wire.evidence import RankState
@@ -30,6 +29,16 @@ class Classification(Value):
     rank: int
     message: str
     patience: float = 0.0
+
+
+class Waiting(Value):
+    """A rank waits in a collective, and for so long by what it has answered."""
+
+    has_done_some: bool
+    """Whether it has done collectives before."""
+    seconds: float
+    timeout: float
+    """What the script gives the collective, in seconds; 0: nothing of its own."""
 
 
 def observe_rank(settings: Settings, progress: RankProgress | None, silent_seconds: float) -> RankState:
