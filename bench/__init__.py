@@ -13,6 +13,7 @@
 | What do large jobs, and pods that answer as no agent does, cost all others? | `hostile_jobs`, `hostile_pods` |
 | How long does a command take among a thousand jobs? | `hands_status` |
 | What does the signature of an assignment cost? | `signing` |
+| What does it cost Hugging Face's Trainer that it is watched? | `hands_huggingface` |
 | Is the reported goodput what theory predicts? | `goodput` |
 | What does the training loop cost over a loop written by hand? | `trainloop_step`, `trainloop_ranks` |
 | How long does training stand still for checkpoints, and for slow data? | `trainloop_checkpoint`, `trainloop_data` |
