@@ -13,7 +13,7 @@ from tests.processes.agent.agents import Job, Stream
 
 from .test_stall_evidence import evidence_and_report
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 
 # The flight recorder is served as NCCL's process groups do it by themselves; nobody writes a progress file. Rank 0 is

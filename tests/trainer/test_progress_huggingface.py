@@ -14,7 +14,7 @@ import pytest
 from tests.processes.agent.agents import Agent, Job, Stream, until
 from trainmaster.agent.process import children
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 SCRIPT = """
 import os, sys, time
