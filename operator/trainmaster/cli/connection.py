@@ -24,13 +24,14 @@ class ConnectionOption(NamedTuple):
     """ConnectionOption is one of kubectl's global options."""
 
     flag: str
+    metavar: str
     help: str
     short: str | None = None
 
     def parameter(self, name: str) -> inspect.Parameter:
         """Returns the parameter that typer makes the option of."""
         flags = [self.flag, *([self.short] if self.short else [])]
-        info = typer.Option(*flags, help=self.help, rich_help_panel=PANEL)
+        info = typer.Option(*flags, metavar=self.metavar, help=self.help, rich_help_panel=PANEL)
         return inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, info]
         )
@@ -38,9 +39,9 @@ class ConnectionOption(NamedTuple):
 
 # By the field of `Connection`.
 OPTIONS = {
-    "namespace": ConnectionOption("--namespace", "Namespace; default: the context's.", "-n"),
-    "context": ConnectionOption("--context", "Context of the kubeconfig."),
-    "kubeconfig": ConnectionOption("--kubeconfig", "Path of the kubeconfig."),
+    "namespace": ConnectionOption("--namespace", "NAME", "Namespace; default: the context's.", "-n"),
+    "context": ConnectionOption("--context", "NAME", "Context of the kubeconfig."),
+    "kubeconfig": ConnectionOption("--kubeconfig", "FILE", "Path of the kubeconfig."),
 }
 
 

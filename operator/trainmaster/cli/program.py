@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from trainmaster.cli.commands import KUBECTLS, SECTIONS, module_of
 from trainmaster.cli.connection import OPTIONS
-from trainmaster.cli.terminal import on_terminal, say
+from trainmaster.cli.terminal import say
 from trainmaster.cli.wrong_values import reworded
 
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -50,12 +50,7 @@ class _Defaults(dict[str, Any]):
 
 
 class Command(TyperCommand):
-    """A command's help has its options in sections, also where no boxes are drawn."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the help, with boxes and colours in a terminal only."""
-        self.rich_markup_mode = "rich" if on_terminal() else None
-        super().format_help(ctx, formatter)
+    """A command's help has its options in sections. It is plain text, as kubectl's is, and one line a thing."""
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """Returns the first sentence, which lists of commands show whole."""
@@ -76,11 +71,6 @@ class Command(TyperCommand):
 
 class Commands(TyperGroup):
     """A group of commands refuses options and values that one can't have by a sentence."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Writes the help, with boxes and colours in a terminal only."""
-        self.rich_markup_mode = "rich" if on_terminal() else None
-        super().format_help(ctx, formatter)
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """Returns the first sentence, which lists of commands show whole."""
@@ -136,7 +126,7 @@ class _Registered(Mapping[str, Any]):
         if name not in self._loaded:
             section = self._sections[name]
             command = typer.main.get_command(import_module(module_of(name)).app)
-            vars(command)["rich_help_panel"] = section
+            vars(command).update(name=name, rich_help_panel=section)
             self._loaded[name] = command
         return self._loaded[name]
 

@@ -18,11 +18,6 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
 
 
-def on_terminal() -> bool:
-    """Returns whether results and errors both go to a terminal."""
-    return sys.stdout.isatty() and sys.stderr.isatty()
-
-
 def say(text: str, *, error: bool = False) -> None:
     """Prints a message for a person. Its further lines are indented, so that none passes for a message of its own."""
     typer.echo(printable(text.rstrip("\n")).replace("\n", "\n  "), err=error)

@@ -16,7 +16,7 @@ app = Part()
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="The shell.", show_default=False)],
 ) -> None:
-    """Print the script by which a shell completes the words of `trainmaster`.
+    """Print the script by which a shell completes `trainmaster`.
 
     Of this shell: source <(trainmaster completion bash). Of every shell: put that line into ~/.bashrc, for zsh into
     ~/.zshrc; for fish: trainmaster completion fish > ~/.config/fish/completions/trainmaster.fish. `kubectl dtj` is

@@ -10,7 +10,10 @@ app = Part()
 
 @app.command()
 def crd() -> None:
-    """Print the CustomResourceDefinition (trainmaster crd | kubectl apply --server-side -f -)."""
+    """Print the CustomResourceDefinition.
+
+    To install it: trainmaster crd | kubectl apply --server-side -f -
+    """
     from trainmaster.api.crd import crd_yaml
 
     write(crd_yaml())

@@ -24,7 +24,10 @@ def evidence(
     rank: Annotated[int | None, typer.Option("--rank", help="Only this rank, with all its stacks.", min=0)] = None,
     output: ObjectOutput = None,
 ) -> None:
-    """Show what was kept of attempts that failed: who, why, stacks, ends of logs. Also after the pods are gone."""
+    """Show what was kept of failed attempts: who, why, stacks, log ends.
+
+    Also after the pods are gone. Without --rank only the stacks of the rank that failed are shown whole.
+    """
     from trainmaster.cli.evidence import as_json, evidence_lines
 
     jobs = connection.client()

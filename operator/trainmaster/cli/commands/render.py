@@ -24,9 +24,9 @@ def render(
         str, typer.Option("--namespace", "-n", help="Namespace of jobs whose file names none.")
     ] = "default",
 ) -> None:
-    """Show what a job becomes: its Service, ConfigMap and StatefulSets, as the operator would apply them.
+    """Show what jobs become: Services, ConfigMaps, StatefulSets.
 
-    To look at, not to apply: the owner's uid is only known once the job exists.
+    As the operator would apply them. To look at, not to apply: the owner's uid is only known once the job exists.
     """
     from trainmaster.cli.manifests import render_files
 

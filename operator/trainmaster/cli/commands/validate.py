@@ -12,7 +12,7 @@ app = Part()
 
 @app.command()
 def validate(files: Files) -> None:
-    """Check jobs without a cluster: one line for everything that is wrong, with its place in the file.
+    """Check jobs: one line for everything that is wrong, with its place.
 
     Files are read as kubectl reads them. The exit code is 1 when anything is wrong, or when a file has no job.
     """
