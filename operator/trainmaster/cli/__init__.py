@@ -7,7 +7,7 @@
 | `program` | the frame: help, wrong usage, options before a command, completion's words |
 | `connection`, `output`, `job_names`, `file_names`, `durations` | what commands share: `-n`, `-o`, names, times |
 | `wrong_values` | sentences on values that an option can't have |
-| `listing`, `show`, `watching` | jobs as a table, as a view and as objects; followed, in a terminal and into a pipe |
+| `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
 | `following`, `evidence` | logs from one container to the next; what was kept of failed attempts |
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, ParamSpec
 
 import typer
 
+from trainmaster.cli.durations import seconds
 from trainmaster.cli.terminal import say
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ OPTIONS = {
     "namespace": ConnectionOption("--namespace", "NAME", "Namespace; default: the context's.", "-n"),
     "context": ConnectionOption("--context", "NAME", "Context of the kubeconfig."),
     "kubeconfig": ConnectionOption("--kubeconfig", "FILE", "Path of the kubeconfig."),
+    "cluster": ConnectionOption("--cluster", "NAME", "Cluster of the kubeconfig, instead of the context's."),
+    "user": ConnectionOption("--user", "NAME", "User of the kubeconfig, instead of the context's."),
+    "acting_as": ConnectionOption("--as", "NAME", "User on whose behalf to ask; you have to be allowed to."),
+    "request_timeout": ConnectionOption(
+        "--request-timeout", "TIME", "Time that an answer may take, such as 30s or 5m; 0 is for ever; default: 60s."
+    ),
 }
 
 
@@ -52,12 +59,29 @@ class Connection:
     namespace: str | None = None
     context: str | None = None
     kubeconfig: str | None = None
+    cluster: str | None = None
+    user: str | None = None
+    acting_as: str | None = None
+    request_timeout: str | None = None
 
     def client(self) -> JobClient:
-        """Returns the client of the namespace. Raises ClientError."""
+        """Returns the client of the namespace. Raises ClientError, and BadParameter for a value that can't be."""
         from trainmaster.client import JobClient
+        from trainmaster.client.server import find_server
+        from trainmaster.client.transport import READ_SECONDS, HttpTransport
 
-        return JobClient(self.namespace, kubeconfig=self.kubeconfig, context=self.context)
+        if self.acting_as is not None and not (self.acting_as.isascii() and self.acting_as.isprintable()):
+            raise typer.BadParameter("holds characters that no header can have; give a user's name", param_hint="--as")
+        limit: float | None = READ_SECONDS
+        if self.request_timeout is not None:
+            try:
+                limit = seconds(self.request_timeout) or None
+            except typer.BadParameter as error:
+                error.param_hint = "--request-timeout"
+                raise
+        server = find_server(self.kubeconfig, self.context, cluster=self.cluster, user=self.user)
+        transport = HttpTransport(replace(server, acting_as=self.acting_as), seconds=limit)
+        return JobClient(self.namespace or server.namespace, transport=transport)
 
 
 def connected(function: Callable[Concatenate[Connection, Parameters], None]) -> Callable[Parameters, None]:
@@ -81,6 +105,26 @@ def with_options(function: Callable[..., Any], own: list[inspect.Parameter]) -> 
     # Typer reads the options from the signature, and would resolve the annotations of `command` in this module.
     vars(function)["__signature__"] = inspect.Signature([*by_name, *connections])
     function.__annotations__.clear()
+
+
+def for_each(names: Sequence[str], action: Callable[[str], None]) -> None:
+    """Does the same with each job. One that is refused is reported, and the others are done, as kubectl does it."""
+    from trainmaster.client import ClientError, WaitTimeout
+
+    refused: ClientError | None = None
+    for name in names:
+        try:
+            action(name)
+        except WaitTimeout:
+            # The time is over for the others too.
+            raise
+        except ClientError as error:
+            if len(names) == 1:
+                raise
+            say(f"error: {error}", error=True)
+            refused = error
+    if refused is not None:
+        raise typer.Exit(1) from refused
 
 
 @contextmanager

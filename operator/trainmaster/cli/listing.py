@@ -11,26 +11,34 @@ if TYPE_CHECKING:
     from trainmaster.client import JobClient, TrainingJob
 
 
-def show_jobs(jobs: JobClient, *, all_namespaces: bool = False, watch: bool = False, output: str | None = None) -> None:
-    """Shows all jobs, and with `watch` each change for ever."""
+def show_jobs(
+    jobs: JobClient,
+    *,
+    all_namespaces: bool = False,
+    selector: str | None = None,
+    watch: bool = False,
+    output: str | None = None,
+) -> None:
+    """Shows all jobs (with a selector, those that have such labels), and with `watch` each change for ever."""
     from trainmaster.cli import watching
     from trainmaster.cli.console import SafeConsole
     from trainmaster.cli.show import job_table
 
-    found = jobs.list(all_namespaces=all_namespaces)
+    found = jobs.list(all_namespaces=all_namespaces, selector=selector)
     console, wide = SafeConsole(), output == "wide"
-    none = f"No DistributedTrainingJobs in {'any namespace' if all_namespaces else f'namespace {jobs.namespace}'}."
+    where = "any namespace" if all_namespaces else f"namespace {jobs.namespace}"
+    none = f"No DistributedTrainingJobs in {where}{f' with {selector}' if selector else ''}."
     if not watch:
         if output not in (None, "wide"):
             print_jobs(found, output, listed=True)
         elif found:
-            console.print(job_table(found, namespaces=all_namespaces, wide=wide))
+            console.print(job_table(found, namespaces=all_namespaces, wide=wide), crop=False)
         else:
             say(none, error=True)
         return
     if not found:
         say(f"{none} Waiting for the first.", error=True)
-    changes = jobs.watch_all(all_namespaces=all_namespaces)
+    changes = jobs.watch_all(all_namespaces=all_namespaces, selector=selector)
     if output not in (None, "wide"):
         watching.print_objects(changes, output)
         return
@@ -56,8 +64,8 @@ def show_job(jobs: JobClient, job: TrainingJob, *, watch: bool = False, output: 
         else:
             watching.print_rows(changes, namespaces=False, wide=wide)
     elif wide:
-        console.print(job_table([job], wide=True))
+        console.print(job_table([job], wide=True), crop=False)
     elif output is not None:
         print_jobs([job], output)
     else:
-        console.print(watching.view_of(jobs, job)())
+        console.print(watching.view_of(jobs, job)(), crop=False)

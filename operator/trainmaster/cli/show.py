@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trainmaster.api.v1alpha1 import Condition, Failure, Progress, TimeSpent
+from trainmaster.cli.columns import columns
 from trainmaster.cli.evidence import recovery_sentence
 from trainmaster.cli.program import called
 from trainmaster.client import TrainingJob
@@ -116,38 +117,32 @@ def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool
 
 def job_table(
     jobs: Sequence[TrainingJob], now: datetime | None = None, *, namespaces: bool = False, wide: bool = False
-) -> Table:
+) -> Text:
     """Returns a table with one line a job, and their namespaces where there are several."""
-    table = Table(box=None, pad_edge=False)
-    for name in job_columns(namespaces=namespaces, wide=wide):
-        table.add_column(name, justify="left")
-    for job in jobs:
-        cells: list[RenderableType] = list(job_cells(job, now, namespaces=namespaces, wide=wide))
-        phase = int(namespaces) + 1
-        cells[phase] = Text(job.phase, style=PHASE_STYLES.get(job.phase, ""))
-        table.add_row(*cells)
-    return table
+    names = job_columns(namespaces=namespaces, wide=wide)
+    rows = [job_cells(job, now, namespaces=namespaces, wide=wide) for job in jobs]
+    return columns(names, rows, {names.index("PHASE"): PHASE_STYLES})
 
 
-def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Table:
+def pod_table(pods: Sequence[Mapping[str, Any]], now: datetime, training: Collection[int]) -> Text:
     """Returns a table with one line a worker's pod. `training`: of a job with spares, who isn't one."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"):
-        table.add_column(name)
+    rows = []
     for pod in pods:
         metadata, status = pod["metadata"], pod.get("status") or {}
         created = parse_time(metadata.get("creationTimestamp"))
         containers = status.get("containerStatuses") or []
         index = str(metadata.get("labels", {}).get(POD_INDEX_LABEL, ""))
-        table.add_row(
-            f"{index} (spare)" if training and index not in map(str, training) else index,
-            metadata["name"],
-            pod_state(pod),
-            str(sum(container.get("restartCount", 0) for container in containers)),
-            (pod.get("spec") or {}).get("nodeName", ""),
-            duration((now - created).total_seconds()) if created else "",
+        rows.append(
+            [
+                f"{index} (spare)" if training and index not in map(str, training) else index,
+                str(metadata["name"]),
+                pod_state(pod),
+                str(sum(container.get("restartCount", 0) for container in containers)),
+                str((pod.get("spec") or {}).get("nodeName", "")),
+                duration((now - created).total_seconds()) if created else "",
+            ]
         )
-    return table
+    return columns(["WORKER", "POD", "STATUS", "RESTARTS", "NODE", "AGE"], rows)
 
 
 def pod_state(pod: Mapping[str, Any]) -> str:

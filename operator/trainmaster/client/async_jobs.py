@@ -17,7 +17,7 @@ from trainmaster.api.limits import check_size
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest
-from trainmaster.client.job import TrainingJob, collection_path, items_of, require_name, require_namespace
+from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query, require_name, require_namespace
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.watching import Watcher
@@ -92,10 +92,11 @@ class AsyncJobClient:
         """Returns one job. Raises JobNotFound."""
         return TrainingJob.of(await self.transport.request("GET", self._path(name)))
 
-    async def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
-        """Returns all jobs of the namespace, or of all namespaces, by name."""
+    async def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
+        """Returns all jobs of the namespace, or of all namespaces, by name; of `selector`, those with such labels."""
         path = collection_path(None if all_namespaces else self.namespace)
-        jobs = [TrainingJob.of(item) for item in items_of(await self.transport.request("GET", path))]
+        answer = await self.transport.request("GET", path, query=label_query(selector))
+        jobs = [TrainingJob.of(item) for item in items_of(answer)]
         return sorted(jobs, key=lambda job: (job.namespace, job.name))
 
     async def delete(self, name: str) -> None:
@@ -141,9 +142,11 @@ class AsyncJobClient:
         require_name(name)
         return Watcher(self.transport, self.namespace).one(name)
 
-    def watch_all(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
+    def watch_all(
+        self, *, all_namespaces: bool = False, selector: str | None = None
+    ) -> AsyncGenerator[tuple[TrainingJob, bool], None]:
         """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
-        return Watcher(self.transport, None if all_namespaces else self.namespace).all()
+        return Watcher(self.transport, None if all_namespaces else self.namespace, selector).all()
 
     async def wait(
         self,

@@ -83,6 +83,11 @@ def collection_path(namespace: str | None) -> str:
     return f"{base}/{PLURAL}" if namespace is None else f"{base}/namespaces/{namespace}/{PLURAL}"
 
 
+def label_query(selector: str | None) -> dict[str, str]:
+    """Returns the query of a list or a watch by which the API server selects by labels."""
+    return {} if selector is None else {"labelSelector": selector}
+
+
 def require_name(name: str) -> None:
     """Raises InvalidRequest for what no job can be named: it would be part of the path of a request."""
     if len(name) > MAX_NAME or re.fullmatch(SUBDOMAIN_PATTERN, name) is None:

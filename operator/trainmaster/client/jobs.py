@@ -55,9 +55,9 @@ class JobClient:
         """Returns one job. Raises JobNotFound."""
         return run(self._jobs.get(name))
 
-    def list(self, *, all_namespaces: bool = False) -> list[TrainingJob]:
-        """Returns all jobs of the namespace, or of all namespaces, by name."""
-        return run(self._jobs.list(all_namespaces=all_namespaces))
+    def list(self, *, all_namespaces: bool = False, selector: str | None = None) -> list[TrainingJob]:
+        """Returns all jobs of the namespace, or of all namespaces, by name; of `selector`, those with such labels."""
+        return run(self._jobs.list(all_namespaces=all_namespaces, selector=selector))
 
     def delete(self, name: str) -> None:
         """Deletes a job and, through the garbage collector, all that belongs to it."""
@@ -87,9 +87,11 @@ class JobClient:
         """Yields the job now and at every change, until it is deleted. A watch that breaks is opened again."""
         return iterate(self._jobs.watch(name))
 
-    def watch_all(self, *, all_namespaces: bool = False) -> Iterator[tuple[TrainingJob, bool]]:
+    def watch_all(
+        self, *, all_namespaces: bool = False, selector: str | None = None
+    ) -> Iterator[tuple[TrainingJob, bool]]:
         """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
-        return iterate(self._jobs.watch_all(all_namespaces=all_namespaces))
+        return iterate(self._jobs.watch_all(all_namespaces=all_namespaces, selector=selector))
 
     def wait(
         self,

@@ -32,12 +32,19 @@ class Server:
     authorization: Authorization
     # The context's, where the user names none.
     namespace: str
+    # On whose behalf the user asks, who has to be allowed to impersonate.
+    acting_as: str | None = None
 
 
-def find_server(kubeconfig: str | None = None, context: str | None = None) -> Server:
-    """Returns the server of a kubeconfig's context, or of the pod that this runs in. Raises NoCluster."""
+def find_server(
+    kubeconfig: str | None = None, context: str | None = None, *, cluster: str | None = None, user: str | None = None
+) -> Server:
+    """Returns the server of a kubeconfig's context, or of the pod that this runs in. Raises NoCluster.
+
+    `cluster` and `user` name entries of the kubeconfig that count instead of the context's.
+    """
     try:
-        found = read_kubeconfig(kubeconfig, context)
+        found = read_kubeconfig(kubeconfig, context, cluster=cluster, user=user)
         server = _of_pod() if found is None else _of_kubeconfig(found)
         if (server.proxy or "").startswith("socks") and find_spec("socks") is None:
             place = "the proxy of the environment" if found is None else f"kubeconfig {found.path}: proxy-url"

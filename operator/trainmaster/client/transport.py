@@ -55,8 +55,10 @@ class Transport(Protocol):
 class HttpTransport:
     """HttpTransport sends requests over urllib3."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, *, seconds: float | None = READ_SECONDS) -> None:
+        """`seconds` is how long an answer that isn't streamed may take; None is for ever."""
         self.server = server
+        self._seconds = seconds
         self._reader = Reader(server.address)
         self._pool = _pool(server)
 
@@ -70,7 +72,7 @@ class HttpTransport:
         content_type: str = JSON,
     ) -> Any:
         """Sends one request and returns the decoded JSON, which has a kind."""
-        response = self._send(method, path, query or {}, body, content_type, READ_SECONDS)
+        response = self._send(method, path, query or {}, body, content_type, self._seconds)
         return self._reader.decoded(self._whole(response))
 
     def lines(self, path: str, *, query: Mapping[str, str], read_seconds: float | None) -> Iterator[bytes]:
@@ -156,6 +158,8 @@ class HttpTransport:
 def request_headers(server: Server, content_type: str) -> dict[str, str]:
     """Returns the headers of the next request. Raises KubeconfigError."""
     headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": f"trainmaster/{__version__}"}
+    if server.acting_as is not None:
+        headers["Impersonate-User"] = server.acting_as
     authorization = server.authorization()
     return headers if authorization is None else {**headers, "Authorization": authorization}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trainmaster.api.decoding import decode
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, JobNotFound, WaitTimeout
-from trainmaster.client.job import TrainingJob, collection_path, items_of
+from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query
 
 # A watch is opened anew after this long without a line: a half-open connection is noticed.
 WATCH_SECONDS = 60
@@ -23,6 +23,8 @@ class Watcher:
 
     transport: AsyncTransport
     namespace: str | None
+    # Of labels; only the jobs that it selects are there for `all`.
+    selector: str | None = None
 
     @property
     def _path(self) -> str:
@@ -49,7 +51,7 @@ class Watcher:
         """Yields all jobs now, then each one that changes or is deleted, for ever; True stands beside a deleted one."""
         known: dict[str, TrainingJob] = {}
         while True:
-            answer = await self.transport.request("GET", self._path)
+            answer = await self.transport.request("GET", self._path, query=label_query(self.selector))
             listed = {job.uid: job for job in map(TrainingJob.of, items_of(answer))}
             for uid in known.keys() - listed.keys():
                 yield known.pop(uid), True
@@ -91,6 +93,7 @@ class Watcher:
     ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
         """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
         query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
+        query |= label_query(self.selector)
         if name is not None:
             query["fieldSelector"] = f"metadata.name={name}"
         began = time.monotonic()

@@ -64,35 +64,43 @@ class Kubeconfig:
         return KubeconfigError(f"kubeconfig {self.path}: the user's auth-provider gave no token ({why}); log in anew")
 
 
-def read_kubeconfig(given: str | None, context: str | None) -> Kubeconfig | None:
+def read_kubeconfig(
+    given: str | None, context: str | None, *, cluster: str | None = None, user: str | None = None
+) -> Kubeconfig | None:
     """Returns the context that is named, or the current one, of the files that are given, or of KUBECONFIG.
 
-    None where there is no kubeconfig. Raises KubeconfigError.
+    The cluster and the user that are named count instead of the context's. None where there is no kubeconfig. Raises
+    KubeconfigError.
     """
     merged = merged_files(given)
-    if merged is None and context:
-        raise KubeconfigError(f"--context: {shown(context)} can't be looked up without a kubeconfig; give --kubeconfig")
+    named = {"--context": context, "--cluster": cluster, "--user": user}
+    for option, value in named.items():
+        if merged is None and value:
+            raise KubeconfigError(
+                f"{option}: {shown(value)} can't be looked up without a kubeconfig; give --kubeconfig"
+            )
     if merged is None:
         return None
     if merged.empty:
-        if not given and not context and "KUBERNETES_SERVICE_HOST" in os.environ:
+        if not given and not any(named.values()) and "KUBERNETES_SERVICE_HOST" in os.environ:
             # Inside a pod an empty file means what no file means, as to kubectl.
             return None
         raise KubeconfigError(f"kubeconfig {merged.source}: is empty; {HINT}")
     name, chosen = _context(merged, context)
-    cluster = _cluster(merged, chosen, name)
-    user = _user(merged, chosen, name)
-    plugin, section = None, user.fields.get("exec")
+    chosen = _with(chosen, merged, cluster=cluster, user=user)
+    server = _cluster(merged, chosen, name)
+    person = _user(merged, chosen, name)
+    plugin, section = None, person.fields.get("exec")
     if section is not None:
-        place = f"kubeconfig {user.file}: {user.field}.exec"
+        place = f"kubeconfig {person.file}: {person.field}.exec"
         if not isinstance(section, dict):
             raise KubeconfigError(f"{place}: is no mapping; give command and apiVersion")
-        plugin = Plugin.of(place, section, folder_of(user.file), cluster.fields)
+        plugin = Plugin.of(place, section, folder_of(person.file), server.fields)
     namespace = chosen.fields.get("namespace") or "default"
     if not isinstance(namespace, str):
         raise KubeconfigError(f"kubeconfig {chosen.file}: {chosen.field}.namespace: is no text; give a name")
     return Kubeconfig(
-        merged.source, name, namespace, cluster.fields, user.fields, plugin, "auth-provider" in user.fields
+        merged.source, name, namespace, server.fields, person.fields, plugin, "auth-provider" in person.fields
     )
 
 
@@ -108,6 +116,18 @@ def _context(merged: Merged, wanted: str | None) -> tuple[str, Entry]:
         field = "--context" if wanted else "current-context"
         raise KubeconfigError(f"kubeconfig {source}: {field}: {shown(name)} is not among its contexts: {known}")
     return name, merged.contexts[name]
+
+
+def _with(context: Entry, merged: Merged, **named: str | None) -> Entry:
+    """Returns the context with the cluster and the user that options name. Raises KubeconfigError."""
+    for field, name in named.items():
+        known = {"cluster": merged.clusters, "user": merged.users}[field]
+        if name is not None and name not in known:
+            raise KubeconfigError(
+                f"kubeconfig {merged.source}: --{field}: {shown(name)} is not among its {field}s: {one_of(list(known))}"
+            )
+    given = {field: name for field, name in named.items() if name is not None}
+    return Entry(context.file, context.field, {**context.fields, **given})
 
 
 def _cluster(merged: Merged, context: Entry, name: str) -> Entry:

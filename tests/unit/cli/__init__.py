@@ -18,6 +18,7 @@
 | `commands/validate` | `test_manifests` |
 | `commands/wait` | `test_dtj_wait` |
 | `completion` | `test_completion` |
+| `columns` | `test_dtj_status` |
 | `connection` | `test_program` |
 | `console` | `test_hostile_text` |
 | `demo` | `e2e/test_demo` |

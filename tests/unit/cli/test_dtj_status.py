@@ -150,3 +150,10 @@ def test_wrong_output_format_is_a_usage_error(transport: FakeTransport) -> None:
     result = run("status", "-o", "yml")
     assert result.exit_code == 2
     assert "'yml' is not known; use json or yaml or name or wide" in result.output
+
+
+def test_only_jobs_with_such_labels_are_listed(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}": {"items": []}}
+    result = run("list", "-l", "team=nlp")
+    assert result.stderr == "No DistributedTrainingJobs in namespace default with team=nlp.\n"
+    assert [query for _, _, query, _ in transport.asked] == [{"labelSelector": "team=nlp"}]

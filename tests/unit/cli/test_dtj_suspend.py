@@ -1,4 +1,4 @@
-"""`kubectl dtj suspend` and `resume`: one small patch, or none."""
+"""`kubectl dtj suspend`, `resume` and `scale`: one small patch, or none."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.cli.dtj_command import JOBS, RUNNING, run
 from tests.unit.client.fakes import FakeTransport, job
+from trainmaster.client import JobNotFound
 
 
 def suspended(**status: Any) -> dict[str, Any]:
@@ -43,3 +44,20 @@ def test_suspend_and_resume_of_a_finished_job_change_nothing(transport: FakeTran
     sentence = f"error: Job reviews has ended ({phase}): there is nothing to {verb}, and nothing was changed.\n"
     assert result.stderr == sentence
     assert {method for method, *_ in transport.asked} == {"GET"}
+
+
+def test_scale_is_a_small_patch(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/reviews": job(**RUNNING), f"PATCH {JOBS}/reviews": job(**RUNNING)}
+    assert run("scale", "reviews", "--workers", "3").output == "reviews: 3 workers, 2 before\n"
+    assert [body for method, _, _, body in transport.asked if method == "PATCH"] == [{"spec": {"workers": 3}}]
+
+
+def test_of_several_jobs_those_that_are_refused_are_reported_and_the_others_are_done(transport: FakeTransport) -> None:
+    transport.answers = {
+        f"GET {JOBS}/gone": JobNotFound("not found"),
+        f"GET {JOBS}": {"items": []},
+        **{f"{verb} {JOBS}/reviews": job(**RUNNING) for verb in ("GET", "PATCH")},
+    }
+    result = run("suspend", "gone", "dtj/reviews", "reviews")
+    assert (result.exit_code, result.stdout) == (1, "reviews: to be suspended\n")
+    assert result.stderr.startswith("error: There is no job gone in namespace default; ")

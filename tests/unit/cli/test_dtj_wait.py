@@ -57,3 +57,16 @@ def test_wait_exits_with_3_when_the_time_is_over(transport: FakeTransport) -> No
     transport.answers = {f"GET {JOBS}/reviews": job(phase="Running")}
     result = run("wait", "reviews", "--timeout", "0")
     assert (result.exit_code, result.output) == (3, "error: Job reviews is Running after 0 s.\n")
+
+
+@pytest.mark.parametrize(("second", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_several_jobs_are_waited_for_and_each_is_reported(transport: FakeTransport, second: str, code: int) -> None:
+    transport.answers = {f"GET {JOBS}/a": job("a", phase="Succeeded"), f"GET {JOBS}/b": job("b", phase=second)}
+    result = run("wait", "a", "b")
+    assert (result.exit_code, result.output) == (code, f"a: Succeeded\nb: {second}\n")
+
+
+def test_the_time_is_that_of_all_jobs(transport: FakeTransport) -> None:
+    transport.answers = {f"GET {JOBS}/{name}": job(name, phase="Running") for name in ("a", "b")}
+    result = run("wait", "a", "b", "--timeout", "0")
+    assert (result.exit_code, result.output.count("error: ")) == (3, 1)

@@ -18,10 +18,15 @@ app = Part()
 def list_jobs(
     connection: Connection,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="The jobs of all namespaces.")] = False,
+    selector: Annotated[
+        str | None,
+        typer.Option("--selector", "-l", metavar="LABELS", help="Only jobs with such labels: team=nlp,tier!=test."),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show every change.")] = False,
     output: Output = None,
 ) -> None:
     """List jobs: phase, attempt, workers, progress."""
     from trainmaster.cli import listing
 
-    listing.show_jobs(connection.client(), all_namespaces=everywhere, watch=watch, output=output)
+    jobs = connection.client()
+    listing.show_jobs(jobs, all_namespaces=everywhere, selector=selector, watch=watch, output=output)

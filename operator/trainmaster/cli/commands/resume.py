@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.connection import Connection, connected, for_each
+from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -12,9 +12,13 @@ app = Part()
 
 @app.command()
 @connected
-def resume(connection: Connection, name: JobName) -> None:
-    """Let a suspended job go on from its checkpoint."""
+def resume(connection: Connection, names: JobNames) -> None:
+    """Let suspended jobs go on from their checkpoint."""
     jobs = connection.client()
-    job = find_job(jobs, name)
-    jobs.resume(name)
-    say(f"{name}: to go on" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
+
+    def one(name: str) -> None:
+        job = find_job(jobs, name)
+        jobs.resume(name)
+        say(f"{name}: to go on" if job.to_be_suspended else f"{name}: is not suspended; it is {job.phase}")
+
+    for_each(names, one)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.connection import Connection, connected, for_each
+from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -18,11 +18,15 @@ app = Part()
 @connected
 def scale(
     connection: Connection,
-    name: JobName,
+    names: JobNames,
     workers: Annotated[int, typer.Option("--workers", help="Number of workers from now on.", min=1)],
 ) -> None:
     """Ask for another number of workers."""
     jobs = connection.client()
-    before = find_job(jobs, name).raw["spec"].get("workers")
-    jobs.scale(name, workers)
-    say(f"{name}: {workers} workers" + ("" if before is None else f", {before} before"))
+
+    def one(name: str) -> None:
+        before = find_job(jobs, name).raw["spec"].get("workers")
+        jobs.scale(name, workers)
+        say(f"{name}: {workers} workers" + ("" if before is None else f", {before} before"))
+
+    for_each(names, one)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainmaster.cli.connection import Connection, connected
-from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.connection import Connection, connected, for_each
+from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -12,11 +12,18 @@ app = Part()
 
 @app.command()
 @connected
-def suspend(connection: Connection, name: JobName) -> None:
-    """Stop a job with a checkpoint and free what it holds, until it is resumed."""
+def suspend(connection: Connection, names: JobNames) -> None:
+    """Stop jobs with a checkpoint, and free what they hold.
+
+    They go on from it when they are resumed.
+    """
     jobs = connection.client()
-    if find_job(jobs, name).to_be_suspended:
-        say(f"{name}: is suspended already")
-    else:
-        jobs.suspend(name)
-        say(f"{name}: to be suspended")
+
+    def one(name: str) -> None:
+        if find_job(jobs, name).to_be_suspended:
+            say(f"{name}: is suspended already")
+        else:
+            jobs.suspend(name)
+            say(f"{name}: to be suspended")
+
+    for_each(names, one)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
 
-from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.connection import Connection, connected, for_each
 from trainmaster.cli.durations import seconds
-from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.job_names import JobNames, find_job
 from trainmaster.cli.program import Part
 from trainmaster.cli.terminal import say
 
@@ -33,7 +34,7 @@ def complete_phase(incomplete: str) -> list[str]:
 @connected
 def wait(
     connection: Connection,
-    name: JobName,
+    names: JobNames,
     phase: Annotated[
         str,
         typer.Option("--for", help="finished, running, or a phase such as Suspended.", autocompletion=complete_phase),
@@ -43,9 +44,9 @@ def wait(
         typer.Option("--timeout", help="Time to wait at most: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"),
     ] = None,
 ) -> None:
-    """Wait until a job has ended, or is in a phase.
+    """Wait until jobs have ended, or are in a phase.
 
-    Exits with 0 when it succeeded or is in that phase, 1 when it ended otherwise, 3 when the time is over.
+    Exits with 0 when all succeeded or are in that phase, 1 when one ended otherwise, 3 when the time is over.
     """
     from trainmaster.cli.show import failure_summary
 
@@ -55,12 +56,21 @@ def wait(
         raise typer.BadParameter(f"{phase!r} is no phase; use one of {targets}{kubectls}", param_hint="--for")
     jobs = connection.client()
     wanted = phase.capitalize()
-    find_job(jobs, name)
-    job = jobs.wait(
-        name,
-        until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
-        timeout=timeout,
-    )
-    say(f"{name}: {job.phase}" + (f" ({failure_summary(job)})" if failure_summary(job) else ""))
-    if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
+    deadline = None if timeout is None else time.monotonic() + timeout
+    missed: list[str] = []
+
+    def one(name: str) -> None:
+        find_job(jobs, name)
+        left = timeout if deadline is None or len(names) == 1 else max(0.0, deadline - time.monotonic())
+        job = jobs.wait(
+            name,
+            until=lambda job: job.finished or (wanted != "Finished" and job.phase == wanted),
+            timeout=left,
+        )
+        say(f"{name}: {job.phase}" + (f" ({failure_summary(job)})" if failure_summary(job) else ""))
+        if job.phase != wanted and not (job.phase == "Succeeded" and wanted in ("Finished", "Running")):
+            missed.append(name)
+
+    for_each(names, one)
+    if missed:
         raise typer.Exit(1)
