@@ -19,7 +19,7 @@
 | `commands/wait` | `test_dtj_wait` |
 | `completion` | `test_completion` |
 | `columns` | `test_dtj_status` |
-| `connection` | `test_program` |
+| `connection` | `test_connection`, `test_program` |
 | `console` | `test_hostile_text` |
 | `demo` | `e2e/test_demo` |
 | `documents` | `test_documents`, `test_manifests` |
