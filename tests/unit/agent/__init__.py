@@ -63,6 +63,7 @@
 | `process/launcher` | `process/test_launcher` |
 | `process/output` | `test_one_worker` |
 | `process/run` | `test_one_worker`, `test_reaped_ranks` |
+| `process/run_ids` | `process/test_run_ids`, `processes/agent/test_run_ids` |
 | `process/saved_report` | `test_hostile_lines` |
 | `process/saving` | `process/test_saving`, `test_group` |
 | `process/setup_line` | `planner/test_attempts`, `test_one_worker` |

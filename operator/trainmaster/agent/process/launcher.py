@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from trainmaster.agent.errors import NO_TORCH, LaunchError
 from trainmaster.agent.hang.recorder import recorder_environment
 from trainmaster.agent.process.children import find_program
+from trainmaster.agent.process.run_ids import run_variables
 from trainmaster.agent.progress.trainer_environment import trainer_environment
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
@@ -44,7 +46,9 @@ def attempt_dir(settings: Settings, attempt: int) -> str:
     return os.path.join(settings.state_dir, f"attempt-{attempt}")
 
 
-def command_line(settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str]) -> CommandLine:
+def command_line(
+    settings: Settings, assignment: Assignment, node_rank: int, command: Sequence[str], base: Mapping[str, str]
+) -> CommandLine:
     """Returns the command line of one worker's launcher; raises LaunchError for an empty command."""
     if not command or not command[0]:
         raise LaunchError("command not found: the command is empty; set spec.command")
@@ -70,12 +74,19 @@ def command_line(settings: Settings, assignment: Assignment, node_rank: int, com
             "--no-python",
             "/bin/sh",
             "-c",
-            RANK_WRAPPER,
+            _rank_zero(run_variables(settings, assignment.first_rank(node_rank, settings.processes), base))
+            + RANK_WRAPPER,
             folder,
             *command,
         ),
         True,
     )
+
+
+def _rank_zero(variables: Mapping[str, str]) -> str:
+    """Returns the shell's line that gives rank 0 these variables: torchrun has one environment for all ranks."""
+    pairs = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f'[ "$RANK" != 0 ] || export {pairs}; ' if pairs else ""
 
 
 def find_launcher(line: CommandLine, environ: Mapping[str, str]) -> str:
@@ -146,6 +157,8 @@ def attempt_variables(
         variables["RANK"] = str(assignment.first_rank(node_rank, processes))
         variables["LOCAL_RANK"] = "0"
         variables["LOCAL_WORLD_SIZE"] = str(processes)
+        if processes == 1:
+            variables.update(run_variables(settings, assignment.first_rank(node_rank, processes), base))
         variables["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
     for name, value in recorder_environment(folder).items():
         if name not in base:

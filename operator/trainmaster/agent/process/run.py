@@ -123,7 +123,7 @@ class RunProcesses:
 
     def start(self, command: Sequence[str], base_environ: Mapping[str, str]) -> Launched:
         """Start the ranks or their launcher. Raises LaunchError, or OSError where the state folder can't be written."""
-        self._line = launcher.command_line(self._settings, self._assignment, self.node_rank, command)
+        self._line = launcher.command_line(self._settings, self._assignment, self.node_rank, command, base_environ)
         self._environ = launcher.rank_environment(
             self._settings, self._assignment, self.node_rank, base_environ, self._trainer_port
         )
@@ -173,10 +173,9 @@ class RunProcesses:
         """Returns what of a rank's environment is its own; makes the folder that is named there."""
         settings, assignment = self._settings, self._assignment
         os.makedirs(torchrun.error_folder(settings, self.attempt, local_rank), exist_ok=True)
-        attempt = launcher.attempt_variables(
-            settings, assignment, self.node_rank, self._base_environ, self._trainer_port
-        )
-        return {**attempt, **torchrun.rank_variables(settings, assignment, self.node_rank, local_rank)}
+        base = self._base_environ
+        attempt = launcher.attempt_variables(settings, assignment, self.node_rank, base, self._trainer_port)
+        return {**attempt, **torchrun.rank_variables(settings, assignment, self.node_rank, local_rank, base)}
 
     def _forked(self, reason: str) -> None:
         """The order to fork ranks has been answered: with an empty reason, or the one why there are none."""

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from trainmaster.agent.process.launcher import attempt_dir, attempt_variables, rank_environment
+from trainmaster.agent.process.run_ids import run_variables
 from trainmaster.agent.settings import Settings
 from trainmaster.wire.assignment import Assignment
 
@@ -24,7 +25,7 @@ def warm_environment(settings: Settings, base: Mapping[str, str]) -> tuple[dict[
     """
     any_attempt = Assignment("", 1, (settings.worker,), None, ("",), 0)
     attempts = attempt_variables(settings, any_attempt, 0, base, trainer_port=1)
-    own = attempts.keys() | rank_variables(settings, any_attempt, 0, 0).keys()
+    own = attempts.keys() | rank_variables(settings, any_attempt, 0, 0, base).keys()
     environ = rank_environment(settings, any_attempt, 0, base)
     if settings.processes > 1:
         environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,11 +36,14 @@ def warm_environment(settings: Settings, base: Mapping[str, str]) -> tuple[dict[
     return {name: value for name, value in environ.items() if name not in own}, frozenset(own)
 
 
-def rank_variables(settings: Settings, assignment: Assignment, node_rank: int, local_rank: int) -> dict[str, str]:
-    """Returns what is a rank's own."""
+def rank_variables(
+    settings: Settings, assignment: Assignment, node_rank: int, local_rank: int, base: Mapping[str, str]
+) -> dict[str, str]:
+    """Returns what is a rank's own. `base` has the user's own."""
     processes, nodes = settings.processes, len(assignment.workers)
     world_size = str(assignment.world_size(processes))
-    rank = str(assignment.first_rank(node_rank, processes) + local_rank)
+    number = assignment.first_rank(node_rank, processes) + local_rank
+    rank = str(number)
     return {
         "RANK": rank,
         "LOCAL_RANK": str(local_rank),
@@ -58,6 +62,7 @@ def rank_variables(settings: Settings, assignment: Assignment, node_rank: int, l
         # The store is served by a process of the first worker's agent, and not by rank 0.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_ERROR_FILE": os.path.join(error_folder(settings, assignment.attempt, local_rank), "error.json"),
+        **run_variables(settings, number, base),
     }
 
 

@@ -19,7 +19,7 @@ def settings(**environ: str) -> Settings:
 
 
 def plan(*command: str, **environ: str) -> launcher.CommandLine:
-    return launcher.command_line(settings(**environ), Assignment.parse(GOOD), 1, command)
+    return launcher.command_line(settings(**environ), Assignment.parse(GOOD), 1, command, {})
 
 
 def test_a_python_command_is_started_by_its_own_pythons_torchrun() -> None:

@@ -18,7 +18,7 @@ def settings(processes: int) -> Settings:
 
 
 def test_a_rank_is_counted_over_all_workers() -> None:
-    made = torchrun.rank_variables(settings(2), UNEVEN, 1, 1)
+    made = torchrun.rank_variables(settings(2), UNEVEN, 1, 1, {})
     assert (made["RANK"], made["LOCAL_RANK"], made["GROUP_RANK"], made["ROLE_RANK"]) == ("9", "1", "1", "9")
     assert (made["WORLD_SIZE"], made["LOCAL_WORLD_SIZE"], made["GROUP_WORLD_SIZE"]) == ("10", "2", "2")
     assert made["TORCHELASTIC_ERROR_FILE"] == "/state/attempt-3/torchrun/warm/attempt_0/1/error.json"
@@ -29,8 +29,9 @@ def test_the_warm_process_and_a_rank_have_together_what_a_cold_rank_has() -> Non
     environ, own = torchrun.warm_environment(settings(2), base)
     assert not own & environ.keys()
     attempt = launcher.attempt_variables(settings(2), UNEVEN, 1, base, trainer_port=7)
-    rank = torchrun.rank_variables(settings(2), UNEVEN, 1, 0)
-    assert own == attempt.keys() | rank.keys()
+    rank = torchrun.rank_variables(settings(2), UNEVEN, 1, 0, base)
+    first = torchrun.rank_variables(settings(2), UNEVEN, 0, 0, base)
+    assert own == attempt.keys() | first.keys() > rank.keys()
     cold = launcher.rank_environment(settings(2), UNEVEN, 1, base, trainer_port=7)
     added = {"OMP_NUM_THREADS": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", "PWD": str(Path.cwd())}
     added["TORCHELASTIC_SIGNALS_TO_HANDLE"] = torchrun.SIGNALS
