@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from tests.cluster.scenarios import Scenario, Stage, train
 
 pytestmark = pytest.mark.usefixtures("pods_run")
 
+BIN = Path(sys.executable).parent
 REGISTER = """
 import faulthandler
 kept = open(os.environ["TRAINMASTER_STACKS_FILE"] + f".{rank}", "w")
@@ -33,6 +38,19 @@ def ask(scenario: Scenario, request: str) -> Mapping[str, Any]:
     return found
 
 
+def dtj(scenario: Scenario, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs `kubectl dtj`."""
+    cluster = scenario.cluster
+    return subprocess.run(
+        [BIN / "kubectl-dtj", *arguments, "--namespace", cluster.namespace],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def step(scenario: Scenario) -> int:
     return int((scenario.status.get("progress") or {}).get("step") or 0)
 
@@ -47,8 +65,12 @@ def test_all_ranks_answer_and_the_job_trains_on_in_the_same_attempt(scenario: Sc
     assert sorted(answer["ranks"]) == ["0", "1"]
     assert 'File "<string>", line' in data["rank-0.txt"], "the stacks of a rank that can print them"
     assert "Thread" not in data["rank-1.txt"] and "pid" in data["rank-1.txt"], "the kernel's view of one that can't"
+    shown = dtj(scenario, "stacks", scenario.name)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("Attempt 1, ") and ": 2 ranks have answered\n" in shown.stdout
+    assert "\n  Rank 0: step " in shown.stdout and "\n  Rank 1: step " in shown.stdout
     asked = scenario.status["stacksRequest"]
-    assert asked["id"] == "first"
+    assert asked["id"] not in ("", "first"), "what the command asked after that"
 
     # The next operator knows what was asked, and answers what is asked anew.
     version = scenario.cluster.get("configmap", f"{scenario.name}-stacks")["metadata"]["resourceVersion"]

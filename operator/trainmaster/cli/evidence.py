@@ -60,7 +60,7 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
         yield f"  {times}"
     for number, state in sorted(one.ranks.items(), key=lambda item: (item[0] != failure.get("rank"), item[0])):
         if rank in (None, number):
-            yield from _rank(number, state, whole=rank is not None or number == failure.get("rank"))
+            yield from rank_lines(number, state, whole=rank is not None or number == failure.get("rank"))
     if rank is not None and rank not in one.ranks and rank != failure.get("rank"):
         yield f"  Nothing was kept of rank {rank}: stacks are collected where ranks make no progress."
     if rank is None or rank == failure.get("rank"):
@@ -72,7 +72,8 @@ def _attempt(one: AttemptEvidence, rank: int | None) -> Iterator[str]:
             yield from _text(log, "    ")
 
 
-def _rank(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
+def rank_lines(rank: int, state: Mapping[str, Any], *, whole: bool) -> Iterator[str]:
+    """Yields how a rank stands, and its stacks: all of them, or the first lines."""
     facts = []
     if "step" in state:
         facts.append(f"step {state['step']}")

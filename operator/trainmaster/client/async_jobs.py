@@ -8,22 +8,28 @@ async with AsyncJobClient() as jobs:
 from __future__ import annotations
 
 import builtins
+import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.limits import check_size
+from trainmaster.api.stacks import Stacks
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.client.blocking import AsyncTransport
-from trainmaster.client.errors import InvalidRequest
+from trainmaster.client.errors import InvalidRequest, WaitTimeout
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query, require_name, require_namespace
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
 from trainmaster.client.watching import Watcher
+from trainmaster.wire.names import STACKS_ANNOTATION
 
 FIELD_MANAGER = "trainmaster-client"
 RESTART_ANNOTATION = "trainmaster.dev/restart"
+# Between two looks whether the stacks that were asked for are there: the ranks take a few tenths of a second.
+STACKS_POLL_SECONDS = 0.2
 _STRICT = {"fieldManager": FIELD_MANAGER, "fieldValidation": "Strict"}
 
 
@@ -192,6 +198,28 @@ class AsyncJobClient:
     async def kept_workers(self, name: str) -> builtins.list[int]:
         """Returns the workers whose output the operator kept when the job ended."""
         return await self._output.kept_workers(name)
+
+    async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
+        """Asks all ranks of a running job for their stacks, stops none, and returns what they answer.
+
+        Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
+        """
+        job = await self.get(name)
+        if job.phase not in ("Starting", "Running"):
+            raise InvalidRequest(f"Job {name} is {job.phase}: there are no ranks that could be asked for their stacks.")
+        request = secrets.token_hex(8)
+        await self.merge(name, {"metadata": {"annotations": {STACKS_ANNOTATION: request}}})
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            found = await self._output.stacks(name)
+            if found is not None and found.request == request:
+                return found
+            await self.transport.sleep(STACKS_POLL_SECONDS)
+        raise WaitTimeout(
+            f"Nobody has answered for job {name} within {timeout:g} s: an operator passes the question on, while it "
+            "watches the job's agents.",
+            job.phase,
+        )
 
     async def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.api.stacks import Stacks
 from trainmaster.client.async_jobs import FIELD_MANAGER, AsyncJobClient
 from trainmaster.client.blocking import Blocking, iterate, run
 from trainmaster.client.job import TrainingJob, require_name, worker_index
@@ -131,6 +132,13 @@ class JobClient:
     def kept_workers(self, name: str) -> builtins.list[int]:
         """Returns the workers whose output the operator kept when the job ended."""
         return run(self._jobs.kept_workers(name))
+
+    def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
+        """Asks all ranks of a running job for their stacks, stops none, and returns what they answer.
+
+        Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
+        """
+        return run(self._jobs.stacks(name, timeout=timeout))
 
     def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""

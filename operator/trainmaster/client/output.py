@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
+from trainmaster.api.stacks import Stacks, stacks_name
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import JobNotFound
 from trainmaster.client.job import has_index, items_of, worker_index
@@ -71,6 +72,10 @@ class Output:
         data = await self._config_map(evidence_name(name))
         parsed = (AttemptEvidence.parse(text) for key, text in data.items() if attempt_of(key) is not None)
         return sorted((one for one in parsed if one is not None), key=lambda one: one.attempt)
+
+    async def stacks(self, name: str) -> Stacks | None:
+        """Returns the answer to the newest request for stacks; None where there is none."""
+        return Stacks.parse(await self._config_map(stacks_name(name)))
 
     async def _kept(self, name: str, worker: int, tail: int | None) -> list[str]:
         text = (await self._kept_data(name)).get(f"worker-{worker}.log")

@@ -13,6 +13,7 @@
 | `commands/render` | `test_manifests` |
 | `commands/resume` | `test_dtj_suspend` |
 | `commands/scale` | `test_dtj_suspend` |
+| `commands/stacks` | `test_dtj_stacks`, `cluster/test_stacks` |
 | `commands/status` | `test_dtj_status` |
 | `commands/suspend` | `test_dtj_suspend` |
 | `commands/validate` | `test_manifests` |
@@ -39,6 +40,7 @@
 | `program` | `test_program`, `test_start` |
 | `settings_options` | `test_settings_options` |
 | `show` | `test_dtj_status` |
+| `stacks` | `test_dtj_stacks` |
 | `terminal` | `test_hostile_text` |
 | `watching` | `test_dtj_watching`, `test_hostile_text` |
 | `wrong_values` | `test_dtj`, `test_dtj_wait`, `test_settings_options` |

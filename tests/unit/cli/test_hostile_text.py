@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 from tests.unit.client.fakes import FakeTransport, event, job, pod
 from trainmaster.api.evidence import AttemptEvidence
 from trainmaster.api.printable import UNSAFE
+from trainmaster.api.stacks import Stacks
 from trainmaster.cli import dtj
 from trainmaster.cli import main as trainmaster
 from trainmaster.cli.commands import SECTIONS
@@ -100,6 +101,15 @@ def hostile_pod(worker: int, phase: str = "Running") -> dict[str, Any]:
     return found
 
 
+STACKS = Stacks(
+    "request",
+    1,
+    collected_at=HOSTILE,
+    ranks={rank: {"step": HOSTILE, "section": HOSTILE, "state": "T", "text": HOSTILE} for rank in range(2)},
+    problem=HOSTILE,
+)
+
+
 def answers(phase: str = "Running") -> dict[str, Any]:
     known = hostile_job(phase)
     return {
@@ -109,6 +119,7 @@ def answers(phase: str = "Running") -> dict[str, Any]:
         f"PATCH {JOBS}/reviews": known,
         f"GET {PODS}": {"items": [hostile_pod(0), hostile_pod(1), hostile_pod(2, "Pending")]},
         f"GET {MAPS}/reviews-evidence": {"data": {"attempt-1.json": EVIDENCE.to_json()}},
+        f"GET {MAPS}/reviews-stacks": {"data": STACKS.to_data()},
         f"GET {MAPS}/reviews-logs": {"data": {"worker-0.log": HOSTILE + "\ud83d"}},
     }
 
@@ -127,6 +138,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("evidence", "reviews"),
     ("evidence", "reviews", "--rank", "1"),
     ("evidence", "reviews", "-o", "json"),
+    ("stacks", "reviews"),
+    ("stacks", "reviews", "--rank", "1"),
+    ("stacks", "reviews", "-o", "json"),
     ("wait", "reviews"),
     ("suspend", "reviews"),
     ("resume", "reviews"),
@@ -139,6 +153,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 @pytest.fixture
 def transport(monkeypatch: pytest.MonkeyPatch) -> FakeTransport:
     fake = FakeTransport()
+    monkeypatch.setattr("trainmaster.client.async_jobs.secrets.token_hex", lambda _: STACKS.request)
     monkeypatch.setattr(Connection, "client", lambda options: JobClient("default", transport=fake))
     monkeypatch.setenv("COLUMNS", "8000")
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -1,7 +1,7 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`list`, `status`, `logs`, `wait`, `evidence`; `suspend`, `resume`, `scale`; `validate`, `render`; `local`, `demo`;
-`crd`, `operator`; `completion`. To add one:
+`list`, `status`, `logs`, `wait`; `stacks`, `evidence`; `suspend`, `resume`, `scale`; `validate`, `render`; `local`,
+`demo`; `crd`, `operator`; `completion`. To add one:
 
     app = Part()
 
@@ -27,7 +27,10 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
         "logs",
         "wait",
     ),
-    "Find out why": ("evidence",),
+    "Find out why": (
+        "stacks",
+        "evidence",
+    ),
     "Steer jobs": (
         "suspend",
         "resume",

@@ -1,0 +1,50 @@
+"""`kubectl dtj stacks` shows where all ranks of a running job are now."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.durations import seconds
+from trainmaster.cli.job_names import JobName, find_job
+from trainmaster.cli.output import ObjectOutput, print_value
+from trainmaster.cli.program import Part
+from trainmaster.cli.terminal import say
+
+app = Part()
+
+
+@app.command()
+@connected
+def stacks(
+    connection: Connection,
+    name: JobName,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this rank, with all its stacks.", min=0)] = None,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", help="Time to wait at most: seconds, or 30s, 5m.", parser=seconds, metavar="<time>"),
+    ] = "15s",  # type: ignore[assignment]
+    output: ObjectOutput = None,
+) -> None:
+    """Show where all ranks of a running job are now, and stop none: their threads' stacks, the main thread first.
+
+    Exits with 0 when all have answered, 1 when some have not, 3 when the time is over.
+    """
+    from trainmaster.cli.stacks import as_json, missing, stacks_lines
+
+    jobs = connection.client()
+    find_job(jobs, name)
+    found = jobs.stacks(name, timeout=timeout)
+    sentences = missing(found, rank)
+    if output is not None:
+        # What is missing stands in the object.
+        print_value(as_json(found, rank), output)
+    else:
+        for line in stacks_lines(found, rank):
+            say(line)
+        for sentence in sentences:
+            say(f"error: {sentence}", error=True)
+    if sentences:
+        raise typer.Exit(1)
