@@ -236,6 +236,8 @@ async def test_long_lines_are_split_and_joined_again(runtime: ProcessRuntime, tm
     await run(runtime, config(tmp_path, PYTHON, "-c", "print('x' * 50000)"))
     assert (tmp_path / "log").read_text().count(" P ") == 3
     assert await text_of(tmp_path / "log", LogOptions()) == "x" * 50000 + "\n"
+    stamped = await text_of(tmp_path / "log", LogOptions(timestamps=True))
+    assert stamped.partition(" ")[2] == "x" * 50000 + "\n", "only a line's first part has a timestamp"
 
 
 async def test_a_followed_log_ends_with_its_container(runtime: ProcessRuntime, tmp_path: Path) -> None:

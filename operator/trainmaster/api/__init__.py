@@ -8,6 +8,7 @@ with the name that was meant (`nearest`) or the place where it belongs (`misplac
 for whose paths are whose, `words` for those of the command, `training_schema` for the bundled loop's configuration;
 `merge` merges it as Kubernetes does. `values`, `quantities`, `accelerator_names` are kinds of value; `compact` keeps
 large ones small in memory. `decoding` reads what others wrote, `encoding` writes what is sent, `printable` makes texts
-harmless to print, `signing` signs assignments, `evidence` is what is kept of an attempt, and
-`stacks` what ranks answered to who asked for theirs.
+harmless to print, `signing` signs assignments, `evidence` is what is kept of an attempt, `kept_logs`
+what is kept of workers' output (`stamped_lines` are those of a log with their times), and `stacks` what ranks answered
+to who asked for theirs.
 """

@@ -8,7 +8,8 @@
 | `connection`, `output`, `job_names`, `file_names`, `durations` | what commands share: `-n`, `-o`, names, times |
 | `wrong_values` | sentences on values that an option can't have |
 | `listing`, `show`, `columns`, `watching` | jobs as a table, a view and objects; followed, in a terminal and a pipe |
-| `following`, `evidence`, `stacks` | logs from one container to the next; what was kept of failed attempts |
+| `logs`, `top` | packages: all ranks' output as one stream; a job as it runs |
+| `events`, `events_shown`, `evidence`, `stacks` | what happened to jobs; what was kept of attempts; stacks |
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |

@@ -60,7 +60,7 @@ def parse_time(text: str | None) -> datetime | None:
 def job_view(job: TrainingJob, pods: Sequence[Mapping[str, Any]], now: datetime | None = None) -> RenderableType:
     """Returns everything about one job: phase, attempt, workers, progress, failures."""
     now = now or datetime.now(UTC)
-    parts: list[RenderableType] = [_headline(job, now)]
+    parts: list[RenderableType] = [headline(job, now)]
     if job.status.progress is not None:
         parts.append(_progress(job.status.progress))
     if job.status.time_spent is not None:
@@ -100,7 +100,7 @@ def job_cells(job: TrainingJob, now: datetime | None = None, *, namespaces: bool
         str(status.attempt),
         str(status.restarts),
         f"{status.workers.running}/{status.workers.desired}",
-        _steps(progress),
+        steps_done(progress),
         "" if progress.loss is None else f"{progress.loss:.4g}",
         duration((now - created).total_seconds()) if created else "",
     ]
@@ -201,7 +201,8 @@ def job_end(job: TrainingJob) -> str:
     return f"Job {job.name} has failed: {f'{ended.reason}: {ended.message}' if ended else failure_summary(job)}"
 
 
-def _headline(job: TrainingJob, now: datetime) -> Text:
+def headline(job: TrainingJob, now: datetime) -> Text:
+    """Returns the line that says where a job stands: phase, attempt, restarts, workers, time."""
     status = job.status
     text = Text()
     text.append(f"{job.name}  ", style="bold")
@@ -229,7 +230,7 @@ def _progress(progress: Progress) -> RenderableType:
     if progress.step is not None and progress.total_steps:
         cells.append(ProgressBar(total=progress.total_steps, completed=progress.step, width=30))
     if progress.step is not None:
-        cells.append(f"step {_steps(progress)}")
+        cells.append(f"step {steps_done(progress)}")
     if progress.loss is not None:
         cells.append(f"loss {progress.loss:.4f}")
     if progress.samples_per_second is not None:
@@ -277,7 +278,8 @@ def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
     return [bar, legend, Text(f"and {duration(unaccounted)} since, without progress reports", "dim")]
 
 
-def _steps(progress: Progress) -> str:
+def steps_done(progress: Progress) -> str:
+    """Returns the steps done, of how many; empty where that isn't known."""
     if progress.step is None:
         return ""
     return f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step)

@@ -6,6 +6,7 @@ What others wrote (names, messages, figures, logs) can't command the terminal th
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -16,6 +17,11 @@ from trainmaster.api.printable import printable
 # Select Graphic Rendition: colours, and nothing that moves, asks or writes.
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]{0,64}m)")
 _PLAIN_AGAIN = "\x1b[0m"
+
+
+def shows_colours() -> bool:
+    """Returns whether results go to a terminal whose user wants colours (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def say(text: str, *, error: bool = False) -> None:

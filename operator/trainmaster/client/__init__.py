@@ -1,7 +1,7 @@
 """The Python SDK submits, waits for, reads and steers training jobs.
 
 1. `jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises, `job` what it returns.
-2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching`, `output` and `metrics`;
+2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching`, `events`, `output` and `metrics`;
    `blocking` runs it without an event loop.
 3. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.

@@ -15,11 +15,13 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.limits import check_size
 from trainmaster.api.stacks import Stacks
 from trainmaster.api.v1alpha1 import API_VERSION, KIND
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import InvalidRequest, WaitTimeout
+from trainmaster.client.events import list_events, watch_events
 from trainmaster.client.job import TrainingJob, collection_path, items_of, label_query, require_name, require_namespace
 from trainmaster.client.metrics import JobMetrics, job_metrics
 from trainmaster.client.output import Output
@@ -186,18 +188,40 @@ class AsyncJobClient:
         return self._output.log(name, worker, follow=follow, tail=tail)
 
     def pod_log(
-        self, pod: str, *, follow: bool = False, tail: int | None = None, previous: bool = False
+        self,
+        pod: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
+        since: float | None = None,
     ) -> AsyncGenerator[str, None]:
         """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
 
         InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
-        connection breaks.
+        connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
+        before that second (since the epoch).
         """
-        return self._output.pod_log(pod, follow=follow, tail=tail, previous=previous)
+        return self._output.pod_log(
+            pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since
+        )
 
     async def kept_workers(self, name: str) -> builtins.list[int]:
         """Returns the workers whose output the operator kept when the job ended."""
-        return await self._output.kept_workers(name)
+        return sorted(await self.kept_logs(name))
+
+    async def kept_logs(self, name: str) -> dict[int, KeptLog]:
+        """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        return await self._output.kept_logs(name)
+
+    async def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
+        """Returns the raw Events of the namespace, or of all: those of anything, not only of jobs."""
+        return await list_events(self.transport, None if all_namespaces else self.namespace)
+
+    def watch_events(self, *, all_namespaces: bool = False) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+        """Yields the raw Events that there are as ADDED, then each that is added or changed, for ever."""
+        return watch_events(self.transport, None if all_namespaces else self.namespace)
 
     async def stacks(self, name: str, *, timeout: float = 15.0) -> Stacks:
         """Asks all ranks of a running job for their stacks, stops none, and returns what they answer.

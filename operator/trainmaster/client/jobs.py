@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.api.stacks import Stacks
 from trainmaster.client.async_jobs import FIELD_MANAGER, AsyncJobClient
 from trainmaster.client.blocking import Blocking, iterate, run
@@ -120,14 +121,24 @@ class JobClient:
         return iterate(self._jobs.logs(name, worker, follow=follow, tail=tail))
 
     def pod_log(
-        self, pod: str, *, follow: bool = False, tail: int | None = None, previous: bool = False
+        self,
+        pod: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
+        since: float | None = None,
     ) -> Iterator[str]:
         """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound.
 
         InvalidRequest where the container has not started. A log that is followed ends with its container, or where the
-        connection breaks.
+        connection breaks. With `timestamps` each line begins with its time (api/stamped_lines.py). `since`: no lines
+        before that second (since the epoch).
         """
-        return iterate(self._jobs.pod_log(pod, follow=follow, tail=tail, previous=previous))
+        return iterate(
+            self._jobs.pod_log(pod, follow=follow, tail=tail, previous=previous, timestamps=timestamps, since=since)
+        )
 
     def kept_workers(self, name: str) -> builtins.list[int]:
         """Returns the workers whose output the operator kept when the job ended."""
@@ -139,6 +150,18 @@ class JobClient:
         Raises InvalidRequest where no ranks run, and WaitTimeout after `timeout` seconds.
         """
         return run(self._jobs.stacks(name, timeout=timeout))
+
+    def kept_logs(self, name: str) -> dict[int, KeptLog]:
+        """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        return run(self._jobs.kept_logs(name))
+
+    def events(self, *, all_namespaces: bool = False) -> builtins.list[Mapping[str, Any]]:
+        """Returns the raw Events of the namespace, or of all: those of anything, not only of jobs."""
+        return run(self._jobs.events(all_namespaces=all_namespaces))
+
+    def watch_events(self, *, all_namespaces: bool = False) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yields the raw Events that there are as ADDED, then each that is added or changed, for ever."""
+        return iterate(self._jobs.watch_events(all_namespaces=all_namespaces))
 
     def evidence(self, name: str) -> builtins.list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""

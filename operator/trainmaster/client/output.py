@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
+from trainmaster.api.kept_logs import KeptLog, kept_workers, logs_name
 from trainmaster.api.stacks import Stacks, stacks_name
 from trainmaster.client.blocking import AsyncTransport
 from trainmaster.client.errors import JobNotFound
@@ -47,7 +49,14 @@ class Output:
             yield line
 
     async def pod_log(
-        self, pod: str, *, follow: bool = False, tail: int | None = None, previous: bool = False
+        self,
+        pod: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        timestamps: bool = False,
+        since: float | None = None,
     ) -> AsyncGenerator[str, None]:
         """Yields the log of a worker's container line by line, or of the container before. Raises JobNotFound."""
         query = {"container": "worker"}
@@ -57,15 +66,20 @@ class Output:
             query["previous"] = "true"
         if tail is not None:
             query["tailLines"] = str(tail)
+        if timestamps:
+            query["timestamps"] = "true"
+        if since is not None:
+            query["sinceTime"] = datetime.fromtimestamp(int(since), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/log"
         async with aclosing(self.transport.lines(path, query=query, read_seconds=None)) as lines:
             async for line in lines:
                 yield line.decode("utf-8", "replace")
 
-    async def kept_workers(self, name: str) -> list[int]:
-        """Returns the workers whose output the operator kept when the job ended."""
-        names = (key.removeprefix("worker-").removesuffix(".log") for key in await self._kept_data(name))
-        return sorted(int(text) for text in names if text.isascii() and text.isdigit())
+    async def kept_logs(self, name: str) -> dict[int, KeptLog]:
+        """Returns what the operator kept of the workers' output when their pods went, by worker."""
+        data = await self._config_map(logs_name(name))
+        logs = {worker: KeptLog.parse(data, worker) for worker in kept_workers(data)}
+        return {worker: log for worker, log in logs.items() if log is not None}
 
     async def evidence(self, name: str) -> list[AttemptEvidence]:
         """Returns the evidence of the attempts that failed, oldest first; also after the pods are gone."""
@@ -77,15 +91,11 @@ class Output:
         """Returns the answer to the newest request for stacks; None where there is none."""
         return Stacks.parse(await self._config_map(stacks_name(name)))
 
-    async def _kept(self, name: str, worker: int, tail: int | None) -> list[str]:
-        text = (await self._kept_data(name)).get(f"worker-{worker}.log")
-        if text is None:
+    async def _kept(self, name: str, worker: int, tail: int | None) -> Sequence[str]:
+        log = (await self.kept_logs(name)).get(worker)
+        if log is None:
             raise JobNotFound(f"Job {name} has no worker {worker}, and nothing was kept of one.")
-        lines = text.splitlines()
-        return lines if tail is None else lines[-tail:] if tail else []
-
-    async def _kept_data(self, name: str) -> dict[str, str]:
-        return await self._config_map(f"{name}-logs")
+        return log.lines if tail is None else log.lines[-tail:] if tail else ()
 
     async def _config_map(self, name: str) -> dict[str, str]:
         try:

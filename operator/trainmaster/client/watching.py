@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from trainmaster.api.decoding import decode
 from trainmaster.client.blocking import AsyncTransport
@@ -91,23 +92,37 @@ class Watcher:
     async def _events(
         self, version: str, *, name: str | None = None, seconds: float = WATCH_SECONDS
     ) -> AsyncGenerator[tuple[str, TrainingJob], None]:
-        """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
-        query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
-        query |= label_query(self.selector)
+        """Yields what a watch says of jobs until it ends; the caller then reads the state again."""
+        narrowed = label_query(self.selector)
         if name is not None:
-            query["fieldSelector"] = f"metadata.name={name}"
-        began = time.monotonic()
-        try:
-            async with aclosing(self.transport.lines(self._path, query=query, read_seconds=seconds + 5)) as lines:
-                async for line in lines:
-                    event = decode(line)
-                    kind, changed = event["type"], event["object"]
-                    if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(changed, dict):
-                        break
-                    yield kind, TrainingJob.of(changed)
-        except (InvalidRequest, ValueError, TypeError, KeyError):
-            # 410: the version is too old. What isn't an event is a proxy's: it is no reason to give up.
-            pass
-        if time.monotonic() - began < REOPEN_SECONDS:
-            # What cuts watches off at once isn't asked again and again.
-            await self.transport.sleep(REOPEN_SECONDS)
+            narrowed["fieldSelector"] = f"metadata.name={name}"
+        async with aclosing(changes(self.transport, self._path, version, narrowed, seconds)) as found:
+            async for kind, changed in found:
+                yield kind, TrainingJob.of(changed)
+
+
+async def changes(
+    transport: AsyncTransport,
+    path: str,
+    version: str,
+    narrowed: Mapping[str, str] | None = None,
+    seconds: float = WATCH_SECONDS,
+) -> AsyncGenerator[tuple[str, Mapping[str, Any]], None]:
+    """Yields what a watch says until it ends, or says what is no event; the caller then reads the state again."""
+    query = {"watch": "1", "resourceVersion": version, "timeoutSeconds": str(max(1, round(seconds)))}
+    query |= narrowed or {}
+    began = time.monotonic()
+    try:
+        async with aclosing(transport.lines(path, query=query, read_seconds=seconds + 5)) as lines:
+            async for line in lines:
+                event = decode(line)
+                kind, changed = event["type"], event["object"]
+                if kind not in ("ADDED", "MODIFIED", "DELETED") or not isinstance(changed, dict):
+                    break
+                yield kind, changed
+    except (InvalidRequest, ValueError, TypeError, KeyError):
+        # 410: the version is too old. What isn't an event is a proxy's: it is no reason to give up.
+        pass
+    if time.monotonic() - began < REOPEN_SECONDS:
+        # What cuts watches off at once isn't asked again and again.
+        await transport.sleep(REOPEN_SECONDS)

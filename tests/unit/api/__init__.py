@@ -9,6 +9,7 @@
 | `encoding` | `test_encoding`, `cluster/test_refused_objects` |
 | `evidence` | `test_hostile_messages`, `unit/cli/test_dtj_evidence` |
 | `field_messages` | `test_sentences`, `test_field_messages`, `test_pod_template` |
+| `kept_logs` | `unit/controller/keeping/test_logs` |
 | `labels` | `test_metadata`, `test_pod_schema` |
 | `limits` | `test_limits` |
 | `merge` | `test_merge` |
@@ -32,6 +33,7 @@
 | `rules` | `test_sentences`, `test_crd` |
 | `signing` | `unit/controller/keys/test_signing_keys` |
 | `stacks` | `unit/controller/keeping/test_stacks` |
+| `stamped_lines` | `unit/cli/logs/test_printing` |
 | `training_schema` | `test_training`, `trainer/test_training_schema` |
 | `values` | `test_sentences`, `test_agreement` |
 | `v1alpha1/base_models` | `test_agreement`, `test_crd` |

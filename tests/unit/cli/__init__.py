@@ -5,6 +5,7 @@
 | `commands/completion` | `test_completion` |
 | `commands/crd` | `test_program` |
 | `commands/demo` | `e2e/test_demo` |
+| `commands/events` | `test_events` |
 | `commands/evidence` | `test_dtj_evidence` |
 | `commands/list` | `test_dtj_status`, `test_output` |
 | `commands/local` | `processes/local/test_local_cluster`, `e2e/test_readme` |
@@ -16,6 +17,7 @@
 | `commands/stacks` | `test_dtj_stacks`, `cluster/test_stacks` |
 | `commands/status` | `test_dtj_status` |
 | `commands/suspend` | `test_dtj_suspend` |
+| `commands/top` | `test_hostile_text` |
 | `commands/validate` | `test_manifests` |
 | `commands/wait` | `test_dtj_wait` |
 | `completion` | `test_completion` |
@@ -26,13 +28,23 @@
 | `documents` | `test_documents`, `test_manifests` |
 | `dtj` | `test_program`, `test_completion` |
 | `durations` | `test_dtj_wait` |
+| `events_shown` | `test_events`, `test_hostile_text` |
+| `events` | `test_events` |
 | `evidence` | `test_dtj_evidence`, `test_hostile_text` |
 | `file_names` | `test_manifests` |
-| `following` | `test_following` |
 | `job_names` | `test_dtj`, `test_completion` |
 | `keys` | `test_keys` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
 | `local_images` | `processes/local/test_local_cluster`, `e2e/test_demo` |
+| `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
+| `logs/following` | `test_following` |
+| `logs/lines` | `logs/test_selection` |
+| `logs/merging` | `logs/test_merging` |
+| `logs/options` | `test_following`, `cluster/test_logs` |
+| `logs/printed` | `test_following`, `cluster/test_logs` |
+| `logs/printing` | `logs/test_printing` |
+| `logs/selection` | `logs/test_selection` |
+| `logs/sources` | `test_following` |
 | `main` | `test_manifests`, `test_start` |
 | `manifests` | `test_manifests` |
 | `other_kinds` | `test_manifests` |
@@ -42,6 +54,10 @@
 | `show` | `test_dtj_status` |
 | `stacks` | `test_dtj_stacks` |
 | `terminal` | `test_hostile_text` |
+| `top/asking` | `top/test_figures` |
+| `top/figures` | `top/test_figures` |
+| `top/live` | `test_hostile_text` |
+| `top/view` | `top/test_figures` |
 | `watching` | `test_dtj_watching`, `test_hostile_text` |
 | `wrong_values` | `test_dtj`, `test_dtj_wait`, `test_settings_options` |
 | `yaml_messages` | `test_documents` |

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.client.fakes import FakeTransport
-from trainmaster.cli import following
 from trainmaster.cli.connection import Connection
+from trainmaster.cli.logs import following
 from trainmaster.client import JobClient, watching
 
 

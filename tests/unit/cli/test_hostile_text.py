@@ -12,8 +12,10 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,11 +34,13 @@ from trainmaster.cli.connection import Connection
 from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.demo import Demo, _PlainView, _TerminalView
 from trainmaster.cli.job_names import complete_job
+from trainmaster.cli.top import live
 from trainmaster.client import ClientError, InvalidRequest, JobClient, TrainingJob
 
 JOBS = "/apis/trainmaster.dev/v1alpha1/namespaces/default/distributedtrainingjobs"
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
+EVENTS = "/api/v1/namespaces/default/events"
 # The clipboard (OSC 52), a colour, a cleared screen, C1's CSI, a title, text turned round, text written over, and tags.
 SEQUENCES = (
     *("\x1b]52;c;cm0gLXJmIC8=\x07", "\x1b[31m", "\x1b[2J", "\x1b[1A\x1b[2K", "\x9b31m", "\x9d0;title\x9c", "\x1bc"),
@@ -118,9 +122,19 @@ def answers(phase: str = "Running") -> dict[str, Any]:
         f"GET {JOBS}/reviews": known,
         f"PATCH {JOBS}/reviews": known,
         f"GET {PODS}": {"items": [hostile_pod(0), hostile_pod(1), hostile_pod(2, "Pending")]},
+        f"GET {EVENTS}": {"items": [hostile_event()]},
+        "GET /api/v1/events": {"items": [hostile_event()]},
         f"GET {MAPS}/reviews-evidence": {"data": {"attempt-1.json": EVIDENCE.to_json()}},
         f"GET {MAPS}/reviews-stacks": {"data": STACKS.to_data()},
         f"GET {MAPS}/reviews-logs": {"data": {"worker-0.log": HOSTILE + "\ud83d"}},
+    }
+
+
+def hostile_event() -> dict[str, Any]:
+    return {
+        "metadata": {"name": HOSTILE, "namespace": HOSTILE, "uid": "e", "creationTimestamp": TIME},
+        "involvedObject": {"kind": "DistributedTrainingJob", "name": HOSTILE, "uid": "uid-reviews"},
+        **{"type": HOSTILE, "reason": HOSTILE, "message": f"{HOSTILE}\n{HOSTILE}", "lastTimestamp": TIME},
     }
 
 
@@ -147,6 +161,14 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("logs", "reviews"),
     ("logs", "reviews", "--worker", "0"),
     ("logs", "reviews", "--follow"),
+    ("logs", "reviews", "--failed"),
+    ("events",),
+    ("events", "-A"),
+    ("events", "reviews"),
+    ("events", "reviews", "-o", "json"),
+    ("events", "reviews", "--watch"),
+    ("top",),
+    ("top", "reviews"),
 )
 
 
@@ -206,9 +228,23 @@ def assert_harmless(output: str, *, shown: bool = True, coloured: bool = False) 
     commanded = re.search(rf"(\x1b\[[0-9;?]*[{last}]|\r)EVIL", text)
     assert commanded is None, f"a control sequence of somebody else: {commanded}"
     # The rest are rich's own colours, and how it draws a live picture anew.
-    text = re.sub(r"\x1b\[[0-9;]*[mAK]|\x1b\[\?25[lh]|\r(?=\x1b\[2K)", "", text)
+    text = re.sub(r"\x1b\[[0-9;]*[mAKH]|\x1b\[\?(?:25|1049)[lh]|\r(?=\x1b\[2K)", "", text)
     left = UNSAFE.search(text)
     assert left is None, f"{left} in {text[max(0, left.start() - 40) : left.start() + 40]!r}" if left else ""
+
+
+@pytest.fixture(autouse=True)
+def left_after_some_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at `top` presses Ctrl-C when there has been a picture."""
+    waits = iter(range(20))
+
+    def wait(watched: list[int], *_: Any) -> tuple[list[int], list[int], list[int]]:
+        if next(waits, None) is None:
+            raise KeyboardInterrupt
+        time.sleep(0.02)
+        return watched[:1], [], []
+
+    monkeypatch.setattr(live, "select", SimpleNamespace(select=wait))
 
 
 def prepare(transport: FakeTransport, command: tuple[str, ...]) -> None:
@@ -216,7 +252,7 @@ def prepare(transport: FakeTransport, command: tuple[str, ...]) -> None:
     transport.answers = answers("Failed" if command[0] == "wait" else "Running")
     log = [[LOG, b"\x1b[32mgreen\x1b[0m 10%\r20%\r", LOG]]
     transport.streams = {f"{PODS}/{HOSTILE}/log": log * 9}
-    if "--follow" in command:
+    if "--follow" in command or command == ("events", "reviews", "--watch"):
         transport.answers[f"GET {JOBS}/reviews"] = [*[hostile_job("Running")] * 3, hostile_job("Failed")]
     if ends:
         transport.streams[JOBS] = [[event("MODIFIED", hostile_job("Failed"))]]
@@ -270,10 +306,11 @@ def test_the_log_of_a_worker_keeps_its_colours_on_a_terminal_and_writes_nothing_
     prepare(transport, ("logs",))
     transport.streams = {f"{PODS}/{HOSTILE}/log": [[b"\x1b[32mgreen 10%\r20%\r", b"plain\x1b[9999;1H"]] * 2}
     output = on_a_terminal(monkeypatch, dtj.app, ("logs", "reviews"))
-    assert output.splitlines()[:3] == [
-        "[worker 0] \x1b[32mgreen 10%\x1b[0m",
-        "[worker 0] 20%",
-        "[worker 0] plain\\x1b[9999;1H",
+    label = "\x1b[2m[worker 0] \x1b[0m"
+    assert [line for line in output.splitlines() if line.startswith(label)][:3] == [
+        f"{label}\x1b[32mgreen 10%\x1b[0m",
+        f"{label}20%",
+        f"{label}plain\\x1b[9999;1H",
     ]
 
 

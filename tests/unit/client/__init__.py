@@ -8,6 +8,7 @@
 | `authorization` | `test_server`, `processes/kubeconfig/test_plugin` |
 | `blocking` | `test_async_jobs` |
 | `errors` | `test_jobs`, `test_transport` |
+| `events` | `unit/cli/test_events` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `metrics` | `test_metrics`, `test_transport` |

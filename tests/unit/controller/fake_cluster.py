@@ -205,6 +205,7 @@ class FakeCluster:
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
+        timestamps: bool = False,
     ) -> str:
         await asyncio.sleep(0)
         self._enter("log", PODS, pod)

@@ -76,8 +76,8 @@ def _start_of_tail(path: Path, lines: int) -> int:
         return 0
 
 
-def render(line: bytes, options: LogOptions) -> bytes:
-    """One log line as asked for; empty when it isn't."""
+def render(line: bytes, options: LogOptions, *, goes_on: bool = False) -> bytes:
+    """One log line as asked for; empty when it isn't. Of a line in parts only the first has a timestamp."""
     stamp, _, rest = line.partition(b" ")
     stream, _, rest = rest.partition(b" ")
     tag, _, text = rest.partition(b" ")
@@ -86,7 +86,7 @@ def render(line: bytes, options: LogOptions) -> bytes:
     if options.since is not None and seconds_since_epoch(_microseconds(stamp.decode())) < options.since:
         return b""
     text = text if tag == b"P" else text + b"\n"
-    return stamp + b" " + text if options.timestamps else text
+    return stamp + b" " + text if options.timestamps and not goes_on else text
 
 
 def _microseconds(stamp: str) -> str:
@@ -106,13 +106,18 @@ async def read_logs(path: Path, options: LogOptions, running: Callable[[], bool]
         if options.tail is not None:
             file.seek(await asyncio.to_thread(_start_of_tail, path, options.tail))
         rest = b""
+        goes_on = False
         while True:
             # Asked before the read: what was written before the end is then read after it.
             alive = options.follow and running()
             data = await asyncio.to_thread(file.read, _CHUNK)
             if data:
                 *lines, rest = (rest + data).split(b"\n")
-                out = b"".join(render(line, options) for line in lines)
+                pieces = []
+                for line in lines:
+                    pieces.append(render(line, options, goes_on=goes_on))
+                    goes_on = not pieces[-1].endswith(b"\n") if pieces[-1] else goes_on
+                out = b"".join(pieces)
                 if left is not None:
                     out = out[:left]
                     left -= len(out)

@@ -1,7 +1,7 @@
 """Each command is a module here, with its name and an `app`; below it is registered, in the help's section and order.
 
-`list`, `status`, `logs`, `wait`; `stacks`, `evidence`; `suspend`, `resume`, `scale`; `validate`, `render`; `local`,
-`demo`; `crd`, `operator`; `completion`. To add one:
+`list`, `status`, `top`, `logs`, `events`, `wait`; `stacks`, `evidence`; `suspend`, `resume`, `scale`; `validate`,
+`render`; `local`, `demo`; `crd`, `operator`; `completion`. To add one:
 
     app = Part()
 
@@ -24,7 +24,9 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "See how jobs go": (
         "list",
         "status",
+        "top",
         "logs",
+        "events",
         "wait",
     ),
     "Find out why": (

@@ -1,4 +1,4 @@
-"""`kubectl dtj logs` prints the output of a job's workers."""
+"""`kubectl dtj logs` prints the output of all ranks of a job."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli.connection import Connection, connected
+from trainmaster.cli.durations import seconds
 from trainmaster.cli.job_names import JobName, find_job
 from trainmaster.cli.program import Part
 
@@ -18,22 +19,48 @@ app = Part()
 def logs(
     connection: Connection,
     name: JobName,
-    worker: Annotated[int | None, typer.Option("--worker", help="Only this worker's output.", min=0)] = None,
+    rank: Annotated[
+        list[int] | None, typer.Option("--rank", help="Only what this rank printed; may be given again.", min=0)
+    ] = None,
+    worker: Annotated[
+        list[int] | None, typer.Option("--worker", help="Only this worker's output; may be given again.", min=0)
+    ] = None,
+    attempt: Annotated[int | None, typer.Option("--attempt", help="Only this attempt's output.", min=1)] = None,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Only the output of the attempt before this one.")
+    ] = False,
+    failed: Annotated[
+        bool,
+        typer.Option(
+            "--failed", help="Only the rank that failed first, in the newest attempt that failed or in --attempt."
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Wait for output and print it as it comes, until the job has ended.")
     ] = False,
     tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each worker.", min=0)] = None,
+    since: Annotated[
+        float | None,
+        typer.Option("--since", help="Only newer lines: seconds, or 30s, 5m, 2h.", parser=seconds, metavar="<time>"),
+    ] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print when each line was printed (UTC).")] = False,
+    prefix: Annotated[
+        bool | None,
+        typer.Option("--prefix/--no-prefix", help="Print the worker before every line, or neither rank nor worker."),
+    ] = None,
 ) -> None:
-    """Print the output of a job's workers, also after the pods are gone.
+    """Print the output of all ranks, merged by time, also after the pods are gone.
 
-    With -f it goes on through restarts, replaced pods, suspend and resume. What it waits for, and how the job ended, is
-    on stderr.
+    With -f it goes on through restarts, replaced pods, suspend and resume. What it waits for, what isn't there any more
+    and how the job ended is on stderr.
     """
-    from trainmaster.cli.following import Follower, print_logs
+    from trainmaster.cli.logs.options import LogOptions, print_logs
 
+    if previous and attempt is not None:
+        raise typer.BadParameter("--attempt says which attempt; leave one of them out", param_hint="--previous")
+    if failed and (follow or rank or worker):
+        given = "--follow" if follow else "--rank" if rank else "--worker"
+        raise typer.BadParameter(f"it shows the log of the rank that failed; leave {given} out", param_hint="--failed")
     jobs = connection.client()
-    job = find_job(jobs, name)
-    if follow:
-        Follower(jobs, job, worker, tail).run()
-    else:
-        print_logs(jobs, job, worker, tail)
+    options = LogOptions(worker or (), rank or (), attempt, previous, failed, since, tail, follow, timestamps, prefix)
+    print_logs(jobs, find_job(jobs, name), options)

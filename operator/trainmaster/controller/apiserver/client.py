@@ -204,10 +204,13 @@ class KubernetesCluster:
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
+        timestamps: bool = False,
     ) -> str:
         query = {"container": container, "tailLines": str(tail_lines), "limitBytes": str(limit_bytes)}
         if previous:
             query["previous"] = "true"
+        if timestamps:
+            query["timestamps"] = "true"
         path = PODS.path(namespace, pod, "log")
         raw = await self._bytes("GET", path, query=query, accept="*/*", limit=max(limit_bytes, _NO_LOG_BYTES))
         if _NO_LOG.fullmatch(raw):

@@ -182,8 +182,12 @@ class Cluster(Protocol):
         tail_lines: int,
         limit_bytes: int,
         previous: bool = False,
+        timestamps: bool = False,
     ) -> str:
-        """Read the end of the log of a container, or of the one that ran before it in the pod."""
+        """Read the end of the log of a container, or of the one that ran before it in the pod.
+
+        With `timestamps` every line begins with its time (api/stamped_lines.py).
+        """
         ...
 
     def pod_proxy(

@@ -3,8 +3,8 @@
 They are in the ConfigMap `<job>-logs`, one key a worker (`worker-0.log`), owned by the job, so that `kubectl dtj logs`
 and plain kubectl can show them as long as the job exists. A ConfigMap holds at most 1 MiB: the worker that failed and
 worker 0 get the largest shares, the others split what is left. What is printed after a suspension is added to what was
-kept then; the agents print where an attempt begins. The label `trainmaster.dev/content: logs` keeps it out
-of the operator's watch.
+kept then; the agents print where an attempt begins. When each line was printed is kept beside it (api/kept_logs.py), so
+that the workers' lines can be merged. The label `trainmaster.dev/content: logs` keeps it out of the operator's watch.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from trainmaster.api.kept_logs import KeptLog, kept_workers, log_key, logs_name, times_key
+from trainmaster.api.stamped_lines import StampedLine, stamped_line
 from trainmaster.controller.apiserver.cluster import CONFIG_MAPS, Cluster
 from trainmaster.controller.apiserver.errors import AlreadyExists, ClusterError, Conflict, NotFound, Refused
 from trainmaster.controller.cache.records import JobKey, Snapshot
@@ -35,11 +37,6 @@ SETTLE_TRIES = 8
 CONCURRENT_READS = 16
 # The newest attempt of which a kept log has something.
 ATTEMPT_ANNOTATION = "trainmaster.dev/attempt"
-
-
-def logs_name(job: str) -> str:
-    """Returns the ConfigMap's name."""
-    return f"{job}-logs"
 
 
 def allows_logs(job: Job) -> bool:
@@ -76,15 +73,15 @@ class KeptLogs:
         # Where the status names none, all of them train. A spare prints no last lines.
         training = job.status.worker_order or [pod.worker for pod in pods]
 
-        async def read(pod: PodView, limit: int) -> tuple[str, str] | None:
+        async def read(pod: PodView, limit: int) -> tuple[int, KeptLog] | None:
             async with slots:
                 try:
                     trains = pod.worker in training
-                    text = await self.tail(key.namespace, pod, limit, complete=complete and trains)
+                    log = await self._log(key.namespace, pod, complete=complete and trains)
                 except (ClusterError, TimeoutError) as error:
                     logger.info("%s: the log of %s isn't kept: %s", key, pod.name, error)
                     return None
-            return (f"worker-{pod.worker}.log", text) if text or trains else None
+            return (pod.worker, log.ending(limit)) if log.lines or trains else None
 
         tasks = {asyncio.create_task(read(pod, limit)): pod for pod, limit in shares}
         done, late = await asyncio.wait(tasks, timeout=READING_SECONDS)
@@ -93,72 +90,90 @@ class KeptLogs:
         if late:
             names = listed(sorted(tasks[task].name for task in late))
             logger.warning("%s: the log of %s isn't kept: it wasn't read within %g s", key, names, READING_SECONDS)
-        data = dict(sorted(entry for task in done if (entry := task.result()) is not None))
-        if data:
-            await self._write(key, snapshot, data, {f"worker-{pod.worker}.log": limit for pod, limit in shares})
+        logs = dict(entry for task in done if (entry := task.result()) is not None)
+        if logs:
+            await self._write(key, snapshot, logs, {pod.worker: limit for pod, limit in shares})
         self._saved[job.uid] = attempt
 
     async def tail(self, namespace: str, pod: PodView, limit: int, *, complete: bool = True) -> str:
         """Read the end of a worker's log, at most `limit` bytes, from whole lines. Raises ClusterError."""
-        # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut here.
+        log = await self._log(namespace, pod, complete=complete)
+        return "".join(f"{line}\n" for line in KeptLog(log.lines).ending(limit).lines)
+
+    async def _log(self, namespace: str, pod: PodView, *, complete: bool) -> KeptLog:
+        # limitBytes cuts the *end* off (kubelet's meaning), so more is read than kept, by lines, and cut later.
         container = pod.worker_container
-        restarted = container is not None and container.restarts > 0
+        restarts = container.restarts if container is not None else 0
+        restarted = restarts > 0
         if container is not None and container.state != "running":
             # Nothing comes any more. While the container waits for its next start, this is the one before already.
-            text = await self._read(namespace, pod.name)
+            lines = await self._read(namespace, pod.name)
             restarted = restarted and container.state == "terminated"
         elif complete:
-            text = await self._settled(namespace, pod.name, may_be_empty=restarted)
+            lines = await self._settled(namespace, pod.name, may_be_empty=restarted)
         else:
-            text = await self._read(namespace, pod.name)
-        if restarted or not text:
+            lines = await self._read(namespace, pod.name)
+        cut = len(lines) >= TAIL_LINES or restarts > 1
+        if restarted or not lines:
             # An agent that reported by exiting left what its ranks printed in the log of the container before; an empty
             # log is one of a container that was started again since the pod was last seen.
-            text = await self._read(namespace, pod.name, previous=True) + text
-        return _end_of(text.replace("\x00", ""), limit)
+            before = await self._read(namespace, pod.name, previous=True)
+            cut = cut or len(before) >= TAIL_LINES
+            lines = [*before, *lines]
+        times = tuple(round(line.time * 1_000) for line in lines if line.time is not None)
+        return KeptLog(tuple(line.text for line in lines), times if len(times) == len(lines) else None, cut)
 
-    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> str:
+    async def _settled(self, namespace: str, pod: str, *, may_be_empty: bool) -> list[StampedLine]:
         """Read the log once it doesn't grow any more; an empty one may still be on its way."""
-        before: str | None = None
-        text = ""
+        before: list[StampedLine] | None = None
+        lines: list[StampedLine] = []
         for _ in range(SETTLE_TRIES):
-            text = await self._read(namespace, pod)
-            if text == before and (text or may_be_empty):
+            lines = await self._read(namespace, pod)
+            if lines == before and (lines or may_be_empty):
                 break
-            before = text
+            before = lines
             await asyncio.sleep(SETTLE_SECONDS)
-        return text
+        return lines
 
-    async def _read(self, namespace: str, pod: str, *, previous: bool = False) -> str:
+    async def _read(self, namespace: str, pod: str, *, previous: bool = False) -> list[StampedLine]:
         try:
-            return await self._cluster.pod_log(
+            text = await self._cluster.pod_log(
                 namespace,
                 pod,
                 container="worker",
                 tail_lines=TAIL_LINES,
                 limit_bytes=16 * LONGEST_TAIL,
                 previous=previous,
+                timestamps=True,
             )
         except Refused:
             if previous:
                 # The kubelet keeps the last container's log only, and that one may be gone already (400).
-                return ""
+                return []
             raise
+        # splitlines() would also split at what isn't the end of a line, such as a form feed.
+        whole = text.replace("\x00", "").removesuffix("\n")
+        return [stamped_line(line) for line in whole.split("\n")] if whole else []
 
-    async def _write(self, key: JobKey, snapshot: Snapshot, data: Mapping[str, str], shares: Mapping[str, int]) -> None:
+    async def _write(
+        self, key: JobKey, snapshot: Snapshot, logs: Mapping[int, KeptLog], shares: Mapping[int, int]
+    ) -> None:
         """Write what was read behind what was kept of earlier attempts."""
         job = snapshot.job
+        data = {name: text for worker, log in sorted(logs.items()) for name, text in log.to_data(worker).items()}
         body = owned_config_map(job, logs_name(job.name), LOGS_CONTENT, data)
         body["metadata"]["annotations"] = {ATTEMPT_ANNOTATION: str(job.status.attempt)}
         try:
             try:
                 await self._cluster.create(CONFIG_MAPS, job.namespace, body)
             except AlreadyExists:
-                await self._add(key, snapshot, data, shares)
+                await self._add(key, snapshot, logs, shares)
         except (Refused, Conflict, NotFound) as error:
             logger.warning("%s: the logs can't be kept: %s", key, error)
 
-    async def _add(self, key: JobKey, snapshot: Snapshot, data: Mapping[str, str], shares: Mapping[str, int]) -> None:
+    async def _add(
+        self, key: JobKey, snapshot: Snapshot, logs: Mapping[int, KeptLog], shares: Mapping[int, int]
+    ) -> None:
         job = snapshot.job
         found = await self._cluster.get(CONFIG_MAPS, job.namespace, logs_name(job.name))
         metadata = found["metadata"]
@@ -180,40 +195,37 @@ class KeptLogs:
                     "resourceVersion": metadata.get("resourceVersion"),
                     "annotations": {ATTEMPT_ANNOTATION: str(job.status.attempt)},
                 },
-                "data": joined(before, data, shares, self._limit),
+                "data": joined(before, logs, shares, self._limit),
             },
         )
 
 
 def joined(
-    before: Mapping[str, str], data: Mapping[str, str], shares: Mapping[str, int], limit: int
+    before: Mapping[str, str], logs: Mapping[int, KeptLog], shares: Mapping[int, int], limit: int
 ) -> dict[str, str | None]:
     """Returns the changes that put new logs behind older ones: each in its share of the limit, others in what is left.
 
-    None removes the log of a worker that there is no room for.
+    None removes an entry: also the log of a worker that there is no room for.
     """
     changes: dict[str, str | None] = {}
     left = limit
-    for name, text in data.items():
-        old = before.get(name, "")
-        changes[name] = kept = _end_of(old + ("\n" if old and not old.endswith("\n") else "") + text, shares[name])
-        left -= len(kept.encode())
-    others = [name for name in before if name not in data]
-    for name in others:
-        changes[name] = _end_of(before[name], max(0, left) // len(others)) or None
-    return changes
+    for worker, log in logs.items():
+        old = KeptLog.parse(before, worker)
+        entries = (log if old is None else old.followed_by(log)).ending(shares[worker]).to_data(worker)
+        changes |= {log_key(worker): "", times_key(worker): None, **entries}
+        left -= _size(entries)
+    others = [worker for worker in kept_workers(before) if worker not in logs]
+    for worker in others:
+        old = KeptLog.parse(before, worker)
+        share = max(0, left) // len(others)
+        kept = None if old is None else old.ending(share)
+        entries = {} if kept is None or not kept.lines else kept.to_data(worker)
+        changes |= {log_key(worker): None, times_key(worker): None, **entries}
+    return {name: text for name, text in changes.items() if text is not None or name in before}
 
 
-def _end_of(text: str, limit: int) -> str:
-    """Returns the last whole lines of a text in at most `limit` bytes."""
-    raw = text.encode(errors="replace")
-    if len(raw) <= limit:
-        return raw.decode()
-    if limit <= 0:
-        return ""
-    # One byte more shows whether the first line is whole.
-    whole = raw[-limit - 1 :].partition(b"\n")[2]
-    return (whole or raw[-limit:]).decode(errors="ignore")
+def _size(entries: Mapping[str, str]) -> int:
+    return sum(len(text.encode()) for text in entries.values())
 
 
 def share_out(pods: Sequence[PodView], limit: int, failed: set[str | None]) -> list[tuple[PodView, int]]:

@@ -5,24 +5,47 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainmaster.api.kept_logs import KeptLog
 from trainmaster.controller.keeping.logs import joined
 
-LOGS = st.dictionaries(st.sampled_from("abc"), st.text(alphabet="xé\n", max_size=30), max_size=3)
+# Less is no log's share: the operator keeps none then.
+LEAST = 100
+TIMES = st.integers(1_700_000_000_000, 1_900_000_000_000)
+LINES = st.lists(st.tuples(st.text(alphabet="xé", max_size=30), TIMES), max_size=6)
+LOG = st.builds(
+    lambda lines, timed: KeptLog(tuple(text for text, _ in lines), tuple(time for _, time in lines) if timed else None),
+    LINES,
+    st.booleans(),
+)
+LOGS = st.dictionaries(st.integers(0, 2), LOG, max_size=3)
 
 
-@given(before=LOGS, data=LOGS, share=st.integers(0, 40), rest=st.integers(0, 60))
+@given(before=LOGS, logs=LOGS, share=st.integers(LEAST, 300), rest=st.integers(0, 300))
 def test_what_is_kept_fits_the_limit_and_is_the_end_of_each_log(
-    before: dict[str, str], data: dict[str, str], share: int, rest: int
+    before: dict[int, KeptLog], logs: dict[int, KeptLog], share: int, rest: int
 ) -> None:
-    limit = share * len(data) + rest
-    changes = joined(before, data, dict.fromkeys(data, share), limit)
-    assert changes.keys() == before.keys() | data.keys()
-    assert sum(len((text or "").encode()) for text in changes.values()) <= limit
-    for name, log in data.items():
-        kept = changes[name] or ""
-        assert kept.endswith(log) or log.endswith(kept)
+    limit = share * len(logs) + rest
+    old = {name: text for worker, log in before.items() for name, text in log.to_data(worker).items()}
+    changes = joined(old, logs, dict.fromkeys(logs, share), limit)
+    after: dict[str, str] = {name: text for name, text in {**old, **changes}.items() if text is not None}
+    if logs:
+        assert sum(len(text.encode()) for text in after.values()) <= limit
+    for worker, log in logs.items():
+        kept = KeptLog.parse(after, worker)
+        assert kept is not None
+        whole = (before[worker].followed_by(log) if worker in before else log).lines
+        assert not kept.lines or kept.lines == whole[-len(kept.lines) :] or whole[-1].endswith(kept.lines[0])
+        assert kept.times is None or len(kept.times) == len(kept.lines)
+        assert kept.cut or kept.lines == whole
 
 
 def test_an_older_log_comes_first_and_loses_its_beginning() -> None:
-    assert joined({"a": "one\ntwo"}, {"a": "three\n"}, {"a": 10}, 10) == {"a": "two\nthree\n"}
-    assert joined({"a": "one\n", "b": "gone\n"}, {"a": "two\n"}, {"a": 8}, 8) == {"a": "one\ntwo\n", "b": None}
+    def text(changes: dict[str, str | None], worker: int) -> str | None:
+        return changes[f"worker-{worker}.log"]
+
+    old = KeptLog(("x" * 60, "two")).to_data(0)
+    changes = joined(old, {0: KeptLog(("three",))}, {0: 100}, 100)
+    assert (text(changes, 0), changes["worker-0.times"]) == ("two\nthree\n", '{"cut":true}')
+    both = {**KeptLog(("one",)).to_data(0), **KeptLog(("gone",)).to_data(1)}
+    changes = joined(both, {0: KeptLog(("two",))}, {0: 50}, 50)
+    assert (text(changes, 0), text(changes, 1)) == ("one\ntwo\n", None)

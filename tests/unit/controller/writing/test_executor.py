@@ -319,7 +319,7 @@ async def test_the_workers_logs_are_kept_before_the_job_is_called_finished() -> 
     await world.execute(b.decided(done, Apply(b.child("StatefulSet"))))
     await world.execute(b.decided(done, Apply(b.child("StatefulSet"))))
     kept = world.stored("configmaps", "bert-logs")
-    assert kept["data"] == {"worker-0.log": "step 1\nstep 2\n", "worker-1.log": "x" * 10}
+    assert kept["data"] == {"worker-0.log": "step 1\nstep 2\n", "worker-1.log": "x" * 10 + "\n"}
     assert kept["metadata"]["ownerReferences"][0]["uid"] == b.JOB_UID
     kinds = [kind for verb, kind, _ in world.cluster.order if verb in ("create", "apply", "patch status")]
     assert kinds == ["ConfigMap", "DistributedTrainingJob", "Secret", "StatefulSet", "StatefulSet"]

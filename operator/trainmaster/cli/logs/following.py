@@ -1,0 +1,258 @@
+"""`-f` prints a job's output as it comes, from one container to the next, until the job has ended.
+
+First comes what there is, merged as without `-f`; then a thread follows each container's log from its last line on
+and the job and its pods are read again whenever one of them ends or has not begun. A log that breaks off is
+read on from its last line, by the time that the kubelet has of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.cli.logs.lines import Line
+from trainmaster.cli.logs.merging import Ended, Window
+from trainmaster.cli.logs.printed import kept_or_none, print_merged, print_there, say_each
+from trainmaster.cli.logs.printing import Printer
+from trainmaster.cli.logs.selection import Filter, Selection
+from trainmaster.cli.logs.sources import (
+    Life,
+    container_lines,
+    ending,
+    has_started,
+    life_of,
+    lives_of,
+    of_kept,
+    runs,
+    waiting_sentence,
+)
+from trainmaster.cli.show import job_end, job_trouble
+from trainmaster.cli.terminal import say
+from trainmaster.client import ClientError, InvalidRequest, JobClient, JobNotFound, TrainingJob, worker_index
+
+# Seconds after which the pods are listed again: while output is missing, and while all workers are read.
+POLL_SECONDS, CALM_SECONDS = 1.0, 15.0
+# Pods that outlive their job keep their logs open: no line for so long after the end is the end.
+SILENT_SECONDS = 3.0
+
+
+@dataclass
+class _Place:
+    """_Place is how far a container's log was read: to a time, and how many lines have just that time."""
+
+    time: float = 0.0
+    lines: int = 0
+    printed: bool = False
+
+    def passed(self, line: Line) -> None:
+        """Moves on behind a line."""
+        if line.time > self.time:
+            self.time, self.lines = line.time, 0
+        self.lines += line.time == self.time
+
+    def rest(self, lines: Iterator[Line]) -> Iterator[Line]:
+        """Yields what comes behind the place, of a log that is read again from the second of its time on."""
+        time, known = self.time, self.lines
+        for line in lines:
+            if line.time > time:
+                yield line
+                break
+            # Lines of a time before it may have been written behind it: two streams are one log.
+            if line.time == time:
+                known -= 1
+                if known < 0:
+                    yield line
+        yield from lines
+
+
+@dataclass
+class Follower:
+    """Follower prints the output that is wanted, until the job has ended."""
+
+    jobs: JobClient
+    job: TrainingJob
+    selection: Selection
+    printer: Printer
+    _window: Window[Life] = field(default_factory=Window, init=False)
+    _filters: dict[Life, Filter] = field(default_factory=dict, init=False)
+    _places: dict[Life, _Place] = field(default_factory=dict, init=False)
+    # What was said of each worker without output, and of the job (None).
+    _said: defaultdict[int | None, set[str]] = field(default_factory=lambda: defaultdict(set), init=False)
+
+    def run(self) -> None:
+        """Follows until the job has ended. Raises ClientError, JobNotFound when the job is deleted."""
+        job = self.job
+        if self._over(job):
+            print_there(self.jobs, job, self.selection, self.printer)
+            return
+        pods = self._pods()
+        if not pods:
+            self._print_kept()
+        elif started := [pod for pod in pods if has_started(pod)]:
+            print_merged([self._from_beginning(pod) for pod in started], self.printer)
+            # There may be others by now: it can be long.
+            job, pods = self._reread()
+        while True:
+            for pod in pods:
+                self._read_on(job, pod)
+            if self._over(job):
+                break
+            self._explain(job, pods)
+            self._print(self._patience(job))
+            job, pods = self._reread()
+        if job.finished:
+            self._print(None)
+            self._print_kept()
+            say(job_end(job), error=True)
+        else:
+            self._print(POLL_SECONDS)
+
+    def _over(self, job: TrainingJob) -> bool:
+        """Returns whether nothing that is wanted can come any more."""
+        attempt = self.selection.attempt
+        return job.finished or (attempt is not None and job.status.attempt > attempt)
+
+    def _pods(self) -> list[Mapping[str, Any]]:
+        return [pod for pod in self.jobs.pods(self.job.name) if self.selection.wants(worker_index(pod))]
+
+    def _reread(self) -> tuple[TrainingJob, list[Mapping[str, Any]]]:
+        try:
+            job = self.jobs.get(self.job.name)
+        except JobNotFound as error:
+            raise JobNotFound(f"Job {self.job.name} was deleted while its output was followed.") from error
+        if job.uid != self.job.uid:
+            raise JobNotFound(
+                f"Job {self.job.name} was deleted while its output was followed; another has its name now."
+            )
+        return job, self._pods()
+
+    def _from_beginning(self, pod: Mapping[str, Any]) -> Iterator[Line]:
+        """Yields what there is of a worker's output and is wanted; the places are behind it then."""
+        selection, lives = self.selection, lives_of(pod)
+        # One line at least, which says where following begins.
+        cut_there = selection.tail is not None and not selection.by_content and len(lives) == 1
+        tail = max(1, selection.tail or 0) if cut_there else None
+        since = None if selection.attempt is not None else selection.since
+
+        def lines() -> Iterator[Line]:
+            for life in lives:
+                kept = Filter(selection, self.job)
+                place = self._begin(life, kept)
+                previous = life is not lives[-1]
+                try:
+                    for line in container_lines(self.jobs, life, previous=previous, tail=tail, since=since):
+                        place.passed(line)
+                        if kept(line):
+                            place.printed = True
+                            yield line
+                except (InvalidRequest, JobNotFound):
+                    # There is no log yet, or none any more: the next list of the pods says which.
+                    if not previous:
+                        del self._places[life]
+
+        return ending(lines(), selection.tail)
+
+    def _begin(self, life: Life, kept: Filter) -> _Place:
+        self._filters[life] = kept
+        return self._places.setdefault(life, _Place())
+
+    def _read_on(self, job: TrainingJob, pod: Mapping[str, Any]) -> None:
+        """Starts to read the pod's containers, those that aren't read."""
+        life, reading = life_of(pod), self._window.sources
+        if not has_started(pod) or life in reading:
+            return
+        if life.restarts > 0 and life not in self._places and life.before not in reading:
+            # It ran between two looks, or ended behind the last line that was read of it.
+            self._read(job, life.before, previous=True)
+        if life not in self._places or runs(pod) or not self._places[life].time:
+            # One that was read to its end and still runs broke off, or is to be followed from there.
+            self._read(job, life, previous=False)
+
+    def _read(self, job: TrainingJob, life: Life, *, previous: bool) -> None:
+        if life not in self._places:
+            self._begin(life, Filter(self.selection, job))
+        place = self._places[life]
+        known = _Place(place.time, place.lines)
+        since = known.time or (None if self.selection.attempt is not None else self.selection.since)
+        self._window.open(life)
+
+        def read() -> None:
+            error: ClientError | None = None
+            try:
+                lines = container_lines(self.jobs, life, previous=previous, follow=not previous, since=since)
+                for line in known.rest(lines):
+                    self._window.put(life, line)
+            except (JobNotFound, InvalidRequest):
+                # The pod is gone, or its container has no log yet: the next list of the pods says which.
+                pass
+            except ClientError as found:
+                error = found
+            finally:
+                self._window.end(life, error)
+
+        threading.Thread(target=read, daemon=True).start()
+
+    def _print(self, seconds: float | None) -> None:
+        """Prints lines for some seconds, or until a log ends; without seconds until all have, or nothing comes."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while deadline is not None or self._window.sources:
+            found = self._window.take(time.monotonic() + SILENT_SECONDS if deadline is None else deadline)
+            if found is None:
+                return
+            life, line = found
+            if isinstance(line, Ended):
+                if line.error is not None:
+                    raise line.error
+                if deadline is not None:
+                    # The job's status follows within moments.
+                    deadline = min(deadline, time.monotonic() + POLL_SECONDS)
+                continue
+            place = self._places[life]
+            place.passed(line)
+            if self._filters[life](line):
+                place.printed = True
+                self.printer(line)
+
+    def _patience(self, job: TrainingJob) -> float:
+        workers = self.selection.workers
+        wanted = len(workers) if workers is not None else max(1, job.status.workers.desired)
+        return CALM_SECONDS if len(self._window.sources) >= wanted else POLL_SECONDS
+
+    def _explain(self, job: TrainingJob, pods: Sequence[Mapping[str, Any]]) -> None:
+        """Says what is waited for, each thing once: an image's pull fails and is put off in turns."""
+        waiting: dict[int | None, str] = {}
+        for pod in pods:
+            worker = worker_index(pod)
+            if has_started(pod):
+                self._said.pop(worker, None)
+            else:
+                waiting[worker] = waiting_sentence(worker, pod)
+        if pods:
+            self._said.pop(None, None)
+        elif not self._window.sources:
+            waiting[None] = f"Job {self.job.name} has no pods: {job_trouble(job)}"
+        new = {each: text for each, text in waiting.items() if text not in self._said[each]}
+        for each, text in new.items():
+            self._said[each].add(text)
+        say_each(list(new.values()))
+
+    def _print_kept(self) -> None:
+        """Prints what was kept of workers of which nothing was printed."""
+        seen = {life.worker for life, place in self._places.items() if place.printed}
+        kept = kept_or_none(self.jobs, self.job.name)
+        tail = None if self._places else self.selection.tail
+        selection = Selection(
+            self.selection.workers, self.selection.ranks, self.selection.attempt, self.selection.since, tail
+        )
+        print_merged(
+            [
+                of_kept(self.job, worker, log, selection)
+                for worker, log in kept.items()
+                if worker not in seen and selection.wants(worker)
+            ],
+            self.printer,
+        )

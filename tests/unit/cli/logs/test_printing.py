@@ -1,0 +1,69 @@
+"""How lines are labelled, coloured and timed (`cli/logs/printing.py`), and stamps read (`api/stamped_lines.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.api.stamped_lines import StampedLine, stamped_line
+from trainmaster.cli.logs import printing
+from trainmaster.cli.logs.lines import Line
+from trainmaster.cli.logs.printing import Printer, Style
+
+LINES = (
+    Line(1.5, 0, "[rank 0]: a"),
+    Line(2.0, 1, "--- attempt 2 ---"),
+    Line(2.1, 0, "--- attempt 2 ---"),
+    Line(3.0, 1, "[agent]: b"),
+)
+
+
+def printed(style: Style, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    printer = Printer(style)
+    for line in LINES:
+        printer(line)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_several_workers_lines_are_told_apart_and_an_attempt_begins_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(Style(), capsys) == ["[rank 0]: a", "--- attempt 2 ---", "[worker 1] [agent]: b"]
+    assert printed(Style(separators=False), capsys) == ["[rank 0]: a", "[worker 1] [agent]: b"]
+
+
+def test_one_worker_s_lines_are_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(Style(several=False), capsys) == [line.text for line in LINES]
+
+
+def test_the_worker_stands_before_every_line_or_nothing_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(Style(prefix=True), capsys) == [f"[worker {line.worker}] {line.text}" for line in LINES]
+    assert printed(Style(prefix=False, separators=False), capsys) == ["a", "[agent]: b"]
+
+
+def test_times_are_utc_with_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(Style(timestamps=True), capsys)[0] == "1970-01-01T00:00:01.500Z [rank 0]: a"
+
+
+def test_on_a_terminal_every_rank_has_a_colour_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(printing, "shows_colours", lambda: True)
+    printer = Printer(Style())
+    for rank in range(len(printing.COLOURS)):
+        printer(Line(0, 0, f"[rank {rank}]: x"))
+    labels = {line.partition("[rank")[0] for line in capsys.readouterr().out.splitlines()}
+    assert len(labels) == len(printing.COLOURS)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("1970-01-01T00:00:01.500000000Z text here", StampedLine(1.5, "text here")),
+        ("1970-01-01T02:00:01.500000000+02:00 text", StampedLine(1.5, "text")),
+        ("1970-01-01T00:00:01Z ", StampedLine(1.0, "")),
+        ("1970-01-01T00:00:01Z", StampedLine(1.0, "")),
+        ("1970-01-01T00:00:01.5 without a zone", StampedLine(None, "1970-01-01T00:00:01.5 without a zone")),
+        ("no time at all in this one", StampedLine(None, "no time at all in this one")),
+        ("", StampedLine(None, "")),
+    ],
+)
+def test_a_line_s_time_is_told_from_its_text(line: str, found: StampedLine) -> None:
+    assert stamped_line(line) == found
