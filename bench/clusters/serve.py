@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from trainmaster.cli.local_images import configure
+from trainmaster.local.images import configure
 from trainmaster.wire.names import JOB_NAME_LABEL, POD_INDEX_LABEL
 from trainmaster_local.config import ClusterConfig, NodeConfig, NodeTimings
 from trainmaster_local.embedded import LocalCluster

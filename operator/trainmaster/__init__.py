@@ -8,6 +8,7 @@
 - `agent`: PID 1 of every worker, standard library only.
 - `kubeconfig`: kubeconfigs, read and checked for all who connect.
 - `client`: the Python SDK; `cli`: `trainmaster` and `kubectl dtj`.
+- `local`: an embedded cluster with an operator, for `trainmaster demo` and `run_locally`.
 """
 
 __version__ = "0.1.0"

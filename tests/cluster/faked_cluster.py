@@ -19,8 +19,8 @@ from tests.cluster.faked_workers import FakedWorkers
 from tests.cluster.forked_operator import ForkedOperator
 from tests.cluster.operator_account import HOME, operator_kubeconfig
 from trainmaster.api.crd import crd_yaml
-from trainmaster.cli.local_images import configure
 from trainmaster.controller.settings import OperatorSettings
+from trainmaster.local.images import configure
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, JOB_NAME_LABEL
 from trainmaster_local.config import ClusterConfig, KubeletTimings, NodeConfig, NodeTimings
 from trainmaster_local.embedded import ThreadedCluster

@@ -13,7 +13,7 @@
 | `manifests`, `other_kinds`, `yaml_output` | `validate` and `render`: jobs in files, and what is none |
 | `documents` | YAML and JSON with the place of every field, read as kubectl does by the `yaml_…` modules |
 | `yaml_values`, `yaml_scalars`, `yaml_messages` | values of nodes, of plain scalars; sentences on what isn't YAML |
-| `demo`, `local_images` | `trainmaster demo`; and the images that the embedded cluster has |
+| `demo` | `trainmaster demo` |
 | `settings_options`, `keys` | `operator run`'s options, made from the settings of `controller`; `operator keys` |
 | `completion` | `kubectl_complete-dtj`, which kubectl asks to complete `kubectl dtj` |
 | `terminal`, `console` | the only ways to print: texts of others can't command the terminal |

@@ -12,8 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +24,8 @@ from trainmaster.cli.console import SafeConsole
 from trainmaster.cli.documents import UnreadableFile, read_documents
 from trainmaster.cli.show import duration, job_view
 from trainmaster.client import ClientError, JobClient, TrainingJob
+from trainmaster.local.running import RunningCluster, running_cluster
 
-OPERATOR_STOP_SECONDS = 10.0
 # Without a terminal a line is printed at a change and otherwise at most this often.
 PLAIN_SECONDS = 5.0
 
@@ -51,34 +49,29 @@ class Demo:
 
     def run(self) -> bool:
         """Runs the example, and returns whether it succeeded. Raises DemoError and the client's errors."""
-        if not all(find_spec(name) for name in ("trainmaster_local", "trainloop")):
+        if find_spec("trainloop") is None:
             raise DemoError("what the demo needs isn't installed: pip install 'trainmaster[demo]'")
-        from trainmaster.cli.local_images import CONFIGURE
-        from trainmaster_local import cluster
-
         if not self.example.is_file():
             raise DemoError(f"{self.example} doesn't exist: run the demo in the project's folder, or name a file.")
         shutil.rmtree(self.folder, ignore_errors=True)
         self.checkpoints.mkdir(parents=True)
         name, job_file = self._prepare()
-        state = self.folder / "cluster"
-        started = time.monotonic()
-        info = cluster.up(state, nodes=1, gpus=0, detach=True, configure=CONFIGURE)
         try:
-            self._say(
-                "cluster",
-                f"up at {info.server} in {time.monotonic() - started:.1f} s, kubeconfig {_short(info.kubeconfig)}",
-            )
-            with self._operator(info.kubeconfig) as process:
-                self._say("operator", f"running as process {process.pid}, log {_short(self.folder / 'operator.log')}")
-                self._kubectl(info.kubeconfig, "apply", "-f", _short(job_file))
-                jobs = JobClient("default", kubeconfig=str(info.kubeconfig))
-                job = self._follow(jobs, name, process)
-                self._keep(jobs, job)
-                return job.phase == "Succeeded"
+            with running_cluster(self.folder) as cluster:
+                return self._train(cluster, name, job_file)
         finally:
-            cluster.down(state)
             self._say("stopped", "operator and cluster; nothing is left running")
+
+    def _train(self, cluster: RunningCluster, name: str, job_file: Path) -> bool:
+        """Applies the job, shows it until it has ended, and returns whether it succeeded."""
+        where = f"kubeconfig {_short(cluster.kubeconfig)}"
+        self._say("cluster", f"up at {cluster.server} in {cluster.start_seconds:.1f} s, {where}")
+        self._say("operator", f"running as process {cluster.operator.pid}, log {_short(cluster.operator_log)}")
+        self._kubectl(cluster.kubeconfig, "apply", "-f", _short(job_file))
+        jobs = JobClient("default", kubeconfig=str(cluster.kubeconfig))
+        job = self._follow(jobs, name, cluster)
+        self._keep(jobs, job)
+        return job.phase == "Succeeded"
 
     def _prepare(self) -> tuple[str, Path]:
         """Returns the job's name, and the example with its checkpoints on this disk, where they outlive its pods."""
@@ -101,37 +94,12 @@ class Demo:
         )
         return str(job["metadata"]["name"]), path
 
-    @contextmanager
-    def _operator(self, kubeconfig: Path) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts the operator as a user would start it, with the custom resource installed."""
-        from trainmaster.api.crd import crd_yaml
-
-        self._kubectl(kubeconfig, "apply", "--server-side", "-f", "-", given=crd_yaml(), quiet=True)
-        self._kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=20s", quiet=True)
-        command = [sys.executable, "-m", "trainmaster.cli.main", "operator", "run"]
-        options = ["--kubeconfig", str(kubeconfig), "--all-namespaces", "--no-leader-elect", "--metrics-port=0"]
-        with (self.folder / "operator.log").open("wb") as log:
-            # A session of its own: Ctrl-C at the terminal reaches the demo, which stops the operator in its own order.
-            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, start_new_session=True)
-            try:
-                yield process
-            finally:
-                process.terminate()
-                try:
-                    process.wait(OPERATOR_STOP_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-
-    def _follow(self, jobs: JobClient, name: str, operator: subprocess.Popen[bytes]) -> TrainingJob:
+    def _follow(self, jobs: JobClient, name: str, cluster: RunningCluster) -> TrainingJob:
         """Shows the job until it has ended."""
         view = _TerminalView(self.console, jobs) if self.console.is_terminal else _PlainView(self.console)
         with view:
             for job in jobs.watch(name):
-                if operator.poll() is not None:
-                    raise DemoError(
-                        f"The operator ended with {operator.returncode}: see {self.folder / 'operator.log'}."
-                    )
+                cluster.require_operator()
                 view.show(job)
                 if job.finished:
                     return job
@@ -158,21 +126,14 @@ class Demo:
         for picture in sorted(self.checkpoints.rglob("curves.png")):
             self._say("curves", _short(picture))
 
-    def _kubectl(self, kubeconfig: Path, *arguments: str, given: str | None = None, quiet: bool = False) -> None:
-        if not quiet:
-            self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", soft_wrap=True)
-        done = subprocess.run(
-            [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments],
-            input=given,
-            text=True,
-            capture_output=True,
-            check=False,
-        )
+    def _kubectl(self, kubeconfig: Path, *arguments: str) -> None:
+        self.console.print(f"\n$ kubectl {' '.join(arguments)}", style="bold", soft_wrap=True)
+        command = [_find_kubectl(), "--kubeconfig", str(kubeconfig), *arguments]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
         if done.returncode != 0:
             raise DemoError(f"kubectl {' '.join(arguments)} failed: {done.stderr.strip()}")
-        if not quiet:
-            self.console.print(done.stdout.strip(), soft_wrap=True)
-            self.console.print()
+        self.console.print(done.stdout.strip(), soft_wrap=True)
+        self.console.print()
 
     def _say(self, what: str, text: str) -> None:
         self.console.print(Text.assemble((f"{what:<11}", "bold"), text), soft_wrap=True)

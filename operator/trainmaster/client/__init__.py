@@ -3,9 +3,14 @@
 1. `jobs` has `JobClient`, which everybody starts from; `errors` is the tree of what it raises, `job` what it returns.
 2. `async_jobs` has `AsyncJobClient` and what the methods of both do, with `watching`, `events`, `output` and `metrics`;
    `blocking` runs it without an event loop.
-3. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
+3. `functions` has `train`, which makes a job of a function, and `notebook` shows jobs.
+4. `transport` sends the requests and is what tests replace; `asynchronous` sends them from coroutines. `server` finds
    where to (with `tls`, `proxies` and `authorization`), and `answers` makes results and errors of what comes back.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from trainmaster.client.async_jobs import AsyncJobClient
 from trainmaster.client.errors import (
@@ -20,20 +25,41 @@ from trainmaster.client.errors import (
 from trainmaster.client.job import TrainingJob, require_name, worker_index
 from trainmaster.client.jobs import JobClient
 from trainmaster.client.metrics import JobMetrics, RankMetrics
+from trainmaster.client.server import find_server
+from trainmaster.client.transport import HttpTransport
+
+if TYPE_CHECKING:
+    from trainmaster.client.functions import JobHandle, TrainOptions, train
 
 __all__ = [
     "AsyncJobClient",
     "ClientError",
+    "HttpTransport",
     "InvalidRequest",
     "JobClient",
     "JobExists",
+    "JobHandle",
     "JobMetrics",
     "JobNotFound",
     "NoCluster",
     "NotAllowed",
     "RankMetrics",
+    "TrainOptions",
     "TrainingJob",
     "WaitTimeout",
+    "find_server",
     "require_name",
+    "train",
     "worker_index",
 ]
+
+_OF_FUNCTIONS = ("JobHandle", "TrainOptions", "train")
+
+
+def __getattr__(name: str) -> Any:
+    """Returns what makes jobs of functions: a command that only asks the API server doesn't wait for its import."""
+    if name not in _OF_FUNCTIONS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from trainmaster.client import functions
+
+    return getattr(functions, name)

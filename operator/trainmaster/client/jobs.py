@@ -31,7 +31,7 @@ __all__ = ["FIELD_MANAGER", "JobClient", "TrainingJob", "require_name", "worker_
 class JobClient:
     """JobClient reads and changes the jobs of one namespace.
 
-    It isn't thread-safe. Every method raises a ClientError with one sentence.
+    Threads may share it. Every method raises a ClientError with one sentence.
     """
 
     def __init__(

@@ -35,7 +35,6 @@
 | `job_names` | `test_dtj`, `test_completion` |
 | `keys` | `test_keys` |
 | `listing` | `test_dtj_status`, `test_dtj_watching` |
-| `local_images` | `processes/local/test_local_cluster`, `e2e/test_demo` |
 | `logs/failed` | `cluster/test_logs`, `test_hostile_text` |
 | `logs/following` | `test_following` |
 | `logs/lines` | `logs/test_selection` |

@@ -9,9 +9,17 @@
 | `blocking` | `test_async_jobs` |
 | `errors` | `test_jobs`, `test_transport` |
 | `events` | `unit/cli/test_events` |
+| `functions/bundle` | `functions/test_source` |
+| `functions/handle` | `functions/test_training`, `notebook/test_page` |
+| `functions/literals` | `functions/test_source` |
+| `functions/mounting` | `functions/test_training`, `cluster/test_sdk` |
+| `functions/source` | `functions/test_source` |
+| `functions/training` | `functions/test_training`, `cluster/test_sdk` |
 | `job` | `test_jobs` |
 | `jobs` | `test_jobs`, `test_async_jobs` |
 | `metrics` | `test_metrics`, `test_transport` |
+| `notebook/page` | `notebook/test_page` |
+| `notebook/widget` | `processes/client/test_widget` |
 | `output` | `test_jobs` |
 | `proxies` | `test_proxies` |
 | `server` | `test_server` |

@@ -51,7 +51,7 @@ def up(
 ) -> None:
     """Start the cluster and say how to use it."""
     cluster = _cluster()
-    from trainmaster.cli.local_images import CONFIGURE
+    from trainmaster.local.images import CONFIGURE
 
     try:
         info = cluster.up(state_dir.resolve(), nodes=nodes, gpus=gpus, detach=not foreground, configure=CONFIGURE)

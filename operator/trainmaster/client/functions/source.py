@@ -1,0 +1,165 @@
+"""A function's source is read, and checked for everything that it would miss where only it is.
+
+Nothing is pickled: what a job runs can be read, and runs with the image's own Python and libraries.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import symtable
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainmaster.client.errors import InvalidRequest
+from trainmaster.client.functions.literals import is_literal
+
+# A module has these without defining them.
+_GIVEN = frozenset(dir(builtins)) | {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__loader__"}
+
+
+@dataclass(frozen=True)
+class FunctionSource:
+    """FunctionSource is a function's text, without decorators, and the literals of the function around it."""
+
+    name: str
+    text: str
+    enclosed: Mapping[str, Any] = field(default_factory=dict)
+
+    def module(self, imports: str = "") -> str:
+        """Returns the text of a module that defines the function. Raises InvalidRequest for names that nothing defines.
+
+        `imports` are statements that come before it.
+        """
+        try:
+            ast.parse(imports)
+        except SyntaxError as error:
+            raise InvalidRequest(
+                f"imports is no Python (line {error.lineno}: {error.msg}); give import statements"
+            ) from (error)
+        values = "".join(f"{name} = {value!r}\n" for name, value in sorted(self.enclosed.items()))
+        # Its annotations may name what only the notebook has; so they are never evaluated.
+        parts = ("from __future__ import annotations\n", imports.strip(), values, self.text)
+        text = "\n".join(part for part in parts if part)
+        unknown = [] if _imports_all(imports) else sorted(_undefined(text))
+        if unknown:
+            raise InvalidRequest(
+                f"{self.name} uses {', '.join(unknown)}, which nothing in it defines: import modules within it or by "
+                "imports=, define functions within it, and pass values as arguments"
+            )
+        return text
+
+
+def function_source(function: Callable[..., Any]) -> FunctionSource:
+    """Returns the source of a plain function. Raises InvalidRequest for what has none that can run alone."""
+    wrapped = inspect.unwrap(function)
+    name = getattr(wrapped, "__name__", type(wrapped).__name__)
+    if not inspect.isfunction(wrapped):
+        raise InvalidRequest(f"{name} is {_what(wrapped)}: give a function that def makes")
+    if name == "<lambda>":
+        raise InvalidRequest("a lambda can't be trained: give a function that def makes")
+    if inspect.iscoroutinefunction(wrapped) or inspect.isgeneratorfunction(wrapped) or _is_async_generator(wrapped):
+        raise InvalidRequest(f"{name} is asynchronous or a generator: give a function that trains when it is called")
+    enclosed = _enclosed(wrapped, name)
+    try:
+        text = textwrap.dedent(inspect.getsource(wrapped))
+        [definition] = ast.parse(text).body
+    except (OSError, TypeError) as error:
+        raise InvalidRequest(
+            f"the source of {name} can't be read: define it in a file or a notebook's cell, not at Python's prompt"
+        ) from error
+    except (SyntaxError, ValueError) as error:
+        raise InvalidRequest(
+            f"the source of {name} isn't a function by itself: define it by a def of its own"
+        ) from error
+    if not isinstance(definition, ast.FunctionDef):
+        raise InvalidRequest(f"the source of {name} isn't a function by itself: define it by a def of its own")
+    if any(isinstance(node, ast.Nonlocal) and set(node.names) & set(enclosed) for node in ast.walk(definition)):
+        raise InvalidRequest(
+            f"{name} changes variables of the function around it: return values, or define them within"
+        )
+    # Decorators are the program's own (a test's, a tool's), as what they name is; the first line after them is def.
+    lines = text.splitlines(keepends=True)[definition.lineno - 1 :]
+    return FunctionSource(name, "".join(lines), enclosed)
+
+
+def _enclosed(function: Any, name: str) -> dict[str, Any]:
+    """Returns the variables that it uses of the functions around it; plain ones become part of its text."""
+    found = {}
+    for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError as error:
+            raise InvalidRequest(f"{name} uses {variable} before it has a value; pass it as an argument") from error
+        if value is function:
+            continue
+        if not is_literal(value):
+            raise InvalidRequest(
+                f"{name} uses {variable} of the function around it, which is {_what(value)}: make it within {name}, or "
+                "pass plain values as arguments"
+            )
+        found[variable] = value
+    return found
+
+
+def _undefined(text: str) -> Iterator[str]:
+    """Yields the names that a module's functions use and nobody defines, each once."""
+    module = symtable.symtable(ast.unparse(_WithoutAnnotations().visit(ast.parse(text))), "function", "exec")
+    own = {symbol.get_name() for symbol in module.get_symbols() if symbol.is_assigned() or symbol.is_imported()}
+    own |= {symbol.get_name() for symbol in module.get_symbols() if symbol.is_namespace()}
+    tables, used = [module], set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_declared_global() and symbol.is_assigned():
+                own.add(symbol.get_name())
+            if symbol.is_referenced() and (symbol.is_global() or table is module):
+                used.add(symbol.get_name())
+    yield from used - own - _GIVEN
+
+
+class _WithoutAnnotations(ast.NodeTransformer):
+    """_WithoutAnnotations removes what is never evaluated."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.annotation = ast.Constant(None)
+        return self.generic_visit(node)
+
+
+def _imports_all(imports: str) -> bool:
+    """Returns whether nobody can say which names there are (`from x import *`)."""
+    nodes = ast.walk(ast.parse(imports))
+    return any(isinstance(node, ast.ImportFrom) and any(name.name == "*" for name in node.names) for node in nodes)
+
+
+def _is_async_generator(function: object) -> bool:
+    return inspect.isasyncgenfunction(function)
+
+
+def _what(value: object) -> str:
+    for check, what in (
+        (inspect.isclass, "a class"),
+        (inspect.isbuiltin, "built into Python"),
+        (inspect.ismethod, "a method of an object"),
+        (inspect.isfunction, "a function"),
+        (inspect.ismodule, "a module"),
+    ):
+        if check(value):
+            return what
+    return f"an object of type {type(value).__name__}"
