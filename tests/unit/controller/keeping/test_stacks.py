@@ -134,7 +134,9 @@ async def test_an_answer_to_a_request_that_was_given_up_is_not_written() -> None
     world.keeper.record("another-uid", EvidenceLine(1, 0, {}, request="two"))
 
 
-@pytest.mark.parametrize("world", [World(keep_output=False), World({"runPolicy": {"keepLogs": False}})], ids=str)
+@pytest.mark.parametrize(
+    "world", [World(keep_output=False), World({"runPolicy": {"keepLogs": False}})], ids=["operator", "job"]
+)
 async def test_no_stacks_are_kept_where_output_is_not(world: World) -> None:
     world.ask(workers=(0,))
     world.answer(0, "a patient's name")
