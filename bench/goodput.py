@@ -34,9 +34,8 @@ from bench.clusters.failures import Failures
 from bench.clusters.stepping_jobs import environment, stepping_job, steps_file
 from bench.clusters.steps import Steps
 from bench.programs.installed import trainloop_installed
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS
-from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
 
 WORKERS = 2
@@ -56,7 +55,7 @@ class Run:
 
     @property
     def wall(self) -> float:
-        return sum(self.seconds(name) for name in CATEGORIES)
+        return sum(self.seconds(name) for name in TIME_CATEGORIES)
 
     def seconds(self, category: str) -> float:
         return float(getattr(self.status.time_spent, category) or 0.0)
@@ -159,7 +158,7 @@ class Tables:
         self._rows.append([f"{state}, {interval:g} s", f"{lost:.2f}", *figures, f"{apart:+.1f}"])
         # The whole takes minutes: what is known is printed at once.
         print(*self._rows[-1], flush=True)
-        for category in CATEGORIES:
+        for category in TIME_CATEGORIES:
             share = statistics.median(run.seconds(category) / run.wall for run in runs)
             if share > 0.0005:
                 self._parts.append([f"{state}, {interval:g} s", category, f"{share:.1%}"])

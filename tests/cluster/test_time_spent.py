@@ -13,8 +13,7 @@ import pytest
 
 from tests.cluster.operator_under_test import OperatorProcess, training_job
 from tests.cluster.test_operator_jobs import Jobs
-from trainmaster.api.v1alpha1 import JobStatus
-from trainmaster.reconciling.status.time_spent import CATEGORIES
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster.reconciling.times import to_seconds
 from trainmaster_local.testing.clusters import Cluster
 
@@ -65,7 +64,7 @@ def test_a_killed_rank_costs_the_steps_since_the_checkpoint_and_a_restart(
     assert spent is not None and spent.until == status.completion_time
     started, ended = to_seconds(status.start_time), to_seconds(status.completion_time)
     assert started is not None and ended is not None
-    seconds = {name: getattr(spent, name) or 0.0 for name in CATEGORIES}
+    seconds = {name: getattr(spent, name) or 0.0 for name in TIME_CATEGORIES}
     assert sum(seconds.values()) == pytest.approx(ended - started, abs=0.0015)
     assert (status.attempt, status.restarts) == (2, 1)
     # Steps 21 to 37 were done twice.

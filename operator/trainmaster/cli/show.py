@@ -11,12 +11,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainmaster.api.v1alpha1 import Condition, Failure, Progress, TimeSpent
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES, Condition, Failure, Progress, TimeSpent
 from trainmaster.cli.columns import columns
 from trainmaster.cli.evidence import recovery_sentence
 from trainmaster.cli.program import called
 from trainmaster.client import TrainingJob
-from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.wire.names import POD_INDEX_LABEL
 
 PHASE_STYLES = {
@@ -252,7 +251,7 @@ def _time(spent: TimeSpent, now: datetime | None) -> list[RenderableType]:
     `now` is given while the job goes on: a script that reports no progress leaves the end of its time unaccounted, and
     the last line says how much.
     """
-    amounts = {name: seconds for name in CATEGORIES if (seconds := getattr(spent, name))}
+    amounts = {name: seconds for name in TIME_CATEGORIES if (seconds := getattr(spent, name))}
     whole = sum(amounts.values())
     if not whole:
         return []

@@ -20,9 +20,8 @@ from tests.unit.reconciling.world_agents import Agents
 from tests.unit.reconciling.world_operator import START, Operator, Outdated
 from tests.unit.reconciling.world_pods import Pod, Room
 from trainmaster.api.parsing import parse_spec
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus
 from trainmaster.reconciling.observed.snapshot import ChildView
-from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds
 from trainmaster.wire.assignment import Assignment, parse_text
 from trainmaster.wire.names import ASSIGNMENT_ANNOTATION, HASH_ANNOTATION
@@ -351,11 +350,11 @@ def check_time(before: JobStatus, status: JobStatus) -> None:
     assert spent is not None and spent.until is not None
     until, start = to_seconds(spent.until), to_seconds(status.start_time)
     assert until is not None and start is not None
-    amounts = {name: getattr(spent, name) or 0.0 for name in CATEGORIES}
+    amounts = {name: getattr(spent, name) or 0.0 for name in TIME_CATEGORIES}
     assert min(amounts.values()) >= 0
     assert round(sum(amounts.values()), 3) == round(max(until - start, 0.0), 3), f"{amounts} from {start} to {until}"
     if before.time_spent is not None and before.time_spent.until is not None and before.time_spent.until <= spent.until:
-        shrunk = {name for name in CATEGORIES if amounts[name] < (getattr(before.time_spent, name) or 0.0)}
+        shrunk = {name for name in TIME_CATEGORIES if amounts[name] < (getattr(before.time_spent, name) or 0.0)}
         assert not shrunk, f"{shrunk} became less"
 
 

@@ -51,6 +51,7 @@ from trainmaster.api.v1alpha1.policies import (
 )
 from trainmaster.api.v1alpha1.spec import JobSpec
 from trainmaster.api.v1alpha1.status import (
+    TIME_CATEGORIES,
     Condition,
     Failure,
     JobStatus,
@@ -84,6 +85,7 @@ __all__ = [
     "SHORT_NAME",
     "SINGULAR",
     "TERMINAL_PHASES",
+    "TIME_CATEGORIES",
     "VERSION",
     "Accelerator",
     "AnswerableReason",

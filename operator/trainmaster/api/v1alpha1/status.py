@@ -63,6 +63,9 @@ class TimeSpent(StatusModel):
     suspended: float | None = Field(None, description="Suspended (runPolicy.suspend); goodput leaves it out.")
 
 
+TIME_CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
+
+
 class Progress(StatusModel):
     """Progress says how far training is, as the ranks report it."""
 

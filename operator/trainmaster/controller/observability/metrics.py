@@ -19,10 +19,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from trainmaster import __version__
-from trainmaster.api.v1alpha1 import TERMINAL_PHASES, JobStatus, Phase
+from trainmaster.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Phase
 from trainmaster.controller.leaders.stream import Fault
 from trainmaster.reconciling.observed.snapshot import Job
-from trainmaster.reconciling.status.time_spent import CATEGORIES
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # What a pass over a job can come to.
@@ -154,7 +153,7 @@ class _PerJob(Collector):
             name, progress, time = [namespace, job_name], status.progress, status.time_spent
             if progress is not None and progress.goodput is not None:
                 goodput.add_metric(name, progress.goodput)
-            for category in CATEGORIES if time is not None else ():
+            for category in TIME_CATEGORIES if time is not None else ():
                 spent = getattr(time, category)
                 if spent:
                     seconds.add_metric([*name, category], spent)

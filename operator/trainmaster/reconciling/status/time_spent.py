@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from trainmaster.api.v1alpha1 import JobStatus, Progress, TimeSpent
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus, Progress, TimeSpent
 from trainmaster.reconciling.observed.situation import RUN_PHASES, Situation, is_alive
 from trainmaster.reconciling.observed.snapshot import PodView
 from trainmaster.reconciling.status.conditions import condition
@@ -37,7 +37,6 @@ from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.reconciling.transition import StatusChange
 from trainmaster.wire.progress import RankProgress
 
-CATEGORIES = tuple(name for name in TimeSpent.model_fields if name != "until")
 # Books that are further ahead of the clock than this were kept by a clock that was wrong, not by a slightly fast one.
 LONGEST_WAIT_FOR_THE_CLOCK = 3600.0
 # The work that a failure cut off is at most so many steps, or so many seconds where steps are short (reports are a
@@ -65,7 +64,7 @@ def book_time(before: Situation, after: JobStatus) -> JobStatus:
 
 def goodput(time: TimeSpent) -> float | None:
     """Returns the share of the booked time, suspended time apart, that went into new steps."""
-    active = sum(getattr(time, name) or 0.0 for name in CATEGORIES if name != "suspended")
+    active = sum(getattr(time, name) or 0.0 for name in TIME_CATEGORIES if name != "suspended")
     return round((time.productive or 0.0) / active, 3) if active > 0 else None
 
 
@@ -92,8 +91,8 @@ class _Books:
         is_new_attempt = published.attempt != status.attempt
         until = _milliseconds(to_seconds(time.until)) if time is not None else None
         if time is None or until is None:
-            return cls(start, dict.fromkeys(CATEGORIES, 0), published, is_new_attempt=is_new_attempt)
-        sums = {name: _milliseconds(getattr(time, name)) or 0 for name in CATEGORIES}
+            return cls(start, dict.fromkeys(TIME_CATEGORIES, 0), published, is_new_attempt=is_new_attempt)
+        sums = {name: _milliseconds(getattr(time, name)) or 0 for name in TIME_CATEGORIES}
         return cls(until, sums, published, is_new_attempt=is_new_attempt)
 
     def close(self, status: JobStatus) -> JobStatus:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from tests.unit.reconciling.builders import NOW, container, decided, job, observed, pod, pods, running, said
 from tests.unit.reconciling.world import check_time
-from trainmaster.api.v1alpha1 import JobStatus
+from trainmaster.api.v1alpha1 import TIME_CATEGORIES, JobStatus
 from trainmaster.reconciling import decide
 from trainmaster.reconciling.observed.snapshot import Observed, PodView
-from trainmaster.reconciling.status.time_spent import CATEGORIES
 from trainmaster.reconciling.times import to_seconds, to_text
 from trainmaster.rendering import Settings
 from trainmaster.wire.progress import RankProgress
@@ -22,7 +21,7 @@ from trainmaster.wire.progress import RankProgress
 def spent(status: JobStatus) -> dict[str, float]:
     """What isn't zero."""
     assert status.time_spent is not None
-    return {name: seconds for name in CATEGORIES if (seconds := getattr(status.time_spent, name))}
+    return {name: seconds for name in TIME_CATEGORIES if (seconds := getattr(status.time_spent, name))}
 
 
 def trained(step: int, at: float, attempt: int = 1, *reports: Any, **fields: Any) -> Observed:
