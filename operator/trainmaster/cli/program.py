@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -49,8 +49,27 @@ class _Defaults(dict[str, Any]):
         return dict(self)
 
 
+class _AsGiven:
+    """_AsGiven takes a text as it is. typer would have pydantic build a validator for each option that is a text."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Returns the value."""
+        return value
+
+
+def _take_texts_as_given(parameters: Sequence[Any]) -> None:
+    for parameter in parameters:
+        if parameter.name in OPTIONS:
+            # Where a later typer keeps its validators elsewhere, it builds them: that takes longer, and is no other.
+            vars(parameter)["_runtime_param"] = _AsGiven()
+
+
 class Command(TyperCommand):
     """A command's help has its options in sections. It is plain text, as kubectl's is, and one line a thing."""
+
+    def __init__(self, name: str | None, **attributes: Any) -> None:
+        super().__init__(name, **attributes)
+        _take_texts_as_given(self.params)
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """Returns the first sentence, which lists of commands show whole."""
@@ -142,6 +161,7 @@ class _Tree(Commands):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": None})
+        _take_texts_as_given(self.params)
         self.commands: Any = _Registered()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

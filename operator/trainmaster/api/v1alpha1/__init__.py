@@ -11,6 +11,9 @@ the wire are camelCase (`model_dump(by_alias=True)`).
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from trainmaster.api.v1alpha1.base_models import SpecModel, StatusModel
 from trainmaster.api.v1alpha1.names import (
     API_VERSION,
@@ -29,27 +32,6 @@ from trainmaster.api.v1alpha1.names import (
     Phase,
     is_bundled,
 )
-from trainmaster.api.v1alpha1.pods import (
-    Checkpoint,
-    CheckpointVolume,
-    Gang,
-    PodTemplate,
-    PodTemplateMetadata,
-    Scheduling,
-    SecurityContext,
-    Topology,
-)
-from trainmaster.api.v1alpha1.policies import (
-    Backoff,
-    FailurePolicy,
-    FailureRule,
-    Hang,
-    LogRules,
-    NodePolicy,
-    RunPolicy,
-    WarmStart,
-)
-from trainmaster.api.v1alpha1.spec import JobSpec
 from trainmaster.api.v1alpha1.status import (
     TIME_CATEGORIES,
     Condition,
@@ -61,16 +43,39 @@ from trainmaster.api.v1alpha1.status import (
     TimeSpent,
     WorkerCounts,
 )
-from trainmaster.api.v1alpha1.workers import (
-    CPU,
-    RDMA,
-    Accelerator,
-    CPUOrQuantity,
-    Elastic,
-    Interconnect,
-    Resources,
-    WorkerGroup,
-)
+
+if TYPE_CHECKING:
+    from trainmaster.api.v1alpha1.pods import (
+        Checkpoint,
+        CheckpointVolume,
+        Gang,
+        PodTemplate,
+        PodTemplateMetadata,
+        Scheduling,
+        SecurityContext,
+        Topology,
+    )
+    from trainmaster.api.v1alpha1.policies import (
+        Backoff,
+        FailurePolicy,
+        FailureRule,
+        Hang,
+        LogRules,
+        NodePolicy,
+        RunPolicy,
+        WarmStart,
+    )
+    from trainmaster.api.v1alpha1.spec import JobSpec
+    from trainmaster.api.v1alpha1.workers import (
+        CPU,
+        RDMA,
+        Accelerator,
+        CPUOrQuantity,
+        Elastic,
+        Interconnect,
+        Resources,
+        WorkerGroup,
+    )
 
 __all__ = [
     "API_VERSION",
@@ -125,3 +130,14 @@ __all__ = [
     "WorkerGroup",
     "is_bundled",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Returns a model of the spec; a command that reads a status never waits for these to be made."""
+        if name in __all__:
+            for module in ("pods", "policies", "workers", "spec"):
+                names = vars(import_module(f"{__name__}.{module}"))
+                if name in names:
+                    return names[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
