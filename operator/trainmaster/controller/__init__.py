@@ -17,5 +17,6 @@ what was decided.
 | `writing` | status, children, pods, events |
 | `keeping` | logs and evidence in ConfigMaps that outlive the pods |
 | `keys` | what assignments are signed with, and agents' Secrets |
+| `webhook` | phases and failures, told to one address as CloudEvents |
 | `observability` | metrics, probes, log formats |
 """

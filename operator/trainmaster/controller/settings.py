@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from trainmaster.wire.names import AGENT_PORT
 
@@ -90,6 +91,22 @@ def parse_image(reference: str | None) -> str | None:
             "registry/repository@sha256:…, such as ghcr.io/trainmaster/operator:0.1.0"
         )
     return reference or None
+
+
+def parse_webhook(url: str | None) -> str | None:
+    """Returns the address that events are sent to. Raises InvalidSetting."""
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidSetting(f"{url!r} is no address of a webhook; use https://host/path")
+    if parts.username is not None or parts.password is not None:
+        raise InvalidSetting("an address with a name or a password shows it to many; give --webhook-headers-file")
+    return url
 
 
 def parse_labels(given: list[str] | None) -> tuple[tuple[str, str], ...]:
@@ -199,6 +216,20 @@ class OperatorSettings:
             name="metrics-namespace",
             variable="METRICS_NAMESPACES",
             parse=parse_namespaces,
+        ),
+    )
+    # An operator's setting and no job's: the operator would send requests wherever a tenant says.
+    webhook_url: str | None = field(
+        default=None,
+        metadata=_option(
+            "Address to which CloudEvents on phases and failures of jobs are sent, by POST; default: none is.",
+            parse=parse_webhook,
+        ),
+    )
+    webhook_headers_file: str | None = field(
+        default=None,
+        metadata=_option(
+            "File with headers for the webhook, such as a token: one a line, 'Name: value'; read for each event."
         ),
     )
     log_format: LogFormat = field(default="text", metadata=_option("json for collectors, text for people."))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from trainmaster.agent.build import zipapp_bytes
 from trainmaster.api.signing import SigningKeys
+from trainmaster.api.v1alpha1 import JobStatus
 from trainmaster.controller.apiserver.cluster import JOBS, NETWORK_POLICIES, STATEFUL_SETS, Cluster
 from trainmaster.controller.apiserver.connection import Connection
 from trainmaster.controller.cache.large_jobs import LargeJobs, LargeJobThread
@@ -38,6 +39,8 @@ from trainmaster.controller.watching.kopf_thread import WatchEvent
 from trainmaster.controller.watching.resync import Resync
 from trainmaster.controller.watching.watched import WATCHED, WatchedTypes
 from trainmaster.controller.watching.watcher import Watcher
+from trainmaster.controller.webhook.cloud_events import events_of
+from trainmaster.controller.webhook.delivery import Webhook
 from trainmaster.controller.workqueue import WorkQueue
 from trainmaster.controller.writing.agent_config_maps import AgentConfigMaps
 from trainmaster.controller.writing.children import ChildWriter
@@ -68,12 +71,15 @@ class Parts:
     agents: AgentConfigMaps
     evidence: EvidenceKeeper
     stacks: StacksKeeper
+    webhook: Webhook | None
     reconciler: Reconciler
 
     async def close(self) -> None:
         """End what the parts do in the background."""
         for part in (self.evidence, self.stacks, self.streams, self.gangs, self.reach, self.large_job_thread):
             await part.close()
+        if self.webhook is not None:
+            await self.webhook.close()
 
 
 def construct_parts(
@@ -137,6 +143,15 @@ def construct_parts(
         )
         for resources in ((JOBS,), tuple(resource for resource in watched if resource != JOBS))
     )
+    webhook = None
+    if settings.webhook_url is not None:
+        webhook = Webhook(settings.webhook_url, settings.webhook_headers_file, metrics.count_event)
+
+    def changed(job: Job, status: JobStatus) -> None:
+        if webhook is not None:
+            for event in events_of(job, job.status, status):
+                webhook.send(event)
+
     lookups = Lookups(cluster, store, LOOKUPS)
     reconciler = Reconciler(
         store,
@@ -150,9 +165,23 @@ def construct_parts(
         kept_by_job=(lookups, executor, logs, evidence, stacks),
         thread=thread,
         want=gangs.want,
+        changed=changed,
     )
     return Parts(
-        store, queue, resync, gangs, watchers, large_jobs, thread, reach, streams, agents, evidence, stacks, reconciler
+        store,
+        queue,
+        resync,
+        gangs,
+        watchers,
+        large_jobs,
+        thread,
+        reach,
+        streams,
+        agents,
+        evidence,
+        stacks,
+        webhook,
+        reconciler,
     )
 
 

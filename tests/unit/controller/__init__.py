@@ -49,6 +49,9 @@
 | `watching/resync` | `test_app` |
 | `watching/watched` | `test_app`, `watching/test_gangs` |
 | `watching/watcher` | `test_app` |
+| `webhook/cloud_events` | `webhook/test_cloud_events`, `cluster/test_webhook` |
+| `webhook/delivery` | `processes/controller/webhook/test_delivery` |
+| `webhook/headers` | `webhook/test_cloud_events`, `processes/controller/webhook/test_delivery` |
 | `writing/agent_config_maps` | `writing/test_agent_config_maps`, `cluster/test_agent_config_maps` |
 | `writing/children` | `writing/test_children` |
 | `writing/events` | `observability/test_log_formats`, `writing/test_executor` |

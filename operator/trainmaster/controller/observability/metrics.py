@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from trainmaster import __version__
 from trainmaster.api.v1alpha1 import TERMINAL_PHASES, TIME_CATEGORIES, JobStatus, Phase
 from trainmaster.controller.leaders.stream import Fault
+from trainmaster.controller.webhook.delivery import Outcome
 from trainmaster.reconciling.observed.snapshot import Job
 
 FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -77,6 +78,12 @@ class OperatorMetrics:
             ["fault"],
             registry=self.registry,
         )
+        self.webhook_events = Counter(
+            "trainmaster_webhook_events",
+            "Events for the webhook, by outcome: delivered, or dropped as the queue was full, by the answer, by age.",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.watch_restarts = Counter(
             "trainmaster_watch_restarts", "How often watching had to be started again.", registry=self.registry
         )
@@ -94,6 +101,8 @@ class OperatorMetrics:
             self.restarts.labels(cause=cause)
         for fault in get_args(Fault):
             self.stream_faults.labels(fault=fault)
+        for outcome in get_args(Outcome):
+            self.webhook_events.labels(outcome=outcome)
         for phase in TERMINAL_PHASES:
             self.finished.labels(phase=phase)
         ProcessCollector(registry=self.registry)
@@ -105,6 +114,10 @@ class OperatorMetrics:
     def count_write(self, verb: str, kind: str) -> None:
         """Count a write to the API server that succeeded."""
         self.writes.labels(verb=verb, kind=kind).inc()
+
+    def count_event(self, outcome: Outcome) -> None:
+        """Count what became of an event for the webhook."""
+        self.webhook_events.labels(outcome=outcome).inc()
 
     def count_unreadable(self, kind: str) -> None:
         """Count a version of an object that can't be read."""
