@@ -146,6 +146,17 @@ def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInf
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=state_dir
         )
+    try:
+        return _answer(process, state_dir)
+    except BaseException:
+        # Also Ctrl-C: nobody else knows of the process yet.
+        process.kill()
+        process.wait()
+        raise
+
+
+def _answer(process: subprocess.Popen[bytes], state_dir: Path) -> ClusterInfo:
+    """Returns what the cluster's process says of itself once it is up. Raises LocalClusterError."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         info = ClusterInfo.read(state_dir)
@@ -160,7 +171,6 @@ def _start(state_dir: Path, nodes: int, gpus: int, configure: str) -> ClusterInf
             ended = f"the cluster ended as it started (exit code {process.returncode})"
             raise LocalClusterError(f"{ended}: {last}; see {state_dir / LOG}")
         time.sleep(0.02)
-    process.kill()
     raise LocalClusterError(f"the cluster didn't come up within {START_SECONDS:.0f} s: see {state_dir / LOG}")
 
 

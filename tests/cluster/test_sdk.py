@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import doctest
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -95,6 +98,39 @@ def test_run_locally_leaves_nothing_behind_a_job_that_takes_too_long_or_is_refus
     assert not failed.succeeded
     assert failed.job.phase == "Failed"
     assert any("no data" in line for line in failed.logs[0])
+    nothing_is_left()
+
+
+_NEVER_ENDS = """
+import time
+from trainmaster.local import run_locally
+
+def never_ends():
+    import time
+    time.sleep(600)
+
+run_locally(never_ends, spec={"launcher": "exec"})
+"""
+
+
+@pytest.mark.parametrize("begun", ["trainmaster_local.cluster", "operator run"])
+def test_an_interrupt_stops_what_run_locally_has_started(tmp_path: Path, begun: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_NEVER_ENDS)
+    process = subprocess.Popen(
+        [sys.executable, str(program)],
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell has what it starts in the background ignore SIGINT, and that is inherited through these tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    deadline = time.monotonic() + 60
+    while not any(begun in command for command in left_over()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said.rstrip().endswith("KeyboardInterrupt")
     nothing_is_left()
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from trainmaster.client import InvalidRequest, JobClient, TrainingJob, TrainOptions, WaitTimeout, train
+from trainmaster.client import InvalidRequest, JobClient, JobNotFound, TrainingJob, TrainOptions, WaitTimeout, train
 from trainmaster.local.running import RunningCluster, running_cluster
 
 # Between two looks at whether the operator runs.
@@ -59,8 +59,15 @@ def run_locally(
         jobs = JobClient(kubeconfig=str(cluster.kubeconfig))
         name = jobs.submit(work).name if isinstance(work, Mapping) else train(work, jobs=jobs, **options).name
         job = _ended(cluster, jobs, name, timeout)
-        workers = range(job.status.workers.desired)
-        return FinishedJob(job, {worker: tuple(jobs.logs(name, worker)) for worker in workers})
+        return FinishedJob(job, {worker: _log(jobs, name, worker) for worker in range(job.status.workers.desired)})
+
+
+def _log(jobs: JobClient, name: str, worker: int) -> tuple[str, ...]:
+    try:
+        return tuple(jobs.logs(name, worker))
+    except JobNotFound:
+        # The job keeps none, or its pods never ran.
+        return ()
 
 
 def _ended(cluster: RunningCluster, jobs: JobClient, name: str, timeout: float | None) -> TrainingJob:

@@ -46,6 +46,16 @@ async def test_coroutines_wait_and_watch() -> None:
         pytest.fail("the end wasn't seen")
 
 
+async def test_the_synchronous_client_works_within_a_running_loop_as_in_a_notebook() -> None:
+    transport = FakeTransport(
+        {f"GET {JOBS}/reviews": job(phase="Running")},
+        {JOBS: [[event("MODIFIED", job(phase="Succeeded", version="9"))]] * 2},
+    )
+    jobs = JobClient("default", transport=transport)
+    assert jobs.wait("reviews").phase == "Succeeded"
+    assert next(seen for seen in jobs.watch("reviews") if seen.finished).phase == "Succeeded"
+
+
 def test_restart_writes_another_value_each_time_and_refuses_a_job_that_has_ended() -> None:
     transport = FakeTransport({f"GET {JOBS}/reviews": job(phase="Running"), f"PATCH {JOBS}/reviews": job()})
     jobs = JobClient("default", transport=transport)
