@@ -59,6 +59,8 @@ class _Waiting(NamedTuple):
 class _Log:
     """_Log is what was read ahead of one log."""
 
+    # Says that there is room again; it shares its lock with the window.
+    room: threading.Condition
     lines: deque[_Waiting] = field(default_factory=deque)
     size: int = 0
     # Its reader waits for room.
@@ -78,7 +80,8 @@ class Window(Generic[Source]):
         self._order = count()
         # Logs of which nothing is left.
         self._over: deque[Source] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     @property
     def sources(self) -> set[Source]:
@@ -89,19 +92,18 @@ class Window(Generic[Source]):
     def open(self, source: Source) -> None:
         """Adds a log, whose reader is about to start."""
         with self._changed:
-            self._logs[source] = _Log()
+            self._logs[source] = _Log(threading.Condition(self._lock))
 
     def put(self, source: Source, line: Line) -> None:
         """Adds a line that a reader has read; waits where too much of its log wasn't looked at yet."""
         with self._changed:
             log = self._logs[source]
-            share = max(MIN_AHEAD, self._ahead // len(self._logs))
-            while log.size > share:
+            while log.size > self._share:
                 log.full = True
-                self._changed.wait()
+                log.room.wait()
             self._add(source, log, _Waiting(line, time.monotonic()))
             if len(log.lines) == 1:
-                self._changed.notify_all()
+                self._changed.notify()
 
     def end(self, source: Source, error: ClientError | None = None) -> None:
         """Says that a reader has come to the end of its log."""
@@ -110,7 +112,7 @@ class Window(Generic[Source]):
             log.ended = Ended(error)
             if not log.lines:
                 self._over.append(source)
-                self._changed.notify_all()
+                self._changed.notify()
 
     def take(self, deadline: float) -> tuple[Source, Line | Ended] | None:
         """Returns the next line by time, or the end of a log; None at the deadline (of time.monotonic)."""
@@ -143,10 +145,16 @@ class Window(Generic[Source]):
             self._push(source, log)
         elif log.ended is not None:
             self._over.append(source)
-        if log.full and log.size <= MIN_AHEAD // 2:
+        if log.full and log.size <= self._share // 2:
+            # Long before it runs dry: the others' lines would be held back for it.
             log.full = False
-            self._changed.notify_all()
+            log.room.notify()
         return (source, line), None
+
+    @property
+    def _share(self) -> int:
+        """Returns how much may be read ahead of one log, in characters."""
+        return max(MIN_AHEAD, self._ahead // max(1, len(self._logs)))
 
     def _add(self, source: Source, log: _Log, waiting: _Waiting) -> None:
         log.lines.append(waiting)
