@@ -49,7 +49,9 @@ JOBS: dict[str, Situation] = {
         program(WAIT, resources={"gpus": 64}, failurePolicy={"startupSeconds": 4}), "Failed", "Unschedulable"
     ),
     "crashed": Situation(
-        program("import os; os.environ['RANK'] == '0' and os.kill(os.getpid(), 11); import time; time.sleep(9)", **_ONCE),
+        program(
+            "import os; os.environ['RANK'] == '0' and os.kill(os.getpid(), 11); import time; time.sleep(9)", **_ONCE
+        ),
         "Failed",
         "MaxRestartsExceeded",
     ),

@@ -1,7 +1,7 @@
-"""`python -m tests.why.record [JOB...]` makes the situations of `recorded.yaml` on the embedded cluster and keeps them.
+"""`python -m tests.why.record [JOB...]` makes the situations of `recorded.yaml` on the embedded cluster.
 
-What is kept of each, in `recorded/JOB.json`, are the API server's objects of the job's namespace, without what no reader
-needs (managed fields, the agent's archive).
+What is kept of each, in `recorded/JOB.json`, are the API server's objects of the job's namespace, without what no
+reader needs (managed fields, the agent's archive).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.cluster.gang_schedulers import KUEUE, installed
 from tests.cluster.operator_under_test import install_crd, running_operator
 from tests.cluster.test_troubleshooting import job, shown
 from tests.why.jobs import JOBS
+from trainmaster.cli.local_images import configure
 from trainmaster_local.testing.clusters import Cluster, new_namespace, open_cluster, suite_config
 
 FOLDER = Path(__file__).resolve().parent
@@ -29,13 +31,20 @@ KINDS = ("dtj", "pods", "statefulsets", "events", "configmaps", "persistentvolum
 SETTLE = {"slow": 30.0, "well": 30.0}
 
 
-def kept(cluster: Cluster, *others: str) -> list[dict[str, Any]]:
+def kept(cluster: Cluster, name: str, *others: str) -> list[dict[str, Any]]:
     """Returns the objects of the namespace, and the nodes."""
     found = [item for kind in (*KINDS, *others) for item in cluster.items(kind)]
     for item in found:
         item["metadata"].pop("managedFields", None)
         item.pop("binaryData", None)
-    return [item for item in found if "agent" not in item["metadata"]["name"] or item["kind"] != "ConfigMap"]
+    return [item for item in found if item["kind"] == "Node" or _is_about(item, name)]
+
+
+def _is_about(item: dict[str, Any], name: str) -> bool:
+    """Returns whether it is the situation's own, or made beside it; what earlier jobs have left isn't."""
+    about = str(item.get("involvedObject", item["metadata"])["name"])
+    own = about == name or about.startswith(f"{name}-")
+    return own or item["kind"] in ("ResourceQuota", "PersistentVolumeClaim", "LocalQueue")
 
 
 def record(cluster: Cluster, name: str) -> None:
@@ -59,12 +68,13 @@ def record(cluster: Cluster, name: str) -> None:
 
             try:
                 cluster.eventually(there, 90, f"{name}: {wanted}")
-            except AssertionError as error:
+            except pytest.fail.Exception as error:
                 print(f"{name}: {error}; it is {shown(cluster, name)}")
         time.sleep(SETTLE.get(name, 2.5))
-        objects = kept(cluster, "nodes", *(("workloads", "localqueues") if name == "queued" else ()))
+        objects = kept(cluster, name, "nodes", *(("workloads",) if name == "queued" else ()))
         path = FOLDER / "recorded" / f"{name}.json"
-        path.write_text(json.dumps(objects, indent=1, sort_keys=True) + "\n")
+        lines = (json.dumps(item, sort_keys=True, separators=(",", ":")) for item in objects)
+        path.write_text("[\n" + ",\n".join(lines) + "\n]\n")
         print(f"{name}: {len(objects)} objects, {path.stat().st_size} bytes", flush=True)
         cluster.kubectl("delete", "dtj", name)
         cluster.eventually(lambda: not cluster.items("pods"), 90, "its pods are gone")
@@ -76,7 +86,7 @@ def main(names: list[str]) -> None:
     """Records the situations that are named, or all."""
     entries = yaml.safe_load((FOLDER / "recorded.yaml").read_text())["recorded"]
     wanted = names or [entry["job"] for entry in entries]
-    with tempfile.TemporaryDirectory() as folder, open_cluster(suite_config(Path(folder))) as shared:
+    with tempfile.TemporaryDirectory() as folder, open_cluster(configure(suite_config(Path(folder)))) as shared:
         if "ignored" in wanted:
             with new_namespace(shared) as cluster:
                 install_crd(cluster)

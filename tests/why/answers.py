@@ -1,0 +1,37 @@
+"""What the diagnosis answers in each situation, and whether that is what a person names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tests.why.cluster import ClusterOfObjects
+from tests.why.situations import Expected
+from trainmaster.client import TrainingJob
+from trainmaster.client.diagnosis import Diagnosis, diagnose
+from trainmaster.client.gathering import gather
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer is the diagnosis of a situation."""
+
+    expected: Expected
+    diagnosis: Diagnosis
+
+    @property
+    def is_right(self) -> bool:
+        """Returns whether the cause is the expected one, and the sentence says what it must."""
+        sentence = self.diagnosis.sentence.lower()
+        return self.diagnosis.cause == self.expected.cause and all(
+            word.lower() in sentence for word in self.expected.says
+        )
+
+
+def answer(expected: Expected) -> Answer:
+    """Asks as `kubectl dtj why` does: from the cluster's objects."""
+    raw = next(
+        item
+        for item in expected.objects
+        if item["kind"] == "DistributedTrainingJob" and item["metadata"]["name"] == expected.job
+    )
+    return Answer(expected, diagnose(gather(ClusterOfObjects(expected), TrainingJob.of(raw))))
