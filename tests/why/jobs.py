@@ -44,7 +44,7 @@ JOBS: dict[str, Situation] = {
     "uninitialized": Situation(
         program(WAIT, podTemplate={"spec": {"initContainers": [_FETCH]}}), "Starting", "InitFailed"
     ),
-    "done": Situation(program("print('done')"), "Succeeded", "Succeeded"),
+    "done": Situation(program("print('done')"), "Succeeded", "Finished"),
     "starved": Situation(
         program(WAIT, resources={"gpus": 64}, failurePolicy={"startupSeconds": 4}), "Failed", "Unschedulable"
     ),
@@ -58,6 +58,6 @@ JOBS: dict[str, Situation] = {
     "restarting": Situation(
         program(FAILING, failurePolicy={"maxRestarts": 9, "backoff": {"initialSeconds": 60}}),
         "Restarting",
-        "Error",
+        "BackOff",
     ),
 }

@@ -130,7 +130,8 @@ def _row(job: TrainingJob) -> str:
     status, progress = job.status, job.status.progress
     step = f", step {progress.step}/{progress.total_steps or '?'}" if progress and progress.step is not None else ""
     workers = f"workers {status.workers.running}/{status.workers.desired}"
-    return f"{job.namespace}/{job.name}: {job.phase}, attempt {status.attempt}, restarts {status.restarts}, {workers}{step}"
+    tries = f"attempt {status.attempt}, restarts {status.restarts}"
+    return f"{job.namespace}/{job.name}: {job.phase}, {tries}, {workers}{step}"
 
 
 def _is_about(about: str, job: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainmaster.api.evidence import AttemptEvidence, attempt_of, evidence_name
@@ -80,15 +80,13 @@ class _Gathering:
         found = {name: future.result() for name, future in later.items()}
         queue = found.pop("queue", None) or {}
         values = {name: value for name, value in {**found, **queue}.items() if value is not None}
-        tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-        return Situation(
-            job=self.job,
-            pods=pods,
-            events=events,
-            evidence=tuple(evidence),
-            unread=tuple(dict.fromkeys(self.unread)),
-            **tuples,
+        changes: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
+        known = Situation(
+            job=self.job, pods=pods, events=events, evidence=tuple(evidence), unread=tuple(dict.fromkeys(self.unread))
         )
+        return replace(known, **changes)
 
     def _ask(self, reader: Callable[..., Any], *arguments: Any) -> Future[Any]:
         return self.pool.submit(reader, *arguments)

@@ -2,7 +2,7 @@
 
 Everything here is pure. In the order of reading:
 
-- `situation`: all that could be read of a job and of what it depends on, as raw objects of the API; `objects` reads them;
+- `situation`: all that could be read of a job and of what it depends on, as raw objects, which `objects` reads;
 - `finding`: what a rule has found; `diagnose` asks the rules in one order, and the first finding is the cause;
 - the rules, one idea a module: `unserved` (nobody's job), `queueing` (Kueue), `gangs`, `quotas` and `refusals`
   (pods that can't be made), `scheduling` (the scheduler's words, with `words` and `room`), `volumes`, `images`,

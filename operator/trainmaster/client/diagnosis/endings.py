@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ending:
-    """Ending is what a log's end says: `cause` for programs, `clause` (behind who it is of) and `remedy` for people, `line` as it stands."""
+    """Ending is what a log's end says: for programs in one word, for people in a clause behind "rank 3"."""
 
     cause: str
     clause: str
     remedy: str
     line: str
+    """The line of the log, as it stands."""
 
 
 # Pattern, cause, what is so (with the pattern's groups), what to do.
@@ -58,7 +59,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         r"(?:ImportError|OSError): (lib[\w.+-]+): cannot open shared object file",
         "LibraryMissing",
         "doesn't find the library {0} in its container",
-        "of libcuda: ask for GPUs (spec.resources.gpus) and check the node's NVIDIA runtime; else install it in the image",
+        "of libcuda: ask for GPUs (spec.resources.gpus) and check the node's NVIDIA runtime; else "
+        "install it in the image",
     ),
     (
         r"ImportError: (.+)",
@@ -86,7 +88,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         "let spec.processesPerWorker be the number of GPUs, and use LOCAL_RANK for the device",
     ),
     (
-        r"Access to (?:model|dataset) (\S+) is restricted|Cannot access gated repo for url https?://[^/]+/([\w.-]+/[\w.-]+)",
+        r"Access to (?:model|dataset) (\S+) is restricted|"
+        r"Cannot access gated repo for url https?://[^/]+/([\w.-]+/[\w.-]+)",
         "HubRefused",
         "has no access to the Hugging Face repository {0}, which is gated",
         "accept the licence on the hub, and give the job a token: HF_TOKEN from a Secret (docs/pods.md)",
@@ -101,7 +104,8 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         r"host='huggingface\.co'[^\n]*url: /(?:api/models/)?([\w.-]+(?:/[\w.-]+)?)/(?:resolve|tree|revision)",
         "HubUnreachable",
         "can't reach huggingface.co to load {0}",
-        "put the files on a volume and load them from there with HF_HUB_OFFLINE=1, or let pods out (proxy, NetworkPolicy)",
+        "put the files on a volume and load them from there with HF_HUB_OFFLINE=1, or let pods out "
+        "(proxy, NetworkPolicy)",
     ),
     (
         r"We couldn't connect to '(?:https?://)?([^']+)'|LocalEntryNotFoundError|OfflineModeIsEnabled",
@@ -149,13 +153,15 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         r"Connect to ([\w.:]+(?:<\d+>)?) failed : ([^\n]+)",
         "NcclNetwork",
         "can't connect to {0} by NCCL: {1}",
-        "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods (docs/operating.md)",
+        "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
+        "(docs/operating.md)",
     ),
     (
         r"no socket interface found|No route to host|Network is unreachable",
         "NcclNetwork",
         "doesn't reach the other workers over the network",
-        "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods (docs/operating.md)",
+        "name the interface (interconnect: {{interface: eth0}}), and open all ports between the pods "
+        "(docs/operating.md)",
     ),
     (
         r"Call to (ibv_\w+) failed(?: with error)? ?([^\n]*)|ibv_\w+ .*failed",
@@ -188,7 +194,9 @@ _ENDINGS: tuple[tuple[str, str, str, str], ...] = (
         "let NCCL say more: interconnect: {{debug: INFO}}",
     ),
 )
-_COMPILED = tuple((re.compile(pattern, re.MULTILINE), *rest) for pattern, *rest in _ENDINGS)
+_COMPILED = tuple(
+    (re.compile(pattern, re.MULTILINE), cause, clause, remedy) for pattern, cause, clause, remedy in _ENDINGS
+)
 # The last line of a traceback: an exception's name, perhaps dotted, and its message.
 _EXCEPTION = re.compile(
     r"^(?:\[rank\d+\]: ?)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning)?(?:: .*)?)$"
@@ -203,7 +211,7 @@ def read_ending(log: str) -> Ending | None:
     log = log[-MAX_LOG:]
     for pattern, cause, clause, remedy in _COMPILED:
         found = None
-        for found in pattern.finditer(log):
+        for found in pattern.finditer(log):  # noqa: B007 (the last one counts)
             pass
         if found is not None:
             groups = [

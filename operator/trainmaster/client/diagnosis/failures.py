@@ -1,4 +1,4 @@
-"""What ended the newest attempt: the first rank that failed, on which node, with its last lines, in a person's words."""
+"""What ended the newest attempt: the first rank that failed, its node and its last lines, in a person's words."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _KINDS = (
             re.IGNORECASE,
         ),
         "ImageUnauthorized",
-        "the registry {registry} doesn't let the nodes pull {image}: a login is needed, or the repository doesn't exist",
+        "the registry {registry} doesn't let the nodes pull {image}: it wants a login, or has no such repository",
         "add a pull secret (docs/pods.md, A private registry), and check the repository's name",
     ),
     (

@@ -17,7 +17,8 @@ from trainmaster.wire.values import whole
 _MORE = re.compile(r"insufficient unused quota for (\S+) in flavor (\S+), (\S+) more needed")
 # Before 0.13: "> maximum capacity" stood without figures, or the limit of borrowing was named.
 _NEVER = re.compile(
-    r"insufficient quota for (\S+) in flavor (\S+?),? .*?(?:\+ current podset request \(([^)]*)\) )?> maximum capacity(?: \(([^)]*)\))?"
+    r"insufficient quota for (\S+) in flavor (\S+?),? "
+    r".*?(?:\+ current podset request \(([^)]*)\) )?> maximum capacity(?: \(([^)]*)\))?"
 )
 _UNKNOWN = re.compile(r"resource (\S+) unavailable in ClusterQueue")
 _NO_QUEUE = re.compile(r"(LocalQueue|ClusterQueue) (\S+) doesn't exist")

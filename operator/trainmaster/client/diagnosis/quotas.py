@@ -28,7 +28,8 @@ def quota_findings(situation: Situation) -> Iterator[Finding]:
             asked, used, limited = (_amounts(part) for part in found.groups()[1:])
             over = [name for name in asked if name in limited]
             shown = [
-                f"{asked[name]} more {_noun(name)}, and {used.get(name, '0')} of {limited[name]} are in use" for name in over
+                f"{asked[name]} more {_noun(name)}, and {used.get(name, '0')} of {limited[name]} are in use"
+                for name in over
             ]
             clause = f"the quota {found[1]} is used up: it needs {joined(shown)}"
             wait = Step("wait until other jobs of the namespace have ended, ask for less, or ask for more quota")

@@ -1,4 +1,4 @@
-"""What nodes have free is what they can give (allocatable) less what the pods on them request, as the scheduler counts."""
+"""What nodes have free is what they can give (allocatable) less what the pods on them request."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def rooms(nodes: Iterable[Object], pods: Iterable[Object] | None, resource: str)
     """Returns the nodes' room for a resource, the most free first."""
     used: dict[str, Decimal] = {}
     for pod in pods or ():
-        node = text(pod, "spec", "nodeName")
-        if node and text(pod, "status", "phase") not in _ENDED:
-            used[node] = used.get(node, Decimal(0)) + requests_of(pod).get(resource, Decimal(0))
+        host = text(pod, "spec", "nodeName")
+        if host and text(pod, "status", "phase") not in _ENDED:
+            used[host] = used.get(host, Decimal(0)) + requests_of(pod).get(resource, Decimal(0))
     found = []
     for node in nodes:
         name = name_of(node)

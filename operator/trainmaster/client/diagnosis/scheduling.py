@@ -132,12 +132,14 @@ class _Reading:
         ordinary = ("cpu", "memory", "ephemeral-storage", "pods")
         resource = max(short, key=lambda one: (one.about not in ordinary, _count(one))).about
         asked, noun = self.asked.get(resource), resource_noun(resource)
-        noun = noun.removesuffix('s') if asked == 1 else noun
+        noun = noun.removesuffix("s") if asked == 1 else noun
         amount = f"{shown(asked, resource)} " if asked else "enough "
         asks = f"each worker asks for {amount}{noun}" if asked else f"a worker asks for more {noun} than is free"
         also = [resource_noun(one.about) for one in short if one.about != resource]
         more = f" (and too little {joined(also)})" if also else ""
-        field = _FIELDS.get(resource, "spec.resources.gpus" if noun in ("GPU", "GPUs") else f"what the pod asks of {resource}")
+        field = _FIELDS.get(
+            resource, "spec.resources.gpus" if noun in ("GPU", "GPUs") else f"what the pod asks of {resource}"
+        )
         wait = Step(f"ask for less in {field}, or wait until others' pods are gone")
         evidence = self._scale_up()
         found = [] if self.nodes is None else rooms(self._usable(), self.situation.pods_on_nodes, resource)

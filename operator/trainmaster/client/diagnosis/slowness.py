@@ -1,4 +1,4 @@
-"""A job that runs: where its time goes (the books of status.timeSpent), a rank that holds up the others, or all is well."""
+"""A job that runs: where its time goes (status.timeSpent), a rank that holds up the others, or all is well."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ STRAGGLES = 1.3
 _STEP_SECONDS = re.compile(r'trainmaster_step_seconds\{[^}]*rank="(\d+)"[^}]*\} ([0-9.e+-]+)')
 # Category: cause, what the time goes into, and what shortens it.
 _LOSSES = {
-    "data": ("DataWait", "waiting for data", "use more data loader workers, a larger CPU limit, or data on a faster volume"),
-    "checkpoint": ("CheckpointStall", "checkpoints", "save them asynchronously (the bundled loop does), less often, or to a faster volume"),
-    "recompute": ("Recompute", "doing steps again after restarts", "find out why it restarts, and save checkpoints more often"),
-    "stall": ("Stall", "hangs, until they were found", "lower failurePolicy.hang.progressSeconds, and look at the evidence"),
+    "data": ("DataWait", "waiting for data", "use more data loader workers, more CPU, or data on a faster volume"),
+    "checkpoint": ("CheckpointStall", "checkpoints", "save them asynchronously, less often, or to a faster volume"),
+    "recompute": ("Recompute", "doing steps again after restarts", "find out why it restarts, and save more often"),
+    "stall": (
+        "Stall",
+        "hangs, until they were found",
+        "look at the evidence; lower failurePolicy.hang.progressSeconds",
+    ),
     "evaluate": ("Evaluation", "evaluation", "evaluate less often, or on fewer samples"),
     "restart": ("Restarts", "restarts", "find out why it restarts"),
-    "load": ("SlowStart", "loading: imports, model and data, before the first step", "set spec.warmStart, and keep model and data on a fast volume"),
+    "load": ("SlowStart", "loading model and data before the first step", "keep model and data on a fast volume"),
     "rendezvous": ("SlowStart", "waiting until all ranks were up", "look for workers that start later than others"),
     "pull": ("SlowStart", "pulling images and mounting volumes", "use a smaller image, or have it on the nodes before"),
     "schedule": ("SlowStart", "waiting for nodes", "ask for what is free more often, or use a queue"),
-}  # fmt: skip
+}
 _ONCE = ("load", "rendezvous", "pull", "schedule")
 
 
@@ -104,7 +108,8 @@ def _straggler(situation: Situation) -> Iterator[Finding]:
         (str((one.get("spec") or {}).get("nodeName")) for one in situation.pods if one["metadata"]["name"] == pod), ""
     )
     where = f" on node {node}" if node else ""
-    clause = f"rank {rank}{where} needs {slowest:.3g} s for its part of a step, the others {typical:.3g} s, and all wait for it"
+    times = f"{slowest:.3g} s for its part of a step, the others {typical:.3g} s"
+    clause = f"rank {rank}{where} needs {times}, and all wait for it"
     evidence = tuple(
         f"rank {each}: {value:.3g} s a step (pod {of})" for each, (value, of) in sorted(seconds.items())[:8]
     )

@@ -1,0 +1,42 @@
+"""The end of a log is told in a person's words, and what nobody knows is shown as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from trainmaster.client.diagnosis.endings import read_ending
+
+
+@pytest.mark.parametrize(
+    ("log", "cause", "says"),
+    [
+        ("ModuleNotFoundError: No module named 'flash_attn'", "ModuleNotFound", "flash_attn"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/a.bin'", "FileNotFound", "/data/a.bin"),
+        ("python3: can't open file '/work/trian.py': [Errno 2] No such file or directory", "FileNotFound", "trian.py"),
+        ("OSError: [Errno 98] Address already in use", "PortInUse", "in use"),
+        ("RuntimeError: CUDA error: out of memory", "CudaOutOfMemory", "GPU memory"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", "NoGpu", "no GPU"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "NoGpu", "number"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "ProgramError", "device-side assert"),
+        ("OSError: [Errno 30] Read-only file system: '/checkpoints'", "PermissionDenied", "read-only"),
+        ("ImportError: cannot import name 'AdamW' from 'transformers'", "ImportError", "AdamW"),
+        ("KeyError: 'labels'", "ProgramError", "KeyError: 'labels'"),
+        ("[rank3]: ValueError: batch size 3 is no multiple of 2", "ProgramError", "batch size 3"),
+        ("mymodule.errors.DataError: no samples\n", "ProgramError", "no samples"),
+    ],
+)  # fmt: skip
+def test_an_ending_is_named(log: str, cause: str, says: str) -> None:
+    ending = read_ending(f"Traceback (most recent call last):\n{log}")
+    assert ending is not None
+    assert (ending.cause, says in ending.clause) == (cause, True), ending.clause
+
+
+def test_the_specific_comes_before_the_general() -> None:
+    both = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\nNCCL error in: x.cpp, unhandled error"
+    ending = read_ending(both)
+    assert ending is not None and ending.cause == "CudaOutOfMemory"
+
+
+@pytest.mark.parametrize("log", ["", "step 3 loss 1.2\n", "Done: all is saved", "{" * 1000])
+def test_a_log_without_an_error_has_no_ending(log: str) -> None:
+    assert read_ending(log) is None

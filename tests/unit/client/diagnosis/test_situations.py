@@ -1,0 +1,61 @@
+"""The answers in recorded situations are the causes that a person names, but for few: the goal is 38 of 40."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.why.answers import answer
+from tests.why.cluster import ClusterOfObjects
+from tests.why.situations import Expected, all_situations
+from trainmaster.client import TrainingJob
+from trainmaster.client.diagnosis import diagnose
+from trainmaster.client.gathering import gather
+
+SITUATIONS = all_situations()
+GOAL = 38 / 40
+
+
+def test_the_causes_are_those_that_a_person_names() -> None:
+    answers = [answer(one) for one in SITUATIONS]
+    wrong = [f"{one.expected.name}: {one.diagnosis.sentence}" for one in answers if not one.is_right]
+    assert len(answers) >= 40
+    assert len(answers) - len(wrong) >= GOAL * len(answers), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("expected", SITUATIONS, ids=lambda one: one.name)
+def test_an_answer_is_one_sentence_with_evidence_and_a_next_step(expected: Expected) -> None:
+    found = answer(expected).diagnosis
+    assert found.sentence.startswith(f"{expected.job} ") and found.sentence.endswith(".")
+    assert "\n" not in found.sentence and len(found.sentence) < 700
+    if found.cause not in ("Healthy", "Succeeded"):
+        assert found.steps, "what to do next"
+    for step in found.steps:
+        assert step.text or step.command
+        assert "{" not in step.command, "a command can be pasted"
+
+
+@pytest.mark.parametrize("expected", SITUATIONS, ids=lambda one: one.name)
+def test_whatever_may_not_be_read_is_said_and_breaks_nothing(expected: Expected) -> None:
+    kinds = (
+        "pods",
+        "statefulsets",
+        "events",
+        "configmaps",
+        "nodes",
+        "persistentvolumeclaims",
+        "workloads",
+        "deployments",
+    )
+    blind = Expected(**{**vars(expected), "forbidden": kinds, "logs": {}, "metrics": {}})
+    raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
+    found = diagnose(gather(ClusterOfObjects(blind), TrainingJob.of(raw)))
+    assert found.sentence
+    assert any("pods couldn't be read" in line for line in found.unread)
+
+
+@pytest.mark.parametrize("expected", SITUATIONS, ids=lambda one: one.name)
+def test_a_question_costs_few_requests(expected: Expected) -> None:
+    raw = next(item for item in expected.objects if item["kind"] == "DistributedTrainingJob")
+    cluster = ClusterOfObjects(expected)
+    gather(cluster, TrainingJob.of(raw))
+    assert len(cluster.asked) <= 20
